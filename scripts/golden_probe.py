@@ -393,7 +393,7 @@ def of_output(subject: str, out: Path) -> Items:
     for path in sorted(path for path in out.iterdir() if path.is_file()):
         if path.name in ("results.json", "ranks.json"):
             items |= of_numbers(f"{subject}: {path.name}", json.loads(path.read_bytes()))
-        elif path.name != "options.json" and path.suffix not in (".md", ".png"):
+        elif path.name not in ("options.json", "made.json") and path.suffix not in (".md", ".png"):
             items[f"{subject}: {path.name}"] = of_bytes(path.read_bytes())
     return items
 

@@ -4,8 +4,8 @@
 #   scripts/quickstart.sh [--smoke] [--corpus FILE] [--out DIR]
 #
 # Creates a virtual environment (.venv in the checkout), installs the pinned requirements, prepares text, pretrains
-# MAE-LM and the RoBERTa preset on it, and writes DIR/report.md with a figure, and DIR/results.json. Takes about 10
-# minutes after the installation. The same command resumes an interrupted quickstart and reuses its results.
+# MAE-LM and the RoBERTa preset on it, and writes DIR/report.md with figures, DIR/results.json and DIR/models. Takes
+# about 10 minutes after the installation. The same command resumes an interrupted quickstart and reuses its results.
 #
 #   --smoke         all steps in less than 2 minutes after the installation; the models learn next to nothing
 #   --corpus FILE   text in UTF-8 (also .gz, .xz), documents separated by blank lines;

@@ -25,7 +25,7 @@ class Options(Base):
 
 def main(options: Options) -> int:
     """Run the command and return its exit code."""
-    from mae_lm_fairseq.workflows.doctor import report, run_checks
+    from mae_lm_fairseq.doctor import report, run_checks
 
     findings = run_checks()
     print(json.dumps([asdict(one) for one in findings], indent=2) if options.json else report(findings))

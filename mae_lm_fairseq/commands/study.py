@@ -1,8 +1,8 @@
 """Compare models over seeds, as a plan says: train, measure, test, report.
 
 PLAN is the name of a plan of this package or a TOML file of yours (docs/studies.md); "mae-lm study list" lists the
-former, and what can be measured. Writes OUT/results.json, OUT/report.md and figures. The same command resumes; a plan
-that was extended by seeds, models, measures or checkpoints runs only what is new.
+former, and what can be measured. Writes OUT/results.json, OUT/report.md and figures. The same command resumes, and runs
+only what is new after a change of the plan.
 
 Example:
     mae-lm study presets --out presets --jobs 2
@@ -11,8 +11,8 @@ Example:
 
 from dataclasses import fields
 
+from mae_lm_fairseq.study.options import StudyOptions as Options
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.options import StudyOptions as Options
 
 LIST = "list"
 
@@ -22,23 +22,23 @@ def main(options: Options) -> None:
     if options.plan == LIST:
         print(listing())
         return
-    from mae_lm_fairseq.workflows.study.plan import read_plan
+    from mae_lm_fairseq.study.plan import read_plan
 
     plan = read_plan(options.plan)
     if options.out is None and not options.dry_run:
         raise UserError("--out is missing; only --dry-run needs none")
     from mae_lm_fairseq.measures.figures import check_matplotlib
-    from mae_lm_fairseq.workflows.study.checks import check
+    from mae_lm_fairseq.study.checks import check
 
     if options.dry_run:
-        from mae_lm_fairseq.workflows.study.dry_run import dry_run
+        from mae_lm_fairseq.study.dry_run import dry_run
 
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))
         return
     check_matplotlib()
     check(plan)
+    from mae_lm_fairseq.study.engine import Study
     from mae_lm_fairseq.utils.locks import directory_lock
-    from mae_lm_fairseq.workflows.study.engine import Study
 
     with directory_lock(options.out):
         Study(plan, options.out, options.jobs).run()
@@ -47,9 +47,9 @@ def main(options: Options) -> None:
 
 def listing() -> str:
     """Return the shipped plans, the measures with their options, and the endpoints."""
-    from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
-    from mae_lm_fairseq.workflows.study.measures import MEASURES
-    from mae_lm_fairseq.workflows.study.plan import SHIPPED, read_plan
+    from mae_lm_fairseq.study.endpoints import ENDPOINTS
+    from mae_lm_fairseq.study.measures import MEASURES
+    from mae_lm_fairseq.study.plan import SHIPPED, read_plan
 
     lines = ["plans"]
     for name, path in SHIPPED.items():

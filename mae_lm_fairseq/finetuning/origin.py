@@ -15,10 +15,11 @@ from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.models.architectures import architecture_values
-from mae_lm_fairseq.training.runner import REWRITTEN
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, make_output_directory
 
+_EMA = "ema"
+"""Subdirectory of ``--out`` that every start with ``--ema`` writes again."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
@@ -130,7 +131,7 @@ def ema_checkpoint(checkpoint: Path, out: Path) -> Path:
         UserError: if they cannot be read or written.
     """
     state = read_ema(checkpoint)
-    make_output_directory(out / REWRITTEN)
-    written = out / REWRITTEN / checkpoint.name
+    make_output_directory(out / _EMA)
+    written = out / _EMA / checkpoint.name
     checkpoint_utils.torch_persistent_save(state, str(written))
     return written

@@ -2,8 +2,8 @@
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from mae_lm_fairseq.training.command import (
     merge,
     train_command,
 )
-from mae_lm_fairseq.training.runner import Run, reserve, run_all
+from mae_lm_fairseq.training.keys import Products, run_key
+from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.versions import versions
 
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
@@ -90,7 +90,7 @@ def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep over learning rates and seeds.
+    """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on.
 
     Attributes:
         options: options of the fine-tuning.
@@ -100,6 +100,7 @@ class Sweep:
         learning_rates: the learning rates to try.
         evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
         selection: the metric whose median over the seeds selects the learning rate.
+        inputs: fingerprints of what results depend on besides the options of fairseq-train, see :func:`run_sweep`.
     """
 
     options: FinetuningOptions
@@ -109,6 +110,7 @@ class Sweep:
     learning_rates: Sequence[float]
     evaluate: Callable[[Path], dict[str, float]]
     selection: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def out(self) -> Path:
@@ -125,19 +127,18 @@ class Sweep:
         return [self._run(lr, seed) for lr in self.learning_rates for seed in self.seeds]
 
     def _run(self, lr: float, seed: int) -> Run:
-        name = f"lr{lr:g}-seed{seed}"
-        folder = self.out / "runs" / name
-        own: Settings = {
-            "optimization": {"lr": [lr]},
-            "checkpoint": {"save_dir": folder / "checkpoints"},
-            "common": {"seed": seed},
-        }
+        name, updates = f"lr{lr:g}-seed{seed}", self.settings["optimization"]["max_update"]
+        own: Settings = {"optimization": {"lr": [lr]}, "common": {"seed": seed}}
+        options = as_options(merge(self.settings, own))
+        key = run_key(options, self.options.extra, self.options.threads, self.inputs)
+        folder = self.out / "runs" / f"{name}-{key}"
+        command = train_command(self.data, options | {"save-dir": folder / "checkpoints"}, self.options.extra)
         return Run(
             name,
-            train_command(self.data, as_options(merge(self.settings, own)), self.options.extra),
+            command,
             folder / "result.json",
             read_result=self._evaluate,
-            updates=(0, self.settings["optimization"]["max_update"]),
+            updates=(0, updates),
             clean_up=keep_best_checkpoint,
         )
 
@@ -221,15 +222,14 @@ def window_sweep(
     return Sweep(options, origin, options.tokenizer.resolve(), chosen, rates, evaluate, selection)
 
 
-def reserve_out(
-    options: FinetuningOptions, origin: Origin, tokenizer: Tokenizer, data: dict[str, Any], *, products: Sequence[str]
-):
-    """Reserve the output directory for a fine-tuning, whose results depend on model, tokenizer, updates and ``data``.
+def claim(out: Path, *products: str) -> Products:
+    """Return the products of a fine-tuning; ``products`` are the names that only this task uses or replaces."""
+    return Products(out, (*_OWNED, *products))
 
-    ``products`` are the names in it that only this task uses or replaces.
-    """
-    model = {"checkpoint": origin.described(), "tokenizer": tokenizer.fingerprint, "updates": options.max_updates}
-    reserve(options.out, data | model, owned=(*_OWNED, *products))
+
+def inputs_of(origin: Origin, tokenizer: Tokenizer, **data: Any) -> dict[str, Any]:
+    """Return fingerprints of weights, tokenizer and data; those named as an option take the place of its path."""
+    return {"finetune-from-model": origin.sha256, "tokenizer": tokenizer.fingerprint, **data}
 
 
 def best_checkpoint(run: Run) -> Path:
@@ -238,17 +238,21 @@ def best_checkpoint(run: Run) -> Path:
     return folder / (BEST if (folder / BEST).exists() else LAST)
 
 
-def run_sweep(sweep: Sweep) -> tuple[dict[str, Any], Run]:
+def run_sweep(sweep: Sweep, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Run]:
     """Run the missing runs of a sweep, and keep the best run's model as a bundle.
+
+    Args:
+        sweep: the sweep.
+        inputs: fingerprints of what its results depend on, from :func:`inputs_of`.
 
     Returns:
         The content for a result file (start, settings, the selected learning rate, its metrics, and those of the whole
         grid), and the best run.
 
     Raises:
-        UserError: if a run fails, or there are results of learning rates or seeds that the sweep lacks.
+        UserError: if a run fails.
     """
-    _check_grid(sweep)
+    sweep = replace(sweep, inputs=inputs)
     options, chosen = sweep.options, sweep.settings
     results = run_all(sweep.runs(), jobs=options.jobs, threads=options.threads)
     summaries = sweep.summaries(results)
@@ -270,31 +274,6 @@ def run_sweep(sweep: Sweep) -> tuple[dict[str, Any], Run]:
         "versions": versions(),
     }
     return content, best
-
-
-def _check_grid(sweep: Sweep) -> None:
-    """Refuse to replace the results of a larger grid.
-
-    Raises:
-        UserError: if there are results of learning rates or seeds that the sweep lacks, or their file is damaged.
-    """
-    path = sweep.out / "results.json"
-    if not path.exists():
-        return
-    seeds_of = read_json(path, _numbers_of_seeds)
-    if missing := seeds_of.keys() - {float(f"{lr:g}") for lr in sweep.learning_rates}:
-        raise UserError(
-            f"{path} has results of other learning rates; add {' '.join(f'{lr:g}' for lr in sorted(missing))} to "
-            "--learning-rates, or choose another --out"
-        )
-    seeds = max(seeds_of.values(), default=0)
-    if seeds > len(sweep.seeds):
-        raise UserError(f"{path} has results of {seeds} seeds; use --seeds {seeds} or more, or choose another --out")
-
-
-def _numbers_of_seeds(content: dict) -> dict[float, int]:
-    """Return the number of seeds of each learning rate in ``results.json``."""
-    return {float(lr): max(len(one["values"]) for one in metrics.values()) for lr, metrics in content["grid"].items()}
 
 
 def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):

@@ -1,4 +1,4 @@
-"""Plots of losses and measures."""
+"""Plots of measures."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -9,11 +9,8 @@ import numpy as np
 
 from mae_lm_fairseq.utils.errors import UserError
 
-LAYER, MASKED_LOSS = "layer (0: embeddings)", "loss on masked tokens (nats)"
-"""Axis labels."""
-
-Curve = tuple[np.ndarray, np.ndarray]
-"""Numbers of updates, and a value for each."""
+LAYER = "layer (0: embeddings)"
+"""Label of an axis."""
 
 # Okabe and Ito's palette, which is distinguishable with colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
@@ -29,43 +26,6 @@ def check_matplotlib() -> None:
     """
     if find_spec("matplotlib") is None:
         raise UserError("figures need matplotlib; pip install matplotlib, or this package with its extra analysis")
-
-
-def plot_losses(
-    path: Path, title: str, train: Mapping[str, Curve], valid: Mapping[str, Curve], unigram_entropy: float
-) -> None:
-    """Plot the validation loss of several runs against updates, with a faint training loss.
-
-    Args:
-        path: the PNG to write.
-        title: title of the figure.
-        train: training losses in nats by label of the run.
-        valid: validation losses in nats by the same labels.
-        unigram_entropy: of the validation text, in nats: the loss of a model that knows only token frequencies.
-    """
-    # Imported here because matplotlib is optional (extra "analysis").
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.margins(y=0.1)
-    axes.axhline(unigram_entropy, color="black", linestyle="--", linewidth=1)
-    axes.annotate(
-        f"unigram entropy of the validation text: {unigram_entropy:.2f}",
-        (1, unigram_entropy),
-        xycoords=("axes fraction", "data"),
-        xytext=(-4, -4),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-    )
-    for (label, curve), colour, marker in zip(valid.items(), COLOURS, "osD^", strict=False):
-        axes.plot(*train[label], color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(*curve, color=colour, marker=marker, markersize=4, label=f"{label}: {curve[1][-1]:.2f}")
-    axes.set(title=title, xlabel="updates", ylabel=MASKED_LOSS, xlim=(0, None))
-    axes.grid(alpha=0.25)
-    axes.legend(title="validation (faint: training)", frameon=False)
-    figure.savefig(path, dpi=150)
 
 
 class Lines(NamedTuple):

@@ -2,13 +2,12 @@
 
 A run is a command, a function that reads its result, or both. Functions are called in child processes, so that no run
 waits for another one's evaluation. A run whose result file exists is skipped. An interrupted run is started again and
-resumes from whatever its command keeps (``fairseq-train``: ``checkpoint_last.pt``), unless its command has changed
-since. Result files are written atomically, as soon as a run ends.
+resumes from whatever its command keeps (``fairseq-train``: ``checkpoint_last.pt``). Result files are written
+atomically, as soon as a run ends.
 """
 
 import contextlib
 import fcntl
-import fnmatch
 import json
 import math
 import os
@@ -17,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,7 +23,6 @@ from typing import Any, BinaryIO
 from mae_lm_fairseq.training.training_log import last_update
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.locks import LOCK
 from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.workers import start_process
@@ -33,8 +30,6 @@ from mae_lm_fairseq.utils.workers import start_process
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10
 """Time that a process has to end after SIGTERM, before it is killed."""
-REWRITTEN = "ema"
-"""Subdirectory of a reserved directory that every start writes again."""
 
 
 def keep_everything(run: "Run") -> None:
@@ -48,8 +43,8 @@ class Run:
     Args:
         name: name in the progress display and in messages.
         command: the program and its arguments; empty if the run is ``read_result`` alone.
-        result: JSON file that marks the run as done; beside it are its log, with the suffix ``.log``, and the command
-            that was last started, with the suffix ``.command.json``.
+        result: JSON file that marks the run as done, in a directory whose name has the run's key, see
+            :func:`~mae_lm_fairseq.training.keys.run_key`; its log, with the suffix ``.log``, is beside it.
         read_result: returns the content of the result file, JSON-serialisable; called in a child process when the
             command has ended, so it must be picklable: a function of a module, or a partial of one.
         updates: numbers of updates of fairseq-train before and after the run, for the progress display.
@@ -71,15 +66,6 @@ class Run:
     @property
     def log(self) -> Path:
         return self.result.with_suffix(".log")
-
-    @property
-    def started(self) -> Path:
-        return self.result.with_suffix(".command.json")
-
-    def has_checkpoints(self) -> bool:
-        """Return whether there are checkpoints in the ``--save-dir`` of the command."""
-        folders = [value for option, value in pairwise(self.command) if option == "--save-dir"]
-        return bool(folders) and any(Path(folders[-1]).glob("*.pt"))
 
     def fraction_done(self) -> float:
         """Return the fraction of the updates in the log, in [0, 1]; 0 if their number is unknown."""
@@ -110,8 +96,8 @@ def run_all(
         finished: called when the result of a run has been written.
 
     Raises:
-        UserError: if a run fails, or results or checkpoints come from another command. Active runs are ended first,
-            and no others are started, unless a run fails after its first updates, as one that diverges does.
+        UserError: if a run fails. Active runs are ended first, and no others are started, unless a run fails after its
+            first updates, as one that diverges does.
         Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP. Active runs are ended first.
     """
     waiting = [run for run in runs if not _is_done(run)]
@@ -166,105 +152,18 @@ def read_record(run: Run) -> dict[str, Any]:
 
     It is empty if there is no valid result file yet.
     """
-    return _read_file(run.result)
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    """Return the content of a file of the runner; empty if it is missing or is not a JSON object."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(run.result.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def reserve(out: Path, options: dict[str, Any], may_change: Sequence[str] = (), owned: Sequence[str] = ()):
-    """Reserve a directory for these options, or refuse one that holds files made with other options.
-
-    A reserved directory that holds nothing else, but :data:`REWRITTEN`, can be reserved again, for example after a
-    start that failed early.
-
-    Args:
-        out: the directory.
-        options: the options, as JSON.
-        may_change: names of options that are not compared.
-        owned: names in the directory, or patterns of names, that the command will reuse, overwrite or remove.
-
-    Raises:
-        UserError: if options differ, or one of the owned names exists in a directory that was not reserved before (the
-            message names them); or the directory cannot be written, or fairseq would take its path for several.
-    """
-    if os.pathsep in str(out.absolute()):
-        raise UserError(f"--out {out}: fairseq splits paths of data at {os.pathsep}; choose another name")
-    path = out / "options.json"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        names = [] if path.exists() else os.listdir(out)
-        if foreign := [name for pattern in owned for name in fnmatch.filter(names, pattern)]:
-            raise UserError(
-                f"--out {out} has {foreign[0]} but no options.json, so another command made it; move it, or choose "
-                "another --out"
-            )
-        files = (file for file in out.rglob("*") if not file.is_dir() and file.parent != out / REWRITTEN)
-        is_used = path.exists() and any(file != path and file.name != LOCK for file in files)
-        before = json.loads(path.read_text(encoding="utf-8")) if is_used else options
-        if not isinstance(before, dict):
-            raise ValueError
-        compared = (options.keys() | before.keys()) - set(may_change)
-        differing = sorted(key for key in compared if options.get(key) != before.get(key))
-        if differing:
-            names = ", ".join(differing)
-            raise UserError(f"{out} has results of other settings: {names} ({path}); choose another --out")
-        write_json(path, options)
-    except ValueError:
-        raise UserError(f"{path} is damaged; choose another --out") from None
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot write there: {error.strerror}") from None
-
-
 def _is_done(run: Run) -> bool:
-    _check_command(run)
     if read_result(run) is None:
         return False
     run.clean_up(run)
     return True
-
-
-def _check_command(run: Run) -> None:
-    """Check that result or checkpoints come from the command of the run.
-
-    Before the first checkpoint the command can be corrected. Checkpoints of older versions have no record of it.
-
-    Raises:
-        UserError: if they come from another one.
-    """
-    finished = read_record(run)
-    if finished.get("result") is not None:
-        what, before = f"{run.result} is the result", finished.get("command", [])
-    elif run.has_checkpoints():
-        what, before = f"{run.result.parent} has checkpoints", _read_file(run.started).get("command", run.command)
-    else:
-        return
-    if differing := ", ".join(sorted(_comparable(before) ^ _comparable(run.command))):
-        raise UserError(
-            f"{what} of another command ({differing}); repeat that one, remove {run.result.parent}, with its "
-            "checkpoints, or choose another directory"
-        )
-
-
-def _comparable(command: Sequence[str]) -> set[str]:
-    """Return the options of a command, in any order, without the paths of Python, of this package and of checkpoints.
-
-    Of an option that is given twice, only the last value counts. Paths in an output directory, whose checkpoints are in
-    runs/NAME/checkpoints, are relative to it, so that the directory can be moved.
-    """
-    words = list(command[1:])
-    if "--save-dir" in words:
-        out = Path(words[words.index("--save-dir") + 1]).parent.parent.parent
-        words = [os.path.relpath(word, out) if word.startswith(f"{out}/") else word for word in words]
-    first, *options = " ".join(words).split(" --")
-    values = {name: f"--{name}{space}{value}" for name, space, value in (option.partition(" ") for option in options)}
-    return {first} | {option for name, option in values.items() if name not in ("user-dir", "save-dir")}
 
 
 def _start(run: Run, threads: int, environment: Mapping[str, str]) -> "_Active | None":
@@ -279,7 +178,6 @@ def _start(run: Run, threads: int, environment: Mapping[str, str]) -> "_Active |
         run.result.unlink(missing_ok=True)
         handle, done = None, run.fraction_done()
         if run.command:
-            write_json(run.started, {"command": list(run.command)})
             # In a new session, so that only the runner receives Ctrl-C. It then ends the run and all that it started.
             started = {"env": os.environ | limits, "start_new_session": True}
             handle = subprocess.Popen(run.command, stdout=log, stderr=log, **started)

@@ -10,27 +10,24 @@ Example:
         --out compared --json decoder-start.json
 """
 
-import shutil
 import sys
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any
 
+from mae_lm_fairseq.adapt import INITIAL, OWNED, as_objective, make_start, plan_of, workspace_of
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import OWN_BIAS, completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.measures.evaluation import masked_prediction
-from mae_lm_fairseq.measures.options import MaskedText
-from mae_lm_fairseq.measures.readers import open_model
-from mae_lm_fairseq.training.runner import run_all
+from mae_lm_fairseq.study.engine import complete
+from mae_lm_fairseq.study.measures import Loss
+from mae_lm_fairseq.study.options import AdaptOptions
+from mae_lm_fairseq.study.plan import Measure
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Model, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.versions import provenance
-from mae_lm_fairseq.workflows.adaptation import make_start
-from mae_lm_fairseq.workflows.adaptation_training import as_objective, training_run
-from mae_lm_fairseq.workflows.options import AdaptOptions
 
 UPDATES = (0, 100, 250, 1000)
 STARTS = ("random", "encoder")
@@ -84,7 +81,6 @@ def run(options: ComparisonOptions, start: str, bias: str, seed: int) -> dict[st
     out = options.out / f"{start}-{bias.split()[-1]}-seed{seed}"
     if (out / "losses.json").exists():
         return read_json(out / "losses.json")
-    saved = [updates for updates in UPDATES if 0 < updates <= options.updates]
     adaptation = AdaptOptions(
         model=options.model,
         data_bin=options.data_bin,
@@ -96,21 +92,22 @@ def run(options: ComparisonOptions, start: str, bias: str, seed: int) -> dict[st
         batch_size=options.batch_size,
         tokens_per_sample=options.tokens_per_sample,
         seed=seed,
-        extra=("--save-interval-updates", "50", "--keep-interval-updates", "-1"),
     )
-    model = as_objective(make_start(adaptation), adaptation)
+    products = Products(out, OWNED)
+    model = as_objective(make_start(products, adaptation), adaptation)
     if bias == "own" and model.config.relative_buckets:
         return None
     options_of_bias = OWN_BIAS if bias == "own" else {"decoder_relative_buckets": model.config.relative_buckets}
     model = with_decoder(model, start, options_of_bias, seed)
-    folder = out / "training"
-    if not (folder / "start").exists():
-        write_bundle(model, folder / "start")
-    run_all([training_run(model, adaptation)])
-    models = {0: folder / "start"} | {number: checkpoint(folder / "checkpoints", number) for number in saved}
-    losses = {str(number): loss(path, out) for number, path in models.items()}
+    initial = products.make(INITIAL, [start, bias, seed], lambda path: write_bundle(model, path))
+    measure = Measure("loss", "all", Loss(tokens=50_000, tokens_per_sample=128, mask_prob=0.15, seed=1))
+    plan = plan_of(model, adaptation, [measure], tuple(one for one in UPDATES if 0 < one < options.updates))
+    plan = replace(plan, models=(replace(plan.models[0], start=initial),))  # which is measured after 0 updates
+    workspace = workspace_of(plan, adaptation)
+    complete(workspace)
+    values = workspace.values(workspace.training(plan.models[0], None, seed), measure)
+    losses = {str(updates): found["loss"] for updates, found in values.items()}
     write_json(out / "losses.json", losses)
-    shutil.rmtree(folder / "checkpoints")
     return losses
 
 
@@ -123,22 +120,6 @@ def with_decoder(model: Pretrained, start: str, options: dict[str, Any], seed: i
     weights = completed(config, kept, len(model.symbols), seed)
     about = replace(model.about, untrained=())  # they are measured, too
     return replace(model, config=config, weights=weights, about=about)
-
-
-def checkpoint(directory: Path, updates: int) -> Path:
-    """Return the checkpoint of a number of updates, which may be in any epoch."""
-    [path] = directory.glob(f"checkpoint_*_{updates}.pt")
-    return path
-
-
-def loss(model: Path, out: Path) -> float:
-    """Return the loss in nats at 15 % masked positions of the held-out text."""
-    text = out / "held-out.txt"
-    sample = MaskedText(tokens=50_000, tokens_per_sample=128, mask_prob=0.15, seed=1)
-    found: dict[str, Any] = masked_prediction(
-        open_model(model, out / "data-bin" if model.suffix == ".pt" else None, with_head=True), model.name, text, sample
-    )
-    return found["loss"]
 
 
 if __name__ == "__main__":

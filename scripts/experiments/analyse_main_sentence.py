@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # neither this package nor scripts/ need be installed
 
 from experiments.one_model import PRIMARY_TASKS, fine_tunings  # noqa: E402
+from mae_lm_fairseq.study.contrasts import flip, t_test  # noqa: E402
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse  # noqa: E402
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program  # noqa: E402
 from mae_lm_fairseq.utils.files import read_json, write_json  # noqa: E402
-from mae_lm_fairseq.workflows.study.contrasts import flip, t_test  # noqa: E402
 
 ARMS, BASELINE = ("MAE-LM", "reset"), "MLM"
 GATE, GATED = {"SST-2": 0.0, "CoLA": 8.0, "STS-B": 35.0}, 2

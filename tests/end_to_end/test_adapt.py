@@ -12,13 +12,13 @@ import torch
 import transformers
 
 from mae_lm_fairseq import cli
+from mae_lm_fairseq.adapt import report
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.adaptation import report
 from tests.support.disks import room_for
 from tests.support.exports import pretrained
 from tests.support.fairseq_commands import refusal
@@ -58,23 +58,22 @@ def main(words: list[str]) -> None:
 
 def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_path, capfd):
     command, out = arguments(stock["bert"], text, tmp_path / "out", "--freeze-encoder-updates", 2), tmp_path / "out"
-    (out / "data-bin" / "unfinished").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"has data-bin but no options\.json"):
+    (out / "data-bin" / "foreign").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"has data-bin but no made\.json"):
         main(command)
-    (out / "options.json").write_text("{}")  # now it is as a killed preparation leaves it
-    with pytest.raises(UserError, match=r"result\.log ends: .*--no-such-option"):
+    shutil.rmtree(out)
+    with pytest.raises(UserError, match=r"\.log ends: .*--no-such-option"):
         main([*command, "--", "--no-such-option"])
+    shutil.rmtree(out / "data-bin")  # now it is as a killed preparation leaves it
+    (out / "data-bin" / "unfinished").mkdir(parents=True)
+    (out / "made.json").write_text("{}")
     killed = fork(main, command)
-    wait_for((out / "training" / "checkpoints" / "checkpoint_last.pt").exists)
+    wait_for(lambda: [*out.glob("runs/*/checkpoints/checkpoint_last.pt")])
     kill_all(killed)
-    assert not (out / "training" / "result.json").exists()
-    with pytest.raises(UserError, match=r"has checkpoints of another command \(--dropout 0\); "):
-        main([*command, "--", "--dropout", "0"])
+    assert not [*out.glob("runs/*/training-20.json")]
     main(command)
-    assert re.search(
-        r"Loaded checkpoint .*checkpoint_last\.pt \(epoch 1 @ \d+ updates\)",
-        (out / "training" / "result.log").read_text(),
-    )
+    [log] = [path.read_text() for path in out.glob("runs/*/training-20.log") if "no-such" not in path.read_text()]
+    assert re.search(r"Loaded checkpoint .*checkpoint_last\.pt \(epoch 1 @ \d+ updates\)", log)
     results = json.loads((out / "results.json").read_text())
     assert results["after"]["loss"] < results["before"]["loss"] - 0.1
     assert results["after"]["predicted"] == results["before"]["predicted"]
@@ -85,19 +84,18 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     assert_stock(out / "stock", "BertForMaskedLM", stock["bert"])
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results
-    with pytest.raises(UserError, match="has results of other settings: objective"):
-        main([*command, "--objective", "mae_lm"])
     main([*command, "--out", str(tmp_path / "unbroken")])
     weights, unbroken = (read(path / "model").weights for path in (out, tmp_path / "unbroken"))
     assert weights.keys() == unbroken.keys()
     assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
-    shutil.rmtree(out / "training")
-    with pytest.raises(UserError, match="training failed"):
+    products = [out / name for name in ("model", "stock")]
+    before = [path.stat().st_mtime_ns for path in products]
+    with pytest.raises(UserError, match="failed"):
         main([*command, "--", "--no-such-option"])
-    products = [out / name for name in ("model", "model.json", "stock")]
-    before = [path.stat().st_mtime_ns for path in products]  # none of them is lost
-    main(command)
+    assert before == [path.stat().st_mtime_ns for path in products]  # none of them is lost
+    main([*command, "--", "--dropout", "0"])  # is another training
     assert all(path.stat().st_mtime_ns > time for path, time in zip(products, before, strict=True))
+    assert read(out / "model").config.dropout == 0
 
 
 def kill_all(process):
@@ -123,9 +121,9 @@ def assert_stock(directory, architecture, before):
 
 
 def refused(out, command):
-    """Return the error message of a command that leaves nothing but its options."""
+    """Return the error message of a command that leaves no results."""
     message = refusal(main, command)
-    assert [path.name for path in out.rglob("*") if path.is_file()] == ["options.json"]
+    assert not [*out.glob("runs"), *out.glob("*.md"), *out.glob("model")]
     return message
 
 

@@ -32,10 +32,11 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
         cli.run("finetune tagging", straight)
 
     command = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "tagging", *broken]
-    first = tmp_path / "broken" / "runs" / "lr0.001-seed1"
+    runs = tmp_path / "broken" / "runs"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for((first / "checkpoints" / "checkpoint_last.pt").exists)
+    wait_for(lambda: [*runs.glob("*/checkpoints/checkpoint_last.pt")])
     kill_with_children(process)
+    [first] = runs.iterdir()
     assert not (first / "result.json").exists()
     cli.run("finetune tagging", broken)
     assert "Loaded checkpoint" in (first / "result.log").read_text()

@@ -40,7 +40,7 @@ def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
         words += ["--learning-rates", rate, "--max-updates", 6, "--out", results / name, *more]
         cli.run("finetune glue", list(map(str, words)))
         content = json.loads((results / name / "results.json").read_text())
-        [kept] = results.glob(f"{name}/runs/{content['test_predictions_by']}/checkpoints/*.pt")
+        [kept] = results.glob(f"{name}/runs/{content['test_predictions_by']}-*/checkpoints/*.pt")
         return content, kept
 
     _, mnli = finetune("MNLI", pretrained, 1e-2, "--data-bin", tokenizer)

@@ -3,23 +3,28 @@
 import dataclasses
 import json
 import random
+import re
 import signal
+import textwrap
 
 import pytest
 
+from mae_lm_fairseq import quickstart as module
+from mae_lm_fairseq.quickstart import quickstart
+from mae_lm_fairseq.study.options import QuickstartOptions
+from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted, UserError
 from mae_lm_fairseq.utils.signals import signals_as_errors
-from mae_lm_fairseq.workflows import quickstart as module
-from mae_lm_fairseq.workflows.options import QuickstartOptions
-from mae_lm_fairseq.workflows.quickstart import quickstart
-from mae_lm_fairseq.workflows.study.plan import Train
 from tests.support import ROOT
 
 FEW_UPDATES = dataclasses.replace(
     module.SMOKE,
     vocabulary=400,
-    plan=dataclasses.replace(module.SMOKE.plan, train=Train(updates=4, warmup=2, checkpoints=(2, 4))),
+    plan=parse_plan(
+        re.sub(r"updates = .*\n.*\n.*", "updates = 4\nwarmup = 2\ncheckpoints = [2]", module.SMOKE.plan.document.text),
+        "quickstart.toml",
+    ),
 )
 
 
@@ -49,29 +54,31 @@ def finished(tmp_path_factory, corpus):
 
 def test_results_of_a_corpus(finished, corpus):
     results = json.loads((finished / "results.json").read_text())
-    assert set(results["runs"]) == {"mae_lm_tiny", "mae_lm_roberta_tiny"}
-    for run in results["runs"].values():
-        assert run["updates"] == 4
-        assert run["seconds"] > 0
-        assert 4 < run["valid_loss"] < 8
-        assert len(run["top5"]) == 5
-        assert 1 <= run["effective_rank"] <= run["width"] == 128
-    assert 4 < results["unigram_entropy"] < 6
-    assert results["sentence"].replace("<mask>", results["true_word"]).rstrip(".") in corpus.read_text()
+    assert [run["model"] for run in results["runs"]] == ["MAE-LM", "RoBERTa preset"]
+    for run in results["runs"]:
+        loss, rank = run["measures"]["loss"], run["measures"]["rank"]
+        assert [*loss] == ["2", "4"]
+        assert 4 < loss["4"]["loss"] < 8
+        assert 4 < loss["4"]["unigram_entropy"] < 6
+        assert 1 <= rank["4"]["real_clean"][-1] <= 128
+        assert len(results["completions"][run["model"]]) == 5
+    assert results["sentence"].replace("<mask>", results["true_word"]) in corpus.read_text()
     report = (finished / "report.md").read_text()
     assert "corpus.txt" in report
-    assert str(finished) not in report
+    assert "## A completed sentence" in report
+    assert "| MAE-LM | `mae_lm_tiny` |" in report
     assert str(ROOT) not in report
-    assert (finished / "losses.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("loss.png", "rank.png"):
+        assert f"({name})" in report
+        assert (finished / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_two_runs_differ_only_in_the_architecture(finished):
-    commands = [
-        json.loads((finished / "runs" / name / "result.json").read_text())["command"] for name in module.SMOKE.titles
-    ]
-    differing = {pair for pair in zip(*commands, strict=True) if len(set(pair)) > 1}
-    assert ("mae_lm_tiny", "mae_lm_roberta_tiny") in differing
-    assert all("runs/mae_lm_tiny/checkpoints" in first for first, _ in differing - {tuple(module.SMOKE.titles)})
+def test_the_bundles_are_those_of_the_report(finished, monkeypatch, capsys):
+    monkeypatch.chdir(finished)
+    [code] = re.findall(r"```python\n(.*?)```", (finished / "report.md").read_text(), re.DOTALL)
+    exec(textwrap.dedent(code))
+    assert capsys.readouterr().out.count("Filling(") == 3
+    assert [path.name for path in sorted((finished / "models").iterdir())] == ["MAE-LM", "RoBERTa-preset"]
 
 
 def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
@@ -79,36 +86,32 @@ def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
     (finished / "results.json").unlink()
     quickstart(QuickstartOptions(out=finished, smoke=True, corpus=corpus))
     output = capsys.readouterr().out
-    for part in ("text", "data-bin"):
+    for part in ("text", "data-bin", "models/MAE-LM"):
         assert f"done before, reusing {finished / part}" in output
-    assert "2 of 2 runs were done before, and are reused" in output
     assert json.loads((finished / "results.json").read_text()) == before
 
 
-@pytest.mark.parametrize("changed", [{"smoke": False}, {"corpus": None}])
-def test_other_options_in_the_same_directory_are_refused(finished, corpus, changed):
-    with pytest.raises(UserError, match="has results of other settings"):
-        quickstart(QuickstartOptions(**{"out": finished, "smoke": True, "corpus": corpus} | changed))
-
-
-def test_a_changed_corpus_is_refused(finished, corpus, tmp_path):
-    changed = tmp_path / corpus.name
-    changed.write_text(corpus.read_text() + "more\n")
-    with pytest.raises(UserError, match="has results of other settings"):
-        quickstart(QuickstartOptions(out=finished, smoke=True, corpus=changed))
-
-
-def test_a_preparation_that_is_interrupted_is_repeated(corpus, tmp_path, monkeypatch):
-    (tmp_path / "text").mkdir()
-    for split in ("train", "valid"):
-        (tmp_path / "text" / f"{split}.txt").write_text(corpus.read_text()[len(split) :])
+def test_a_preparation_that_was_interrupted_is_repeated(corpus, tmp_path, monkeypatch):
+    products = module.Products(tmp_path, module.OWNED)
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "_encode_splits", lambda *_: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(Interrupted, match="SIGTERM; the same command resumes"), signals_as_errors():
-            module.prepare(tmp_path, FEW_UPDATES)
-    data = module.prepare(tmp_path, FEW_UPDATES)
-    gap = module.choose_sentence(tmp_path, data, corpus)
-    assert gap.sentence.replace("<mask>", gap.true_word).rstrip(".") in corpus.read_text()
+            module.make_data(products, FEW_UPDATES, corpus)
+    assert (module.make_data(products, FEW_UPDATES, corpus).data_bin / "train.bin").exists()
+
+
+SENTENCES = ["Returns the values of the array.", "1 2 3", "These are many other values of another array."]
+
+
+def test_a_gap_is_a_common_word_inside_a_sentence():
+    gap = module.find_gap("\n".join(SENTENCES))
+    assert gap.true_word in ("values", "other", "many", "another")
+    assert gap.sentence.replace("<mask>", gap.true_word) in SENTENCES
+    assert not gap.sentence.startswith("<mask>")
+
+
+def test_a_gap_without_words_is_in_the_middle():
+    assert module.find_gap("1 2\n一二三四五六七\n") == module.Gap("一二三<mask>五六七", "四")
 
 
 def test_too_little_text_is_refused(tmp_path):

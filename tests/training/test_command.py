@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq import adapt as adaptation
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.sweep import Origin, Sweep, settings_for
 from mae_lm_fairseq.huggingface.importer import network_options
+from mae_lm_fairseq.study.options import AdaptOptions
+from mae_lm_fairseq.study.plan import read_plan
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import train_options
 from mae_lm_fairseq.training.command import train_command
 from mae_lm_fairseq.training.pretrain import configure
-from mae_lm_fairseq.workflows import adaptation_training as adaptation
-from mae_lm_fairseq.workflows.options import AdaptOptions
-from mae_lm_fairseq.workflows.study.plan import read_plan
-from mae_lm_fairseq.workflows.study.results import Training
-from mae_lm_fairseq.workflows.study.training import command
 from tests.support.exports import pretrained
 from tests.support.tokenizers import make
 
@@ -53,7 +53,8 @@ def test_pretraining():
 def test_a_study(tmp_path):
     plan = read_plan("quickstart")
     [model] = [model for model in plan.models if model.arch == "mae_lm_tiny"]
-    words = command(plan, Training(model, None, 3, tmp_path), plan.train.updates, tmp_path / "saved")
+    chosen = train_options(plan, Training(model, None, 3), plan.train.updates, tmp_path / "saved")
+    words = train_command(plan.data.data_bin, chosen)
     schedule = {f"{name} {plan.train.updates}" for name in ("max-update", "total-num-update")}
     schedule |= {f"warmup-updates {plan.train.warmup}", f"save-interval-updates {plan.train.updates // 20}"}
     given = {f"{name} {value}" for name, value in (plan.options | model.options).items()}
@@ -67,12 +68,13 @@ def test_fine_tuning(tmp_path):
     start = Origin(Path("start.pt"), {"_name": "mae_lm_base", "relative_buckets": 64}, 512)
     chosen = FinetuningOptions(model=start.checkpoint, out=tmp_path, seeds=3, extra=("--bf16",))
     sweep = Sweep(chosen, start, Path("data"), settings_for(start, 1000, 16), [2e-5], len, "score")
-    assert options(sweep.runs()[-1].command) == COMMON | RUN | {
+    [*_, run] = sweep.runs()
+    assert options(run.command) == COMMON | RUN | {
         *("arch mae_lm_base", "relative-buckets 64", "max-positions 512", "finetune-from-model start.pt"),
         *("optimizer fused_adamw", "weight-decay 0.1", "clip-norm 0.0", "dropout 0.1", "attention-dropout 0.1"),
         *("lr 2e-05", "max-update 1000", "total-num-update 1000", "warmup-updates 60", "save-interval-updates 2000"),
         *("batch-size 16", "batch-size-valid 64", "num-workers 0", "log-interval 10", "bf16"),
-        f"save-dir {tmp_path}/runs/lr2e-05-seed3/checkpoints",
+        f"save-dir {run.result.parent}/checkpoints",
     }
 
 
@@ -83,14 +85,15 @@ def test_adaptation(tmp_path, monkeypatch):
     taken |= {"tokens_per_sample": 20, "mask_prob": None, "freeze_encoder_updates": 0, "layer_lr_decay": 0.8}
     chosen = AdaptOptions(**taken)
     model = adaptation.as_objective(pretrained(tokenizer=make("byte-bpe")), chosen)
-    found = options(adaptation.training_run(model, chosen).command)
+    plan = adaptation.plan_of(model, chosen, [])
+    given = train_options(plan, Training(plan.models[0], None, 3), 1000, tmp_path / "saved")
+    found = options(train_command("data", given))
     assert found - options(["data", *network_options(model)]) == COMMON | RUN | RECIPE | {
         *("tokens-per-sample 20", "mask-in-encoder 0.0", "mask-prob 0.5", "freeze-encoder-updates 0"),
         *("optimizer fused_adamw", "layer-lr-decay 0.8", "weight-decay 0.01", "clip-norm 1.0", "lr 0.0001"),
-        *("max-update 1000", "total-num-update 1000", "warmup-updates 60", "save-interval-updates 100"),
+        *("max-update 1000", "total-num-update 1000", "warmup-updates 60", "save-interval-updates 50"),
         *("max-tokens 2048", "update-freq 4", "num-workers 1", "disable-validation", "log-interval 1"),
-        *("save-interval 1001", f"save-dir {tmp_path}/training/checkpoints"),
-        f"finetune-from-model {tmp_path}/training/start",
+        *("save-interval 1001", f"save-dir {tmp_path}/saved", f"finetune-from-model {tmp_path}/initial"),
     }
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mae_lm_fairseq.training.runner import Run, read_record, read_result, reserve, run_all
+from mae_lm_fairseq.training.runner import Run, read_record, read_result, run_all
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.locks import LOCK
 from tests.support.processes import fork, wait_for
 
 
@@ -59,7 +58,7 @@ def test_results_come_in_the_order_of_the_table_and_each_run_has_its_log(run):
     assert written["command"] == list(runs[0].command)
     assert 1 <= written["seconds"] < 600
     names = {path.name for path in runs[0].result.parent.iterdir()}
-    assert names == {"left", "result.json", "result.log", "result.command.json"}
+    assert names == {"left", "result.json", "result.log"}
 
 
 def test_finished_runs_are_reused_and_reported(run, capsys):
@@ -86,30 +85,6 @@ def test_files_for_resuming_are_removed_once_the_result_is_written(run):
         run_all([it])
     run_all([it])
     assert it.result.with_name("found").read_text() == "text\ntext\n"
-
-
-def test_a_result_of_another_command_is_refused(run):
-    run_all([run("it", leave("old"))])
-    with pytest.raises(UserError, match=r"result\.json is the result of another command .*; .* remove \S+/it, "):
-        run_all([run("it", leave("new"))])
-
-
-def test_an_output_directory_can_be_moved(run, tmp_path):
-    def trained(name, data):
-        out = tmp_path / name
-        made = run(
-            f"{name}/runs/it", "import pathlib, sys; pathlib.Path(sys.argv[3]).with_name('left').write_text('text')"
-        )
-        options = ["--save-dir", str(out / "runs" / "it" / "checkpoints"), "--lr", "1"]
-        return replace(made, command=[*made.command[:3], str(out / data), *options])
-
-    (tmp_path / "before" / "runs").mkdir(parents=True)
-    run_all([trained("before", "data-bin")])
-    (tmp_path / "before").rename(tmp_path / "after")
-    with pytest.raises(UserError, match=r"is the result of another command .*other-bin"):
-        run_all([trained("after", "other-bin")])
-    (tmp_path / "after" / "runs" / "it" / "left").unlink()
-    assert run_all([trained("after", "data-bin")]) == [{"text": "text"}]
 
 
 def process_of(run, **given):
@@ -148,86 +123,6 @@ def test_a_run_starts_after_those_that_it_needs(run, tmp_path):
     second = run("second", leave("two"), after=[first])
     run_all([second, first], jobs=2, finished=lambda run: order.append(run.name))
     assert order == ["first", "second"]
-
-
-SAVE = "import pathlib, sys; pathlib.Path(sys.argv[1], 'left').touch(); pathlib.Path(sys.argv[3], 'last.pt').touch();"
-
-
-def training(run, tmp_path, *options, program=SAVE, python=sys.executable):
-    """Return a run that leaves a checkpoint, with options as those of fairseq-train."""
-    made = run("training", program)
-    command = [python, *made.command[1:], "--save-dir", str(tmp_path), "--user-dir", python, *options]
-    return replace(made, command=command)
-
-
-def test_an_interrupted_run_resumes_with_its_own_options_only(run, tmp_path):
-    for program in ("import sys; sys.exit(1)", SAVE + "sys.exit(1)"):  # the first leaves no checkpoint
-        with pytest.raises(UserError, match="failed"):
-            run_all([training(run, tmp_path, "--lr", "1", "--dropout", "0.3", program=program)])
-    other = training(run, tmp_path, "--lr", "1", "--dropout", "0", program=SAVE + "sys.exit(1)")
-    with pytest.raises(UserError, match=r"has checkpoints of another command \(--dropout 0, --dropout 0\.3\); repeat"):
-        run_all([other])
-    (tmp_path / "python").symlink_to(sys.executable)
-    reordered = ["--dropout", "0.1", "--dropout", "0.3", "--lr", "1"]  # the last value counts
-    again = training(run, tmp_path, *reordered, program=SAVE + "sys.exit(1)", python=str(tmp_path / "python"))
-    with pytest.raises(UserError, match="failed"):
-        run_all([again])
-    again.started.unlink()  # as in older versions
-    with pytest.raises(UserError, match="failed"):
-        run_all([other])
-
-
-def test_a_reserved_directory_refuses_other_options(tmp_path):
-    reserve(tmp_path, {"size": "tiny"})
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "result.json").touch()
-    reserve(tmp_path, {"size": "tiny"})
-    with pytest.raises(UserError, match="has results of other settings: size"):
-        reserve(tmp_path, {"size": "base"})
-    reserve(tmp_path, {"size": "base"}, may_change=["size"])
-    reserve(tmp_path, {"size": "tiny"}, may_change=["size"])
-    for torn in ('{"size": "ti', "[]"):
-        (tmp_path / "options.json").write_text(torn)
-        with pytest.raises(UserError, match=r"options\.json is damaged"):
-            reserve(tmp_path, {"size": "tiny"})
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write there"):
-        reserve(tmp_path / "file", {})
-
-
-def test_a_directory_with_others_files_is_refused_until_it_is_reserved(tmp_path):
-    reserve(tmp_path / "data-bin", {}, owned=["model"])
-    (tmp_path / "model").mkdir()
-    with pytest.raises(UserError, match=r"has model but no options\.json, so another command made it; move it"):
-        reserve(tmp_path, {}, owned=["data", "model"])
-    assert not (tmp_path / "options.json").exists()
-    reserve(tmp_path, {}, owned=["runs"])
-    reserve(tmp_path, {}, owned=["model"])
-
-
-def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
-    with pytest.raises(UserError, match="fairseq splits paths of data at :; choose another name"):
-        reserve(tmp_path / "at-10:30", {})
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_pattern_of_names_can_be_owned(tmp_path):
-    (tmp_path / "predictions.csv").touch()
-    with pytest.raises(UserError, match=r"has predictions\.csv but no options\.json"):
-        reserve(tmp_path, {}, owned=("model", "predictions.*"))
-
-
-def test_a_reservation_without_results_is_replaced(tmp_path):
-    for name in ("runs", "ema"):
-        (tmp_path / name).mkdir()
-    for name in ("ema/checkpoint.pt", LOCK):
-        (tmp_path / name).touch()
-    reserve(tmp_path, {"size": "tiny"})
-    reserve(tmp_path, {"size": "base"})
-    assert json.loads((tmp_path / "options.json").read_text()) == {"size": "base"}
-    (tmp_path / "options.json").write_text("torn")
-    reserve(tmp_path, {"size": "tiny"})
-    assert json.loads((tmp_path / "options.json").read_text()) == {"size": "tiny"}
 
 
 @pytest.mark.parametrize("content", ['{"name": "damaged", "resu', "{}", "[]", "null"])

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Sets(Protocol):
 
     def read(self, split: str) -> Rows:
         """Return the valid rows of a set."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the sets are made from, JSON-serialisable."""
 
 
 def prepare(sets: Sets, tokenizer: Tokenizer, destdir: Path, max_positions: int) -> dict:

@@ -16,14 +16,17 @@ from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits, targets
 from mae_lm_fairseq.finetuning.sentences.preparation import Sets, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, SELECTIONS, Task, find_task, measure, predictions
-from mae_lm_fairseq.finetuning.sweep import Sweep, number_of_updates, reserve_out, run_sweep, settings_for
+from mae_lm_fairseq.finetuning.sweep import Sweep, claim, inputs_of, number_of_updates, run_sweep, settings_for
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.settings import Settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json, write_results
 from mae_lm_fairseq.utils.locks import directory_lock
+
+DATA_BIN = "data-bin"
 
 
 def finetune(options: GlueOptions | ClassificationOptions) -> dict:
@@ -49,11 +52,12 @@ def _finetune(
     task, out = sets.task, options.out
     origin = find_origin(options, heads)
     tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
-    reserve_out(options, origin, tokenizer, sets.settings(), products=("data-bin", *sets.outputs))
+    inputs = inputs_of(origin, tokenizer, sets=sets.settings())
+    products = claim(out, DATA_BIN, *sets.outputs)
     print(f"{'scores' if task.is_regression else 'labels'}: {task.describe()}")
-    data, statistics = prepared(out / "data-bin", sets, tokenizer, origin.max_positions)
+    data, statistics = prepared(products, sets, tokenizer, origin.max_positions)
     sweep = make_sweep(task, options, origin, data, statistics)
-    ran, chosen = run_sweep(sweep)
+    ran, chosen = run_sweep(sweep, inputs)
     content = {
         "task": task.name,
         "data": statistics["splits"],
@@ -65,17 +69,18 @@ def _finetune(
     return content
 
 
-def prepared(data: Path, sets: Sets, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
-    """Return the path and the statistics of the task's data-bin, which the first call creates."""
-    if (data / TASK).exists():
-        print(f"data: done before, reusing {data}")
-        for path in sorted({path.with_suffix("") for name in ("*/*.bin", "*/*.idx") for path in data.glob(name)}):
-            check_data_bin(path)
-        return data, read_json(data / TASK, _statistics, f"remove {data}, and run the command again")
-    statistics = prepare(sets, tokenizer, data, max_positions)
-    for split, counts in statistics["splits"].items():
-        print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
-    return data, statistics
+def prepared(products: Products, sets: Sets, tokenizer: Tokenizer, max_positions: int) -> tuple[Path, dict]:
+    """Return the path and the statistics of the task's data-bin, which is made for these sets and this tokenizer."""
+
+    def make(path: Path) -> None:
+        for split, counts in prepare(sets, tokenizer, path, max_positions)["splits"].items():
+            print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+    made_from = {"sets": sets.settings(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
+    data = products.make(DATA_BIN, made_from, make)
+    for path in sorted({path.with_suffix("") for name in ("*/*.bin", "*/*.idx") for path in data.glob(name)}):
+        check_data_bin(path)
+    return data, read_json(data / TASK, _statistics, f"remove {data}, and run the command again")
 
 
 def _statistics(content: dict) -> dict:

@@ -12,7 +12,7 @@ from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_bat
 from mae_lm_fairseq.finetuning.squad.questions import read_json, read_squad
 from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
 from mae_lm_fairseq.finetuning.squad.windows import MIN_SAMPLE, SpanWindows
-from mae_lm_fairseq.finetuning.sweep import Recipe, Sweep, for_size, reserve_out, run_sweep, window_sweep
+from mae_lm_fairseq.finetuning.sweep import Recipe, Sweep, claim, for_size, inputs_of, run_sweep, window_sweep
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -46,16 +46,10 @@ def _finetune(options: SquadOptions) -> dict:
         "train": count_samples(options.train, options, tokenizer, length),
         "dev": count_samples(options.dev, options, tokenizer, length),
     }
-    data = {
-        "training questions": file_sha256(options.train),
-        "development questions": file_sha256(options.dev),
-        "version 2": options.version_2,
-        "sample length": [length, options.doc_stride],
-        **({"skip malformed": True} if options.skip_malformed else {}),
-    }
-    reserve_out(options, origin, tokenizer, data, products=(PREDICTIONS, NA_PROB))
+    files = {"train-file": file_sha256(options.train), "valid-file": file_sha256(options.dev)}
+    claim(out, PREDICTIONS, NA_PROB)
     sweep = make_sweep(options, origin, length, counts["train"]["windows"])
-    ran, chosen = run_sweep(sweep)
+    ran, chosen = run_sweep(sweep, inputs_of(origin, tokenizer, **files))
     content = {
         "task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1",
         "data": counts,

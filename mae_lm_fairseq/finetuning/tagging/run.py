@@ -11,10 +11,11 @@ from mae_lm_fairseq.finetuning.results import MODEL, report
 from mae_lm_fairseq.finetuning.sweep import (
     Recipe,
     Sweep,
+    claim,
     for_size,
+    inputs_of,
     prediction_names,
     remove_predictions,
-    reserve_out,
     run_sweep,
     window_sweep,
 )
@@ -64,11 +65,11 @@ def _finetune(options: TaggingOptions) -> dict:
     targets = {"train": labels.targets(files["train"])}
     windows = {name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in files.items()}
     # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
-    data = {f"{name} file": file_sha256(files[name].path) for name in ("train", "dev")} | {"column": options.column}
-    reserve_out(options, origin, tokenizer, data, products=(*prediction_names("dev"), *prediction_names("test")))
+    hashes = {"train-file": file_sha256(options.train), "valid-file": file_sha256(options.dev)}
+    claim(out, *prediction_names("dev"), *prediction_names("test"))
     print(f"labels: {', '.join(labels.names)}")
     sweep = make_sweep(options, origin, length, len(windows["train"].order), files["dev"], labels)
-    ran, chosen = run_sweep(sweep)
+    ran, chosen = run_sweep(sweep, inputs_of(origin, tokenizer, **hashes))
     content = {
         "task": task_name(options),
         "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in files.items()},

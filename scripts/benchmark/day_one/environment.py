@@ -11,7 +11,7 @@ import torch
 from benchmark.day_one.attention import CASES, WIDTHS, measure_attention
 from benchmark.day_one.measures import PRODUCTS, matrix_rate
 from benchmark.day_one.scale import Scale
-from mae_lm_fairseq.workflows.doctor import run_checks
+from mae_lm_fairseq.doctor import run_checks
 
 
 def measurements(scale: Scale, work: Path) -> list:

@@ -14,6 +14,7 @@ from mae_lm_fairseq.finetuning.sentences.preparation import truncated
 from mae_lm_fairseq.finetuning.sentences.run import prepared
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from tests.support.glue import ALL, make_rows, write_hub, write_official, write_tokenizer
@@ -208,12 +209,13 @@ def test_data_that_were_damaged_since_are_named(name, tokenizer, tmp_path):
     """fairseq would end in a traceback that names no file."""
     task = TASKS["RTE"]
     write_official(tmp_path, task, make_rows(task))
-    prepare(task, tmp_path, tokenizer, data := tmp_path / "data")
-    sets, damaged = GlueFiles(task, tmp_path), data / name
-    assert prepared(data, sets, None, 64)[1]["task"] == "RTE"
+    sets, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", ())
+    data, statistics = prepared(products, sets, tokenizer, 64)
+    assert statistics["task"] == "RTE"
+    damaged = data / name
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with pytest.raises(UserError, match=f"{damaged}.* (is damaged|truncated)"):
-        prepared(data, sets, None, 64)
+        prepared(products, sets, tokenizer, 64)
 
 
 @pytest.mark.parametrize(
@@ -223,10 +225,11 @@ def test_data_that_were_damaged_since_are_named(name, tokenizer, tmp_path):
 def test_a_description_of_another_structure_is_named(change, tokenizer, tmp_path):
     task = TASKS["RTE"]
     write_official(tmp_path, task, make_rows(task))
-    prepare(task, tmp_path, tokenizer, data := tmp_path / "data")
+    sets, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", ())
+    data, _ = prepared(products, sets, tokenizer, 64)
     write_json(data / "task.json", change(json.loads((data / "task.json").read_text())))
     with pytest.raises(UserError, match=f"{data}/task.json is damaged; remove {data}, and run the command again"):
-        prepared(data, GlueFiles(task, tmp_path), None, 64)
+        prepared(products, sets, tokenizer, 64)
 
 
 def test_scores_outside_the_range_are_malformed(tokenizer, tmp_path):

@@ -21,7 +21,6 @@ from mae_lm_fairseq.finetuning.sentences.run import finetune, make_sweep
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
@@ -130,7 +129,7 @@ def test_every_kind_of_task(options, name):
     task = TASKS[name]
     content = finetune(replace(options, task=name, max_updates=8, seeds=2))
     assert list(content["metrics"]) == [*KINDS[name], "score"]
-    [run] = options.out.glob(f"runs/{content['test_predictions_by']}/checkpoints/*.pt")
+    [run] = options.out.glob(f"runs/{content['test_predictions_by']}-*/checkpoints/*.pt")
     model, fairseq_task = load(run, options.out / "data-bin")
     logits = data_bin_logits(model, fairseq_task, "valid")
     dataset, singly = fairseq_task.dataset("valid"), []
@@ -227,58 +226,30 @@ def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
     assert finetune(options)["task"] == "RTE"
 
 
-def test_results_of_other_options_are_not_overwritten(options, tmp_path, monkeypatch):
-    finetune(options)
+def test_other_options_and_files_train_anew_and_the_same_ones_reuse_everything(options, tmp_path, monkeypatch):
+    first = finetune(options)
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "write_bundle", lambda *_: sys.exit("killed"))
         with pytest.raises(SystemExit):
             finetune(options)
     assert read(options.out / "model").about.development_set
-    before = (options.out / "results.json").read_bytes()
-    with pytest.raises(UserError, match="has results of other settings: files, task"):
-        finetune(replace(options, task="WNLI"))
-    with pytest.raises(UserError, match="has results of other settings: updates"):
-        finetune(replace(options, max_updates=4))
     write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
-    finetune(replace(options, glue_dir=tmp_path / "glue"))  # the same files elsewhere
     write_official(tmp_path / "changed", TASKS["RTE"], make_rows(TASKS["RTE"], 8))
-    with pytest.raises(UserError, match="has results of other settings: files"):
-        finetune(replace(options, glue_dir=tmp_path / "changed"))
-    assert (options.out / "results.json").read_bytes() == before
-
-
-def test_results_of_a_larger_grid_are_not_replaced(options):
-    def recorded(*rates):
-        metrics = {"score": {"values": [50.0, 60.0]}}
-        write_json(options.out / "results.json", {"grid": {f"{rate:g}": metrics for rate in rates}})
-
-    def sweep(rates, seeds):
-        return Sweep(replace(options, seeds=seeds), None, options.out, {}, rates, dict, "score")
-
-    options.out.mkdir()
-    finetuning._check_grid(sweep([1e-5], 1))
-    recorded(1e-5, 1e-4)
-    finetuning._check_grid(sweep([1e-4, 1e-5, 3e-5], 3))
-    with pytest.raises(UserError, match=r"results\.json has results of other learning rates; add 1e-05 to --learning-"):
-        finetuning._check_grid(sweep([1e-4], 2))
-    with pytest.raises(UserError, match=r"has results of 2 seeds; use --seeds 2 or more, or choose another --out"):
-        finetuning._check_grid(sweep([1e-4, 1e-5], 1))
-
-
-def test_results_of_another_structure_are_named(options):
-    options.out.mkdir()
-    metrics = {"score": {"values": [50.0]}}
-    for content in ([], {}, {"grid": [metrics]}, {"grid": {"low": metrics}}, {"grid": {"0.1": {"score": [50.0]}}}):
-        write_json(options.out / "results.json", content)
-        with pytest.raises(UserError, match=f"{options.out}/results.json is damaged; remove it"):
-            finetuning._check_grid(Sweep(options, None, options.out, {}, [0.1], dict, "score"))
+    runs = options.out / "runs"
+    for number, changes in enumerate(
+        ({"glue_dir": tmp_path / "glue"}, {"max_updates": 1}, {"glue_dir": tmp_path / "changed"}, {"threads": 2}), 1
+    ):
+        finetune(replace(options, **changes))
+        assert len([*runs.iterdir()]) == number
+    assert finetune(options) == first
+    assert len([*runs.iterdir()]) == 4
 
 
 def test_files_that_the_command_would_overwrite_are_kept(options):
     for name in ("RTE.tsv", "runs"):
         options.out.mkdir()
         (options.out / name).write_text("foreign")
-        with pytest.raises(UserError, match=f"has {name} but no options.json"):
+        with pytest.raises(UserError, match=f"has {name} but no made.json"):
             finetune(options)
         (options.out / name).unlink()
         options.out.rmdir()

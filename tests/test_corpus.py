@@ -3,8 +3,8 @@ import lzma
 
 import pytest
 
+from mae_lm_fairseq.corpus import VALID_CHARACTERS, split_corpus
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.corpus import VALID_CHARACTERS, split_corpus
 
 LINE = "This is line {} of document {}, and it says nothing more."
 

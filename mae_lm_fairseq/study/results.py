@@ -6,17 +6,17 @@ This module imports neither fairseq nor torch, because child processes, which me
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mae_lm_fairseq.study.measures import Data, Trained
+from mae_lm_fairseq.study.plan import Measure, Model
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.versions import commit, machine, versions
-from mae_lm_fairseq.workflows.study.measures import Trained
-from mae_lm_fairseq.workflows.study.plan import Measure, Model, Plan
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Training:
         model: the model.
         learning_rate: the learning rate; None for that of the options or the recipe.
         seed: the seed.
-        out: output directory of the study.
+        folder: directory of checkpoints and measurements.
     """
 
     model: Model
     learning_rate: float | None
     seed: int
-    out: Path
+    folder: Path = Path()
 
     @property
     def name(self) -> str:
@@ -41,14 +41,10 @@ class Training:
         rate = f", learning rate {self.learning_rate:g}" if self.learning_rate else ""
         return f"{self.model.name}{rate}, seed {self.seed}"
 
-    @property
-    def folder(self) -> Path:
-        """Directory of checkpoints and measurements, named after model, learning rate and seed."""
-        rate = [f"lr{self.learning_rate:g}"] if self.learning_rate else []
-        return self.out / "runs" / "-".join([self.model.directory, *rate, f"seed{self.seed}"])
-
     def checkpoint(self, updates: int) -> Path:
-        """Return the checkpoint after a number of updates, without the state of the optimizer."""
+        """Return the checkpoint after a number of updates, without the state of the optimizer; after 0, the start."""
+        if updates == 0 and self.model.start is not None:
+            return self.model.start
         return self.folder / "models" / f"{updates}.pt"
 
     def result(self, updates: int) -> Path:
@@ -61,17 +57,11 @@ class Training:
         return [read_json(file, _record) for file in files if file.exists()]
 
     def measured(self, updates: int) -> dict[str, dict[str, Any]]:
-        """Return what was measured after a number of updates, by measure."""
+        """Return what was measured after a number of updates, by the measures' keys."""
         found = {}
         for record in self.records(updates):
             found |= record["result"]["measures"]
         return found
-
-
-def all_results(out: Path) -> list[dict[str, Any]]:
-    """Return the results of all runs of a study."""
-    contents = map(read_json, out.glob("runs/*/*.json"))
-    return [content["result"] for content in contents if isinstance(content, dict) and content.get("result")]
 
 
 def _record(content: dict[str, Any]) -> dict[str, Any]:
@@ -79,25 +69,29 @@ def _record(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"result": result | {"measures": {**result["measures"]}}}
 
 
-def by_checkpoint(plan: Plan, training: Training, measure: str) -> dict[int, dict[str, Any]]:
-    """Return what was measured of a training by number of updates."""
-    found = {updates: training.measured(updates) for updates in plan.checkpoints}
-    return {updates: values[measure] for updates, values in found.items() if measure in values}
+@dataclass(frozen=True)
+class Measuring:
+    """What to measure of a training after a number of updates.
+
+    Attributes:
+        training: the training.
+        updates: its number of updates.
+        data: the files of the study.
+        measures: the measures by key.
+    """
+
+    training: Training
+    updates: int
+    data: Data
+    measures: Mapping[str, Measure]
 
 
-def measures_at(plan: Plan, updates: int) -> list[Measure]:
-    """Return the measures of a plan after a number of updates."""
-    return [one for one in plan.measures if updates in one.checkpoints(plan.checkpoints)]
-
-
-def keep_and_measure(run: Run, plan: Plan, training: Training, updates: int, save: Path) -> dict[str, Any]:
+def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, Any]:
     """Keep the checkpoint that a training has ended with, without the state of its optimizer, and measure it.
 
     Args:
         run: the run that has trained.
-        plan: the plan.
-        training: the training.
-        updates: its number of updates.
+        measuring: what to measure.
         save: directory of its checkpoints.
     """
     import torch
@@ -109,31 +103,31 @@ def keep_and_measure(run: Run, plan: Plan, training: Training, updates: int, sav
     state["optimizer_history"] = state["optimizer_history"][-1:]
     for name in ("previous_training_time", "metrics"):  # on a CPU, the file is the same if it is trained again
         state["extra_state"].pop(name, None)
-    reached = state["optimizer_history"][-1]["num_updates"]
+    reached, updates = state["optimizer_history"][-1]["num_updates"], measuring.updates
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
-    to = training.checkpoint(updates)
+    to = measuring.training.checkpoint(updates)
     to.parent.mkdir(parents=True, exist_ok=True)
     temporary = to.with_suffix(".partial")
     torch.save(state, temporary)
     os.replace(temporary, to)
-    return measure(run, plan, training, updates, measures_at(plan, updates))
+    return measure(run, measuring)
 
 
-def measure(run: Run, plan: Plan, training: Training, updates: int, measures: Sequence[Measure]) -> dict[str, Any]:
-    """Measure a kept checkpoint; return the values by measure, the seconds, and what measured."""
-    if not training.checkpoint(updates).exists():
+def measure(run: Run, measuring: Measuring) -> dict[str, Any]:
+    """Measure a kept checkpoint; return the values by the measures' keys, the seconds, and what measured."""
+    training, updates = measuring.training, measuring.updates
+    path = training.checkpoint(updates)
+    if not path.exists():
         raise UserError(
-            f"{training.checkpoint(updates)} is missing, which new measures need; remove {training.result(updates)} to "
-            "train it again"
+            f"{path} is missing, which new measures need; remove {training.result(updates)} to train it again"
         )
     began = time.monotonic()
     log = training.result(updates).with_suffix(".log")
     found = {}
-    for one in measures:
-        kept = training.folder / f"{one.name}-{updates}"
-        trained = Trained(training.checkpoint(updates), plan.data, training.model.masks, kept, log)
-        found[one.name] = one.options.measure(trained)
+    for key, one in measuring.measures.items():
+        kept = training.folder / f"{one.options.kind}-{updates}-{key}"
+        found[key] = one.options.measure(Trained(path, measuring.data, training.model.masks, kept, log))
     seconds = round(time.monotonic() - began, 1)
     made_by = {"commit": commit(), "machine": machine(), "versions": versions()}
     return made_by | {"seconds": seconds, "measures": found}

@@ -2,9 +2,9 @@ import textwrap
 
 import pytest
 
+from mae_lm_fairseq import docstrings
+from mae_lm_fairseq.docstrings import is_validation, module_prose, paragraphs, write_corpus
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows import docstrings
-from mae_lm_fairseq.workflows.docstrings import is_validation, module_prose, paragraphs, write_corpus
 
 
 def prose(doc):

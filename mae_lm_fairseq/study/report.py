@@ -7,13 +7,13 @@ from urllib.parse import quote
 
 import numpy as np
 
+from mae_lm_fairseq.study.contrasts import Outcome, outcomes
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
+from mae_lm_fairseq.study.figures import plot_contrasts, plot_exclusivity, plot_measure, value_names
+from mae_lm_fairseq.study.measures import Exclusivity
+from mae_lm_fairseq.study.plan import Measure, Plan, parse_plan
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
-from mae_lm_fairseq.workflows.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values, last_layer
-from mae_lm_fairseq.workflows.study.figures import plot_contrasts, plot_exclusivity, plot_measure, value_names
-from mae_lm_fairseq.workflows.study.measures import Exclusivity
-from mae_lm_fairseq.workflows.study.plan import Measure, Plan, parse_plan
 
 NOTES = """\
 - The quantity is the endpoint of the model, less the endpoint of the other model with the same seed. In brackets 95 %
@@ -79,8 +79,10 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
         lines += [f"Not tested, as fewer than two seeds of each model have the value: {'; '.join(untested)}.", ""]
-    if content["extended"]:
-        lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in content["extended"]), ""]
+    if extended := content.get("extended"):  # in studies of earlier versions, which accepted no other changes
+        lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in extended), ""]
+    for change in content.get("changes", ()):
+        lines += [f"The plan was changed on {change['date']}:", "", "```diff", *change["lines"], "```", ""]
     lines += _rates(results)
     for measure in plan.measures:
         if measured := results.measured(measure.name):

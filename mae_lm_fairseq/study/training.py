@@ -4,17 +4,20 @@ A training is a chain of ``fairseq-train`` runs, each of which ends at a checkpo
 before. So checkpoints can be at any number of updates, and each is measured while training goes on.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mae_lm_fairseq.study.plan import Measure, Model, Plan, without_defaults
+from mae_lm_fairseq.study.results import Measuring, Training, keep_and_measure, measure, remove
 from mae_lm_fairseq.training.command import as_options, in_background, split_global_batch, train_command
+from mae_lm_fairseq.training.keys import key_of, run_key
 from mae_lm_fairseq.training.runner import Run, keep_everything
 from mae_lm_fairseq.training.settings import recipe, settings
-from mae_lm_fairseq.workflows.study.plan import Model, Plan
-from mae_lm_fairseq.workflows.study.results import Training, keep_and_measure, remove
 
 SAVED = 20
 """Number of times that a training is saved for resuming."""
@@ -67,47 +70,95 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
     return options | as_options(in_background())
 
 
-def command(plan: Plan, training: Training, updates: int, save: Path, **changes: Any) -> list[str]:
-    """Return the command that trains until a number of updates.
+def train_options(plan: Plan, training: Training, updates: int, save: Path) -> dict[str, Any]:
+    """Return the options of fairseq-train that train until a number of updates.
 
     Args:
         plan: the plan.
         training: the training.
         updates: number of updates at the end.
         save: directory for resuming.
-        changes: options of fairseq-train, with underscores, that differ from those of a study.
     """
     options = options_of(plan, training.model) | {"seed": training.seed, "max-update": updates}
     if training.learning_rate is not None:
         options["lr"] = training.learning_rate
     if training.model.start is not None:
-        options["finetune-from-model"] = training.model.start
+        options.setdefault("finetune-from-model", training.model.start)
     every = max(1, plan.train.updates // SAVED)
     options |= {"save-dir": save, "save-interval-updates": every, "keep-interval-updates": 1}
-    options |= {"no-epoch-checkpoints": True, "disable-validation": True}
-    options |= {name.replace("_", "-"): value for name, value in changes.items()}
-    return train_command(plan.data.data_bin, options)
+    return options | {"no-epoch-checkpoints": True, "disable-validation": True}
 
 
-def training_runs(plan: Plan, training: Training) -> dict[int, Run]:
+class Workspace:
+    """Where a plan is run: finds trainings and measurements by the keys of what they depend on.
+
+    Args:
+        plan: the plan.
+        out: output directory.
+        threads: number of threads of each training.
+        files: fingerprints of the files that the plan names, see
+            :func:`~mae_lm_fairseq.study.measures.fingerprints`.
+    """
+
+    def __init__(self, plan: Plan, out: Path, threads: int, files: Mapping[str, str]):
+        self.plan, self.out, self.threads, self.files = plan, out, threads, files
+        self._trainings: dict[tuple, Training] = {}
+
+    def training(self, model: Model, rate: float | None, seed: int) -> Training:
+        """Return a training, in its directory ``MODEL-seedN-KEY``."""
+        if (model.name, rate, seed) not in self._trainings:
+            plan, training = self.plan, Training(model, rate, seed)
+            options = train_options(plan, training, plan.train.updates, Path())
+            inputs = {"data": plan.data.data_bin, "finetune-from-model": model.start}
+            read = {name: self.files[str(path)] for name, path in inputs.items() if path}
+            key = run_key(options, (), self.threads, read)
+            folder = self.out / "runs" / f"{model.directory}-seed{seed}-{key}"
+            self._trainings[model.name, rate, seed] = replace(training, folder=folder)
+        return self._trainings[model.name, rate, seed]
+
+    def key(self, measure: Measure, model: Model) -> str:
+        """Return the key of a measure of a model: its kind, options and files, and where ``[MASK]`` is."""
+        options = without_defaults(measure.options)
+        read = {name: self.files[str(path)] for name, path in measure.options.files(self.plan.data).items()}
+        return key_of({"kind": measure.options.kind, **options, **read, "masks": model.masks})
+
+    def measuring(self, training: Training, updates: int) -> Measuring:
+        """Return what the plan measures of a training after a number of updates."""
+        of_plan = self.plan.checkpoints
+        measures = [one for one in self.plan.measures if updates in one.checkpoints(of_plan)]
+        by_key = {self.key(one, training.model): one for one in measures}
+        return Measuring(training, updates, self.plan.data, by_key)
+
+    def values(self, training: Training, measure: Measure) -> dict[int, dict[str, Any]]:
+        """Return what was measured of a training by number of updates."""
+        key = self.key(measure, training.model)
+        found = {updates: training.measured(updates) for updates in measure.checkpoints(self.plan.checkpoints)}
+        return {updates: values[key] for updates, values in found.items() if key in values}
+
+
+def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
     """Return the runs of a training, which measure as well, by the number of updates at their end.
 
-    A checkpoint that was added to the plan after training had gone further is trained again from the first update.
+    A checkpoint that was added to the plan after training had gone further is trained again from the first update, in a
+    directory for resuming of its own.
     """
-    runs: dict[int, Run] = {}
+    plan, runs = workspace.plan, {}
     finished = [updates for updates in plan.checkpoints if training.result(updates).exists()]
     saved = [int(file.stem.rpartition("_")[2]) for file in training.folder.glob("checkpoints/checkpoint_*_*.pt")]
     for updates in plan.checkpoints:
+        measuring = workspace.measuring(training, updates)
+        if updates == 0:
+            runs[0] = Run(training.name, (), training.result(0), partial(measure, measuring=measuring), weight=0)
+            continue
         is_late = updates not in finished and any(updates < later for later in (*finished, *saved))
         save = training.folder / (f"checkpoints-{updates}" if is_late else "checkpoints")
         before = max((one for one in runs if not is_late), default=0)
         ends = is_late or updates == plan.train.updates
-        options = {"plan": plan, "training": training, "updates": updates, "save": save}
         runs[updates] = Run(
             training.name,
-            command(plan, training, updates, save),
+            train_command(plan.data.data_bin, train_options(plan, training, updates, save)),
             training.result(updates),
-            partial(keep_and_measure, **options),
+            partial(keep_and_measure, measuring=measuring, save=save),
             updates=(before, updates),
             clean_up=partial(remove, folder=save) if ends else keep_everything,
             after=[runs[before]] if before else [],

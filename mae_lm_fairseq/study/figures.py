@@ -7,8 +7,8 @@ import numpy as np
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines, Panel, plot_panels
 from mae_lm_fairseq.measures.rank_figures import exclusivity_panel, plot_exclusivity_panels
-from mae_lm_fairseq.workflows.study.contrasts import Outcome
-from mae_lm_fairseq.workflows.study.endpoints import Values
+from mae_lm_fairseq.study.contrasts import Outcome
+from mae_lm_fairseq.study.endpoints import Values
 
 
 def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:

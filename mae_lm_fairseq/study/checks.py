@@ -12,14 +12,15 @@ from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
+from mae_lm_fairseq.study.plan import Plan
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import OF_THE_ENGINE, train_options
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.pretrain import parse_configuration
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.plan import Plan
-from mae_lm_fairseq.workflows.study.results import Training
-from mae_lm_fairseq.workflows.study.training import OF_THE_ENGINE, command
 
 
 def check(plan: Plan, needs_files: bool = True) -> list[Any]:
@@ -91,8 +92,9 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         raise error((*key, "masks"), 'does not apply to the loss on the validation split; remove it, or on = "valid"')
     rate = model.learning_rates[0] if model.learning_rates else None
     with _located(plan, key):
-        trained = model if needs_files else replace(model, start=None)
-        cfg = _parsed(command(plan, Training(trained, rate, 1, Path()), plan.train.updates, Path("checkpoints"))[3:])
+        training = Training(model if needs_files else replace(model, start=None), rate, 1)
+        options = train_options(plan, training, plan.train.updates, Path("checkpoints"))
+        cfg = _parsed(arguments(plan.data.data_bin, options))
         check_settings(cfg)
         network = core_config(cfg.model)
         check_options(cfg.task)

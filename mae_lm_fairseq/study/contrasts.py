@@ -6,8 +6,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
-from mae_lm_fairseq.workflows.study.plan import Contrast, Plan
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.plan import Contrast, Plan
 
 LEVEL = 0.05
 

@@ -6,7 +6,7 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.workflows.study import figures, report
+from mae_lm_fairseq.study import figures, report
 
 PLAN = """
 title = "Two models"

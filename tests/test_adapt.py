@@ -7,24 +7,30 @@ from pathlib import Path
 import pytest
 import torch
 
+from mae_lm_fairseq.adapt import (
+    OWNED,
+    as_objective,
+    make_start,
+    measurement,
+    objective_of,
+    plan_of,
+    read_model,
+    summary,
+)
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of
 from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
+from mae_lm_fairseq.study.options import AdaptOptions
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import train_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
-from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.training.command import arguments
+from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.adaptation import make_start, measurement, read_model
-from mae_lm_fairseq.workflows.adaptation_training import (
-    _read_result,
-    as_objective,
-    objective_of,
-    training_run,
-)
-from mae_lm_fairseq.workflows.options import AdaptOptions
 from tests.support.bundles import TEXT
 from tests.support.exports import pretrained, train_sentencepiece
 from tests.support.families import stock_model
@@ -34,7 +40,7 @@ from tests.support.tokenizers import make, paragraphs
 FLAGS = {
     "--updates 50": {
         *("--max-update 50", "--total-num-update 50", "--warmup-updates 3"),
-        *("--save-interval-updates 5", "--save-interval 51"),
+        *("--save-interval-updates 2", "--save-interval 51"),
     },
     "--learning-rate 2e-3": {"--lr 0.002"},
     "--batch-size 5000": {"--max-tokens 1667", "--update-freq 3"},
@@ -54,40 +60,39 @@ def options(out: Path, *flags: str, model: Path | str = "model") -> AdaptOptions
     return parse(AdaptOptions, words, None, "mae-lm adapt")
 
 
-def train_options(model, out: Path, *flags: str) -> set[str]:
+def options_of_training(model, out: Path, *flags: str) -> set[str]:
     """Return the options of fairseq-train, with their values, for flags of adapt."""
-    out.mkdir()
     chosen = options(out, *flags)
-    command = " ".join(training_run(as_objective(model, chosen), chosen).command).replace(str(out), "OUT")
+    plan = plan_of(as_objective(model, chosen), chosen, [])
+    given = train_options(plan, Training(plan.models[0], None, chosen.seed), plan.train.updates, out / "checkpoints")
+    command = " ".join(arguments("", given)).replace(str(out), "OUT")
     return {f"--{word.strip()}" for word in command.split(" --")[1:]}
 
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
     model = pretrained(tokenizer=make("byte-bpe"))
-    return model, train_options(model, tmp_path_factory.mktemp("usual") / "out")
+    return model, options_of_training(model, tmp_path_factory.mktemp("usual") / "out")
 
 
 def test_a_batch_holds_the_longest_sequence(usual, tmp_path, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.batch_tokens", lambda: 8)
-    changed = train_options(usual[0], tmp_path / "out", "--tokens-per-sample", "20", "--batch-size", "50")
+    monkeypatch.setattr("mae_lm_fairseq.adapt.batch_tokens", lambda: 8)
+    changed = options_of_training(usual[0], tmp_path / "out", "--tokens-per-sample", "20", "--batch-size", "50")
     assert changed >= {"--max-tokens 20", "--update-freq 3"}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.workflows.adaptation_training.batch_tokens", lambda: 2048)
+    monkeypatch.setattr("mae_lm_fairseq.adapt.batch_tokens", lambda: 2048)
     model, before = usual
-    changed = train_options(model, tmp_path / "out", *flag.split()) - before
+    changed = options_of_training(model, tmp_path / "out", *flag.split()) - before
     assert changed >= FLAGS[flag]
 
 
-def test_epochs_are_saved_only_if_training_may_end_with_one(usual, tmp_path):
-    """fairseq saves at --max-update, but not at --max-epoch."""
-    (tmp_path / "out").mkdir()
-    chosen = replace(options(tmp_path / "out"), extra=("--max-epoch", "2"))
-    command = " ".join(training_run(as_objective(usual[0], chosen), chosen).command)
-    assert "--save-interval 1 " in command
+def test_options_of_fairseq_train_take_precedence(usual, tmp_path):
+    chosen = replace(options(tmp_path), extra=("--dropout", "0.3", "--lr=2", "--fp16-no-flatten-grads"))
+    given = plan_of(as_objective(usual[0], chosen), chosen, []).options
+    assert (given["dropout"], given["lr"], given["fp16-no-flatten-grads"]) == ("0.3", "2", True)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,7 @@ def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_pa
     model = pretrained(preset, tokenizer=make("byte-bpe"))
     given = options(tmp_path, *flags.split())
     assert objective_of(as_objective(model, given)) == objective
-    assert train_options(model, tmp_path / "out", *flags.split()) >= trained
+    assert options_of_training(model, tmp_path / "out", *flags.split()) >= trained
 
 
 def test_a_model_without_an_architecture():
@@ -123,17 +128,16 @@ def test_the_seed_draws_the_new_head(tmp_path):
         read_model(options(tmp_path, "--data-bin", str(tmp_path), model=stock))
 
 
-def test_the_result_of_training_without_records_of_epochs(tmp_path):
+def test_the_summary_of_training_without_records_of_epochs(tmp_path):
     """Nor is there one if a run was killed after its last checkpoint, before the end of the epoch was printed."""
-    folder = tmp_path / "training"
-    folder.mkdir()
-    run = Run("training", [], folder / "result.json", _read_result)
-    run.log.write_text("")
-    assert _read_result(run, tmp_path) == {"loss_of_last_tenth": None, "seconds": 0}
+    training, log = Training(None, None, 1, tmp_path), tmp_path / "training-20.log"
+    log.write_text("")
+    assert summary(training, 20) == {"loss_of_last_tenth": None, "seconds": 0, "directory": tmp_path.name}
     record = 'x | INFO | train_inner | {{"loss": "{}", "wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
-    run.log.write_text("".join(record.format(2 if update > 18 else 9, 0 if update == 1 else 800, update)
-                               for update in range(1, 21)))  # fmt: skip
-    assert _read_result(run, tmp_path) == {"loss_of_last_tenth": pytest.approx(2 * math.log(2)), "seconds": 10}
+    log.write_text("".join(record.format(2 if update > 18 else 9, 0 if update == 1 else 800, update)
+                           for update in range(1, 21)))  # fmt: skip
+    found = summary(training, 20)
+    assert (found["loss_of_last_tenth"], found["seconds"]) == (pytest.approx(2 * math.log(2)), 10)
 
 
 @pytest.mark.parametrize(
@@ -187,21 +191,22 @@ def test_models_that_cannot_be_exported_are_refused_at_the_start(start, message,
     write_bundle(start(), tmp_path / "bundle")
     given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
     with pytest.raises(UserError, match=rf"^\S+/bundle cannot be adapted, because it cannot be exported: {message}"):
-        make_start(given)
-    assert not (tmp_path / "out").exists()
+        make_start(Products(given.out, OWNED), given)
+    assert {path.name for path in given.out.iterdir()} == {MADE, "start"}
 
 
 def test_an_import_with_a_task_head_can_be_adapted(tmp_path):
     stock_model(tmp_path / "stock", "bert", "ForSequenceClassification")
     write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
     given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
-    model = as_objective(make_start(given), given)
+    model = as_objective(make_start(Products(given.out, OWNED), given), given)
     assert export_stock(model, tmp_path / "again") == "BertForMaskedLM"
 
 
 def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
     texts = splits(tmp_path)
-    make_start(options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"]))
+    given = options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"])
+    make_start(Products(given.out, OWNED), given)
     start, original = read(tmp_path / "out" / "start"), read_checkpoint(checkpoints["mae_lm_tiny"], text_data)
     assert start.config == original.config
     assert all(torch.equal(weight, start.weights[name]) for name, weight in original.weights.items())

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
+from mae_lm_fairseq.study.contrasts import Outcome, corrected, flip, p_value, t_test
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.plan import Contrast
+from mae_lm_fairseq.study.report import write_report
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.contrasts import Outcome, corrected, flip, p_value, t_test
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, Values
-from mae_lm_fairseq.workflows.study.plan import Contrast
-from mae_lm_fairseq.workflows.study.report import write_report
 
 RUNS = [
     {10: {"x": [1, 5, 3.5], "dev_x": [9, 1, 0], "n": 4}, 20: {"x": [1, 4, 2], "dev_x": [0, 2, 3], "n": 3}},

@@ -11,7 +11,6 @@ import sys
 import time
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,13 +19,13 @@ import torch
 
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
+from mae_lm_fairseq.study.engine import Study, all_runs, begin, changes, needed
+from mae_lm_fairseq.study.measures import Data, Seconds, Trained
+from mae_lm_fairseq.study.plan import parse_plan
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.engine import Study, needed, reserve
-from mae_lm_fairseq.workflows.study.measures import Data, Seconds, Trained
-from mae_lm_fairseq.workflows.study.plan import parse_plan
-from mae_lm_fairseq.workflows.study.results import Training, measure
-from mae_lm_fairseq.workflows.study.training import training_runs
 from tests.support.processes import wait_for
 from tests.support.tagging import sentences, write_conllu
 
@@ -156,7 +155,8 @@ def test_a_study_has_everything_that_its_plan_says(finished):
 
 def test_ranks_can_be_computed_from_the_kept_moments(finished):
     content = results(finished)
-    moments = safetensors.numpy.load_file(finished / "runs" / "MLM-seed1" / "rank-6.safetensors")
+    [path] = finished.glob("runs/MLM-seed1-*/rank-6-*.safetensors")
+    moments = safetensors.numpy.load_file(path)
     found = content["runs"][0]["measures"]["rank"]["6"]
     for layer in range(3):
         energies = np.linalg.eigvalsh(moments[f"real_clean.{layer}.products"].astype(float))
@@ -175,8 +175,9 @@ def start(here: Path, out: str, *options: str) -> subprocess.Popen:
 
 
 def remove_part(out: Path) -> None:
-    """Remove the last training, but its first checkpoint's measurement, and all results."""
-    shutil.rmtree(out / "runs" / "MAE-LM-seed2")
+    """Remove the last training, and all results."""
+    [last] = out.glob("runs/MAE-LM-seed2-*")
+    shutil.rmtree(last)
     (out / "results.json").unlink()
 
 
@@ -184,7 +185,7 @@ def test_a_killed_study_resumes_with_the_same_results(finished, here):
     shutil.copytree(finished, here / "killed")
     remove_part(here / "killed")
     killed = start(here, "killed")
-    wait_for((here / "killed" / "runs" / "MAE-LM-seed2" / "checkpoints" / "checkpoint_last.pt").exists, 120)
+    wait_for(lambda: [*here.glob("killed/runs/MAE-LM-seed2-*/checkpoints/checkpoint_last.pt")], 120)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     again = start(here, "killed")
@@ -210,7 +211,7 @@ def test_a_second_study_in_the_same_directory_is_refused(finished, here):
     shutil.copytree(finished, here / "used")
     remove_part(here / "used")
     first = start(here, "used")
-    wait_for((here / "used" / "runs" / "MAE-LM-seed2").exists, 120)
+    wait_for(lambda: [*here.glob("used/runs/MAE-LM-seed2-*")], 120)
     first.send_signal(signal.SIGSTOP)  # so that it does not end before the second one has started
     second = start(here, "used")
     assert second.wait(120) == 1
@@ -221,118 +222,119 @@ def test_a_second_study_in_the_same_directory_is_refused(finished, here):
 
 
 class TestPlanThatChanged:
+    """A changed plan makes new runs beside the old ones, and an unchanged one finds all of its own."""
+
     @pytest.fixture
-    def change(self, finished, here, tmp_path):
-        """Return a function that reserves the finished study for a plan with a replacement."""
-        out = tmp_path / "out"
-        (out / "runs" / "MLM-seed1").mkdir(parents=True)
-        measured = {name: {} for name in ("loss", "rank", "probe")}
-        (out / "runs" / "MLM-seed1" / "training-6.json").write_text(json.dumps({"result": {"measures": measured}}))
-        shutil.copy(finished / "plan.json", out)
+    def missing(self, finished, here, tmp_path):
+        """Return a function that begins the finished study again with replacements, and returns what is to be run."""
+        shutil.copytree(finished, tmp_path / "out")
 
-        def change(old: str, new: str) -> int:
-            assert old in PLAN
-            return reserve(parse_plan(PLAN.replace(old, new), "plan.toml"), out, 1)
+        def missing(*replacements: str) -> tuple[set[str], set[str]]:
+            text = PLAN
+            for old, new in zip(replacements[::2], replacements[1::2], strict=True):
+                assert old in text
+                text = text.replace(old, new)
+            runs = all_runs(begin(parse_plan(text, "plan.toml"), tmp_path / "out", 1))
+            lacking = [run for run in runs if not run.result.exists()]
+            trained = {run.result.parent.name.rpartition("-")[0] for run in lacking if run.command}
+            return trained, {run.name for run in lacking if not run.command}
 
-        return change
+        return missing
 
     @pytest.mark.parametrize(
         ("old", "new"),
         [
-            ("seeds = 2", "seeds = 3"),
-            ("warmup = 2", "warmup = 2\ncheckpoints = [4]"),
-            ("[[contrast]]", '[[measure]]\nkind = "seconds"\n[[contrast]]'),
-            ("[options]", '[[model]]\nname = "A"\narch = "mae_lm_tiny"\n[options]'),
-            ("[[contrast]]", '[[contrast]]\nname = "D"\nof = "loss.loss"\nmodel = "MLM"\n[[contrast]]'),
             ('title = "Two models"', 'title = "Another title"'),
+            ("lr = 1e-2", "log-interval = 3\nlr = 0.01"),
+            ("num-workers = 0\n", ""),
+            ('kind = "loss"', 'kind = "loss"\nname = "another name"'),
+            ('predicted = "positive"', 'predicted = "negative"'),
         ],
     )
-    def test_extensions_are_accepted_and_keep_the_number_of_threads(self, change, old, new):
-        assert change(old, new) == max(1, (os.cpu_count() or 1) // 2)
-        assert change(old, new) == max(1, (os.cpu_count() or 1) // 2)
-
-    def test_extensions_are_recorded_once(self, change, tmp_path):
-        for _ in range(2):
-            change("seeds = 2", "seeds = 3")
-        extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
-        assert extended == [f"{date.today()}: model MAE-LM: seeds, model MLM: seeds"]
-
-    def test_a_contrast_that_was_thought_of_later_is_recorded(self, change, tmp_path):
-        for _ in range(2):
-            change("[[contrast]]", '[[contrast]]\nname = "D"\nof = "loss.loss"\nmodel = "MLM"\n[[contrast]]')
-        change("[[contrast]]", "[[contrast]]")
-        extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
-        assert extended == [f"{date.today()}: contrasts: D"]
+    def test_what_no_result_depends_on_reuses_everything(self, missing, old, new):
+        assert missing(old, new) == (set(), set())
 
     @pytest.mark.parametrize(
-        "content", ["[]", "{}", '{"plan": {}, "extended": []}', '{"plan": [], "threads": 2, "extended": []}']
+        ("old", "new", "trained"),
+        [
+            ("lr = 1e-2", "lr = 1e-3", {"MLM-seed1", "MLM-seed2", "MAE-LM-seed1", "MAE-LM-seed2"}),
+            ("updates = 6", "updates = 8", {"MLM-seed1", "MLM-seed2", "MAE-LM-seed1", "MAE-LM-seed2"}),
+            ("seeds = 2", "seeds = [3, 1]", {"MLM-seed3", "MAE-LM-seed3"}),
+            ("decoder-layers = 1", "decoder-layers = 2", {"MAE-LM-seed1", "MAE-LM-seed2"}),
+            ("[options]", '[[model]]\nname = "A"\narch = "mae_lm_tiny"\n[options]', {"A-seed1"}),
+        ],
     )
-    def test_a_plan_of_another_structure_is_named(self, change, tmp_path, content):
+    def test_what_a_training_depends_on_trains_anew(self, missing, old, new, trained):
+        assert missing(old, new) == (trained, set())
+        assert missing() == (set(), set())  # the old runs are still there
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("tokens = 500", "tokens = 400"),
+            ('probe_train = "train.conllu"', 'probe_train = "test.conllu"'),
+            ("[[contrast]]", '[[measure]]\nkind = "seconds"\n[[contrast]]'),
+        ],
+    )
+    def test_what_a_measure_depends_on_measures_again(self, missing, old, new):
+        names = {f"{model}, seed {seed}, after 6 updates" for model in ("MLM", "MAE-LM") for seed in (1, 2)}
+        assert missing(old, new) == (set(), names)
+
+    def test_changed_data_trains_anew(self, missing, here):
+        with open(here / "data-bin" / "dict.txt", "a") as file:
+            file.write("another 1\n")
+        try:
+            assert len(missing()[0]) == 4
+        finally:
+            text = (here / "data-bin" / "dict.txt").read_text()
+            (here / "data-bin" / "dict.txt").write_text(text.removesuffix("another 1\n"))
+        assert missing() == (set(), set())
+
+    def test_every_version_of_the_plan_is_kept_with_its_date(self, missing, tmp_path):
+        for _ in range(2):
+            missing("seeds = 2", "seeds = 3")
+        missing()
+        record = json.loads((tmp_path / "out" / "plan.json").read_text())
+        assert record["threads"] == max(1, (os.cpu_count() or 1) // 2)  # chosen at the beginning
+        assert [version["plan"] for version in record["versions"]] == [
+            PLAN,
+            PLAN.replace("seeds = 2", "seeds = 3"),
+            PLAN,
+        ]
+        assert {version["date"] for version in record["versions"]} == {str(date.today())}
+        found = changes(record["versions"])
+        assert [change["lines"] for change in found] == [
+            ["-seeds = 2", "+seeds = 3"] * 2,
+            ["-seeds = 3", "+seeds = 2"] * 2,
+        ]
+
+    def test_a_changed_plan_is_run_and_reported(self, finished, here):
+        """The report has the runs of the current plan, and says what was changed."""
+        shutil.copytree(finished, here / "changed")
+        changed = PLAN.replace("decoder-layers = 1", "decoder-layers = 2").replace("tokens = 500", "tokens = 400", 1)
+        content = Study(parse_plan(changed, "plan.toml"), Path("changed"), 2).run()
+        before = results(finished)["runs"]
+        for now, then in zip(content["runs"], before, strict=True):
+            assert (now["directory"] == then["directory"]) == (now["model"] == "MLM")
+            assert (now["measures"]["rank"] == then["measures"]["rank"]) == (now["model"] == "MLM")
+            assert now["measures"]["loss"] != then["measures"]["loss"]
+        report = (here / "changed" / "report.md").read_text()
+        assert "-tokens = 500\n+tokens = 400\n" in report
+        Study(parse_plan(PLAN, "plan.toml"), Path("changed"), 1).run()
+        assert results(here / "changed")["runs"] == results(finished)["runs"]
+
+    @pytest.mark.parametrize("content", ["[]", "{}", '{"threads": 2, "versions": [[]]}'])
+    def test_a_damaged_record_of_the_plan_is_named(self, missing, tmp_path, content):
         (tmp_path / "out" / "plan.json").write_text(content)
-        with pytest.raises(UserError, match=r"out/plan\.json is damaged; restore it, or choose another --out"):
-            change("seeds = 2", "seeds = 3")
+        with pytest.raises(UserError, match=r"out/plan\.json is damaged"):
+            missing()
 
     @pytest.mark.parametrize("content", ["[]", "{}", '{"result": null}', '{"result": {"measures": [3]}}'])
     def test_results_of_another_structure_are_named(self, tmp_path, content):
-        plan = parse_plan(PLAN, "plan.toml")
-        training = Training(plan.models[0], None, 1, tmp_path)
-        training.folder.mkdir(parents=True)
+        training = Training(parse_plan(PLAN, "plan.toml").models[0], None, 1, tmp_path)
         training.result(6).write_text(content)
         with pytest.raises(UserError, match=r"training-6\.json is damaged; remove it, and run the command that wrote"):
             training.measured(6)
-
-    def test_runs_without_their_plan_are_refused(self, change, tmp_path):
-        (tmp_path / "out" / "plan.json").unlink()
-        with pytest.raises(UserError, match=r"out has runs but no plan\.json"):
-            change("seeds = 2", "seeds = 3")
-
-    def test_a_change_before_the_first_result_is_accepted(self, change, tmp_path):
-        """A command is recorded before its first update, and may end there."""
-        folder = tmp_path / "out" / "runs" / "MLM-seed1"
-        (folder / "training-6.json").rename(folder / "training-6.command.json")
-        (folder / "training-6.command.json").write_text('{"command": []}')
-        assert change("lr = 1e-2", "lr = 1e-3") == os.cpu_count()
-
-    def test_a_measure_whose_fine_tuning_was_interrupted_is_kept(self, change, tmp_path):
-        folder = tmp_path / "out" / "runs" / "MLM-seed1"
-        (folder / "training-6.json").write_text('{"result": {"measures": {"rank": {}, "probe": {}}}}')
-        (folder / "loss-6").mkdir()
-        with pytest.raises(UserError, match="measure loss: tokens"):
-            change('kind = "loss"\ntokens = 500', 'kind = "loss"\ntokens = 400')
-
-    def test_a_measure_can_be_changed_or_removed_until_it_is_measured(self, change, tmp_path):
-        result = tmp_path / "out" / "runs" / "MLM-seed1" / "training-6.json"
-        result.write_text('{"result": {"measures": {"rank": {}, "probe": {}}}}')
-        loss = '[[measure]]\nkind = "loss"\ntokens = 500\n'
-        change(loss, loss.replace("500", "400"))
-        change(loss, "")
-        extended = json.loads((tmp_path / "out" / "plan.json").read_text())["extended"]
-        assert extended == [
-            f"{date.today()}: measure loss: tokens",
-            f"{date.today()}: measure loss: removed before it was measured",
-        ]
-        with pytest.raises(UserError, match="measure rank"):
-            change('[[measure]]\nkind = "rank"\ntokens = 500\nat = "last"\n', "")
-
-    @pytest.mark.parametrize(
-        ("old", "new", "changed"),
-        [
-            ("lr = 1e-2", "lr = 1e-3", "options: lr"),
-            ("updates = 6", "updates = 8", "checkpoints: 6, train: updates"),
-            ("seeds = 2", "seeds = [1, 3]", "model MAE-LM: seeds, model MLM: seeds"),
-            ("seeds = 2", "seeds = [3, 1, 2]", "model MAE-LM: seeds, model MLM: seeds"),
-            ('"MLM"', '"RoBERTa"', "model MLM"),
-            ("decoder-layers = 1", "decoder-layers = 2", "model MAE-LM: options"),
-            ("[[contrast]]", "[rates]\nseeds = 2\n[[contrast]]", "rates: seeds"),
-            ("tokens = 500", "tokens = 400", "measure loss: tokens"),
-            ('predicted = "positive"', 'predicted = "negative"', "primary contrasts: P"),
-            ('probe_train = "train.conllu"', 'probe_train = "test.conllu"', "files: train.conllu"),
-        ],
-    )
-    def test_changes_are_named(self, change, old, new, changed):
-        with pytest.raises(UserError) as error:
-            change(old, new)
-        assert f"changed, removed, or not to be added: {changed}" in str(error.value)
 
 
 def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(here):
@@ -350,27 +352,29 @@ def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(here):
     assert list(found["parts"]) == ["4", "6"]
 
 
-def test_a_checkpoint_is_added_below_an_interrupted_training(tmp_path):
+def test_a_checkpoint_is_added_below_an_interrupted_training(here, tmp_path):
     """A training that was saved after update 5 cannot end at update 4."""
     plan = parse_plan(PLAN.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]"), "plan.toml")
-    training = Training(plan.models[0], None, 1, tmp_path)
+    workspace = begin(plan, tmp_path, 1)
+    training = workspace.training(plan.models[0], None, 1)
     (training.folder / "checkpoints").mkdir(parents=True)
     for saved, first in ((4, "checkpoints"), (5, "checkpoints-4")):
         (training.folder / "checkpoints" / f"checkpoint_1_{saved}.pt").touch()
-        commands = [run.command for run in training_runs(plan, training).values()]
+        commands = [run.command for run in training_runs(workspace, training).values()]
         found = [Path(command[command.index("--save-dir") + 1]).name for command in commands]
         assert found == [first, "checkpoints"]
 
 
-def test_measures_of_one_kind_keep_their_files_apart(tmp_path):
-    """Two of one task or kind may differ in any option."""
-    plan = parse_plan(PLAN, "plan.toml")
-    training = Training(plan.models[0], None, 1, tmp_path)
-    training.checkpoint(6).parent.mkdir(parents=True)
-    training.checkpoint(6).touch()
-    measures = [SimpleNamespace(name=name, options=SimpleNamespace(measure=lambda on: on.kept)) for name in ("A", "B")]
-    found = measure(None, plan, training, 6, measures)["measures"]
-    assert found == {"A": training.folder / "A-6", "B": training.folder / "B-6"}
+def test_a_start_is_measured_before_its_first_update(finished, here):
+    """After 0 updates, the values are those of the training that it comes from after its last one."""
+    [start] = finished.glob("runs/MLM-seed1-*/models/6.pt")
+    text = PLAN[: PLAN.index('[[model]]\nname = "MAE-LM"')].replace("seeds = 2", f'start = "{start}"')
+    text = text.replace("warmup = 2", "warmup = 2\ncheckpoints = [0]") + '[[measure]]\nkind = "loss"\ntokens = 500\n'
+    [run] = Study(parse_plan(text, "plan.toml"), Path("started")).run()["runs"]
+    assert run["measures"]["loss"]["0"] == results(finished)["runs"][0]["measures"]["loss"]["6"]
+    assert run["measures"]["loss"]["6"]["loss"] < run["measures"]["loss"]["0"]["loss"]
+    with pytest.raises(UserError, match="checkpoints: 0 updates need a start"):
+        parse_plan(PLAN.replace("warmup = 2", "checkpoints = [0]"), "plan.toml")
 
 
 def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
@@ -395,54 +399,50 @@ class TestRuleForLearningRates:
         text = text.replace('kind = "probe"\nat = "last"', 'kind = "probe"')
         return parse_plan(text, "plan.toml")
 
-    def measure(self, out: Path, rate: float, seed: int, loss: float, *probe: float) -> None:
+    @pytest.fixture
+    def workspace(self, plan, here, tmp_path):
+        return begin(plan, tmp_path, 1)
+
+    def measure(self, workspace, rate: float, seed: int, loss: float, *probe: float) -> None:
         """Write the results of a training: the loss, and the probe's last layer at each checkpoint."""
-        folder = out / "runs" / f"MLM-lr{rate:g}-seed{seed}"
-        folder.mkdir(parents=True)
+        model = workspace.plan.model("MLM")
+        training = workspace.training(model, rate, seed)
+        training.folder.mkdir(parents=True)
+        keys = {one.name: workspace.key(one, model) for one in workspace.plan.measures}
         for updates, last in zip((4, 6), probe, strict=True):
-            measures = {"loss": {"loss": loss}, "probe": {"accuracy": [0.0, last]}}
-            (folder / f"training-{updates}.json").write_text(json.dumps({"result": {"measures": measures}}))
+            measures = {keys["loss"]: {"loss": loss}, keys["probe"]: {"accuracy": [0.0, last]}}
+            training.result(updates).write_text(json.dumps({"result": {"measures": measures}}))
 
-    def trainings(self, plan, out: Path) -> list[tuple[float, int]]:
-        return [(one.learning_rate, one.seed) for one in needed(plan, out) if one.model.name == "MLM"]
+    def trainings(self, workspace) -> list[tuple[float, int]]:
+        return [(one.learning_rate, one.seed) for one in needed(workspace) if one.model.name == "MLM"]
 
-    def test_the_lower_loss_of_the_first_seed_chooses(self, plan, tmp_path):
+    def test_the_lower_loss_of_the_first_seed_chooses(self, workspace):
         pilot = [(1e-3, 1), (2e-3, 1)]
-        assert self.trainings(plan, tmp_path) == pilot
-        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
-        assert self.trainings(plan, tmp_path) == pilot
-        self.measure(tmp_path, 2e-3, 1, 2.9, 80, 80)
-        assert self.trainings(plan, tmp_path) == [*pilot, (2e-3, 2), (2e-3, 3)]
+        assert self.trainings(workspace) == pilot
+        self.measure(workspace, 1e-3, 1, 3.0, 80, 80)
+        assert self.trainings(workspace) == pilot
+        self.measure(workspace, 2e-3, 1, 2.9, 80, 80)
+        assert self.trainings(workspace) == [*pilot, (2e-3, 2), (2e-3, 3)]
 
-    def test_a_rate_that_diverges_can_be_removed(self, plan, here, tmp_path):
-        reserve(plan, tmp_path, 1)
-        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
-        self.measure(tmp_path, 2e-3, 1, 9.0, 80, 80)
+    def test_a_rate_that_diverges_can_be_removed(self, plan, workspace, tmp_path):
+        self.measure(workspace, 1e-3, 1, 3.0, 80, 80)
         left = parse_plan(plan.document.text.replace("[1e-3, 2e-3]", "[1e-3]"), "plan.toml")
-        with pytest.raises(UserError, match="to be added: model MLM: learning_rates"):
-            reserve(left, tmp_path, 1)
-        (tmp_path / "runs" / "MLM-lr0.002-seed1" / "training-6.json").unlink()
-        reserve(left, tmp_path, 1)
-        extended = json.loads((tmp_path / "plan.json").read_text())["extended"]
-        assert extended == [f"{date.today()}: model MLM: without learning rate 0.002"]
-        assert self.trainings(left, tmp_path) == [(1e-3, 1), (1e-3, 2), (1e-3, 3)]
-        with pytest.raises(UserError, match="to be added: model MLM: learning_rates"):
-            reserve(plan, tmp_path, 1)
+        assert self.trainings(begin(left, tmp_path, 1)) == [(1e-3, 1), (1e-3, 2), (1e-3, 3)]
 
-    def test_damage_of_the_first_seed_halves_the_rate_of_all(self, plan, tmp_path):
-        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
-        self.measure(tmp_path, 2e-3, 1, 2.9, 80.6, 80)
+    def test_damage_of_the_first_seed_halves_the_rate_of_all(self, workspace):
+        self.measure(workspace, 1e-3, 1, 3.0, 80, 80)
+        self.measure(workspace, 2e-3, 1, 2.9, 80.6, 80)
         halved = [(1e-3, 1), (1e-3, 2), (1e-3, 3)]
-        assert sorted(self.trainings(plan, tmp_path)) == [*halved, (2e-3, 1)]
+        assert sorted(self.trainings(workspace)) == [*halved, (2e-3, 1)]
 
-    def test_damage_is_checked_again_with_all_seeds(self, plan, tmp_path):
-        self.measure(tmp_path, 1e-3, 1, 3.0, 80, 80)
-        self.measure(tmp_path, 2e-3, 1, 2.9, 80.4, 80)
-        self.measure(tmp_path, 2e-3, 2, 2.9, 82, 80)
-        assert (1e-3, 2) not in self.trainings(plan, tmp_path)  # seed 3 is missing
-        self.measure(tmp_path, 2e-3, 3, 2.9, 82, 80)
-        assert {(1e-3, 2), (1e-3, 3)} < set(self.trainings(plan, tmp_path))
-        assert {(2e-3, 2), (2e-3, 3)} < set(self.trainings(plan, tmp_path))  # are reported, too
+    def test_damage_is_checked_again_with_all_seeds(self, workspace):
+        self.measure(workspace, 1e-3, 1, 3.0, 80, 80)
+        self.measure(workspace, 2e-3, 1, 2.9, 80.4, 80)
+        self.measure(workspace, 2e-3, 2, 2.9, 82, 80)
+        assert (1e-3, 2) not in self.trainings(workspace)  # seed 3 is missing
+        self.measure(workspace, 2e-3, 3, 2.9, 82, 80)
+        assert {(1e-3, 2), (1e-3, 3)} < set(self.trainings(workspace))
+        assert {(2e-3, 2), (2e-3, 3)} < set(self.trainings(workspace))  # are reported, too
 
 
 def test_every_kind_of_measure(here):

@@ -8,10 +8,10 @@ import torch
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.cost.planner import Plan as Cost
 from mae_lm_fairseq.cost.planner import plan as plan_cost
+from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run, vocabulary_size
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
-from mae_lm_fairseq.workflows.study.plan import Model, Plan
 
 DEVICE = "a100-80"
 HEADER = ("model", "trainings", "million tokens each", "million parameters", "memory, GB", "each", "in all")

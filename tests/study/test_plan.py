@@ -7,13 +7,13 @@ import pytest
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.commands.study import listing
+from mae_lm_fairseq.study.checks import check, check_data
+from mae_lm_fairseq.study.dry_run import count_trainings, dry_run, duration
+from mae_lm_fairseq.study.endpoints import ENDPOINTS
+from mae_lm_fairseq.study.measures import MEASURES, Data, Tagging
+from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
+from mae_lm_fairseq.study.training import options_of
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.workflows.study.checks import check, check_data
-from mae_lm_fairseq.workflows.study.dry_run import count_trainings, dry_run, duration
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Tagging
-from mae_lm_fairseq.workflows.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
-from mae_lm_fairseq.workflows.study.training import options_of
 from tests.support import ROOT
 
 PLAN = """\
@@ -104,7 +104,7 @@ MISTAKES = {
     "seeds = 3": ("seeds = 0", 24, r"model\[1\].seeds: 0 must be a number of seeds, 1 to 1000, or a list of seeds"),
     "learning_rates = [1e-3, 2e-3]": ("learning_rates = [0.0]", 25, r"model\[1\].learning_rates: .* must be above 0"),
     "mask-prob = 0.3": ("mask-prob = 1.3", 33, r"model\[2\].options.mask-prob: .*--mask-prob 1.3"),
-    'kind = "probe"': ('kind = "prob"', 39, r"measure\[2\].kind: 'prob' is not one of loss, rank, "),
+    'kind = "probe"': ('kind = "prob"', 39, r"measure\[2\].kind: 'prob' is not one of loss, evaluate, "),
     'at = "all"': ("at = [20]", 41, r"measure\[2\].at: 20 is not one of the checkpoints \[10, 40\]"),
     "limit = 5": ("limits = 5", 40, r"measure\[2\].limits: unknown key; did you mean limit\?"),
     'probe_test = "test.conllu"\n': ("", 38, r"measure\[2\].kind: probe needs probe_test in \[data\]"),
@@ -119,7 +119,7 @@ MISTAKES = {
         47,
         "mean_of_layers needs a value by layer, which loss.loss is not",
     ),
-    'name = "MLM"': ('name = "MAE LM"', 28, "'MAE-LM' and 'MAE LM' would have the same directory"),
+    'name = "MLM"': ('name = "MAE LM"', 28, "'MAE-LM' and 'MAE LM' differ in punctuation alone"),
     'less = "MLM"': ('less = "BERT"', 47, r"contrast\[1\].less: 'BERT' is not a model of this plan: MLM, MAE-LM"),
     '"positive"': ('"larger"', 48, r"contrast\[1\].predicted: 'larger' is not one of 'positive', 'negative'"),
     'predicted = "positive"\n': ("", 43, r"contrast\[1\].predicted: a primary contrast needs a prediction"),

@@ -1,6 +1,5 @@
 """Options of the commands that join several steps: adapt, study, quickstart."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -61,20 +60,13 @@ class AdaptOptions(Options):
     seed: Count = 1
     extra: Rest = ()
 
-    def recorded(self) -> dict[str, Any]:
-        """Return the options that determine the result, as JSON, with absolute paths."""
-        return self._with_paths(lambda path: str(Path(path).absolute()))
-
     def described(self) -> dict[str, Any]:
-        """Return them with the last part of each path only, as results may be published."""
-        return self._with_paths(lambda path: Path(path).name)
-
-    def _with_paths(self, named: Callable[[str | Path], str]) -> dict[str, Any]:
+        """Return the options that determine the result, as JSON, with the last part of each path only."""
         values = {name: value for name, value in vars(self).items() if name != "out"}
         for name in ("train", "valid"):
-            values[name] = [named(path) for path in values[name]]
+            values[name] = [Path(path).name for path in values[name]]
         for name in ("model", "data_bin"):
-            values[name] = values[name] and named(values[name])
+            values[name] = values[name] and values[name].name
         return values | {"extra": [*self.extra]}
 
 

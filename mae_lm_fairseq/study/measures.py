@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, ClassVar, Literal
 
-from mae_lm_fairseq.measures.options import MaskedText, Scoring, WordLabels
+from mae_lm_fairseq.measures.options import Evaluation, MaskedText, Scoring, WordLabels
 from mae_lm_fairseq.statistics.rank_settings import RankSettings
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
@@ -67,7 +67,7 @@ class Trained:
         from mae_lm_fairseq.measures.readers import open_model
 
         options = {"with_head": with_head, "random_weights": random_weights, "masks": self.masks}
-        return open_model(self.path, self.data.data_bin, **options)
+        return open_model(self.path, None if self.path.is_dir() else self.data.data_bin, **options)
 
 
 class Kind(Options):
@@ -76,6 +76,7 @@ class Kind(Options):
     Attributes:
         kind: its name in plans.
         needs: the files of ``[data]`` that it reads.
+        also_reads: files of ``[data]`` that it reads if they are given.
         numbers: names of its values that are numbers; None if they depend on the options.
         by_layer: names of its values by layer. Models may lack some.
         shown: names of the values that a report leads with; all if empty.
@@ -83,6 +84,7 @@ class Kind(Options):
 
     kind: ClassVar[str]
     needs: ClassVar[Sequence[str]] = ()
+    also_reads: ClassVar[Sequence[str]] = ()
     numbers: ClassVar[Sequence[str] | None] = ()
     by_layer: ClassVar[Sequence[str]] = ()
     shown: ClassVar[Sequence[str]] = ()
@@ -90,6 +92,12 @@ class Kind(Options):
     def values(self) -> list[str] | None:
         """Return the names of all its values with these options; None if they depend on more."""
         return None if self.numbers is None else [*self.numbers, *self.by_layer]
+
+    def files(self, data: Data) -> dict[str, Path]:
+        """Return the files that it reads, besides the data-bin, by the name of their key."""
+        of_data = {name: getattr(data, name) for name in (*self.needs, *self.also_reads)}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: path for found in (of_data, own) for name, path in found.items() if isinstance(path, Path)}
 
     def check(self, data: Data) -> None:
         """Read the files of the measure.
@@ -134,15 +142,40 @@ class Loss(Kind, MaskedText):
     def measure(self, model: Trained) -> Measured:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
         if self.on == "valid":
-            from mae_lm_fairseq.measures import inspection
+            from mae_lm_fairseq.measures.valid_loss import load, masked_loss
 
             masking = {"mask_prob": self.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
             masking |= {"mask_whole_words": False, "seed": self.seed}
-            return {"loss": inspection.masked_loss(*inspection.load(model.path, model.data.data_bin, **masking))}
+            return {"loss": masked_loss(*load(model.path, model.data.data_bin, **masking))}
         from mae_lm_fairseq.measures.evaluation import masked_prediction
 
         found = masked_prediction(model.open(with_head=True), "loss", model.data.text, self)
         return {name: found[name] for name in self.numbers}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Kind, MaskedText):
+    """Loss, accuracy and pseudo-perplexity on the held-out text, as ``mae-lm evaluate`` measures them.
+
+    Attributes:
+        pseudo_tokens: tokens to use for pseudo-perplexity, which predicts each of them twice.
+    """
+
+    kind: ClassVar = "evaluate"
+    needs: ClassVar = ("text",)
+    numbers: ClassVar = (
+        *("loss", "unigram_entropy", "accuracy", "predicted"),
+        *("pseudo_perplexity_per_token", "tokens", "pseudo_perplexity_per_word", "words"),
+    )
+    shown: ClassVar = ("loss", "accuracy", "pseudo_perplexity_per_token")
+    pseudo_tokens: Count = 5_000
+
+    def measure(self, model: Trained) -> Measured:
+        """Return the numbers of :func:`~mae_lm_fairseq.measures.evaluation.measure`."""
+        from mae_lm_fairseq.measures.evaluation import measure
+
+        evaluation = Evaluation(text=model.data.text, **vars(self))
+        return measure(model.open(with_head=True), self.kind, evaluation)
 
 
 _RANKED = (
@@ -268,6 +301,7 @@ class Probe(Kind, WordLabels):
 
     kind: ClassVar = "probe"
     needs: ClassVar = ("probe_train", "probe_test")
+    also_reads: ClassVar = ("probe_dev",)
     numbers: ClassVar = ("lookup", "most_frequent_label", "ambiguous_lookup", "ambiguous_words")
     by_layer: ClassVar = ("accuracy", "dev_accuracy", "ambiguous_accuracy")
     shown: ClassVar = ("accuracy", "ambiguous_accuracy")
@@ -462,7 +496,9 @@ class Seconds(Kind):
         return {"per_update": seconds_per_update(model.log), "tokens_per_update": fmean(tokens)}
 
 
-MEASURES = {one.kind: one for one in (Loss, Rank, Exclusivity, Probe, MinimalPairs, Finetune, Tagging, Seconds)}
+MEASURES = {
+    one.kind: one for one in (Loss, Evaluate, Rank, Exclusivity, Probe, MinimalPairs, Finetune, Tagging, Seconds)
+}
 """Kinds of measures by their names in plans."""
 
 

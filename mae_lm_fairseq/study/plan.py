@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
+from mae_lm_fairseq.study.measures import MEASURES, Data, Kind
+from mae_lm_fairseq.study.toml import Document
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.workflows.study.endpoints import ENDPOINTS, OF_LAYERS
-from mae_lm_fairseq.workflows.study.measures import MEASURES, Data, Kind
-from mae_lm_fairseq.workflows.study.toml import Document
 
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""
@@ -30,12 +30,13 @@ class Train(Options):
     Attributes:
         updates: number of updates, at which the learning rate reaches zero.
         warmup: number of warm-up updates.
-        checkpoints: numbers of updates after which a model is measured; the last update is always one.
+        checkpoints: numbers of updates after which a model is measured; the last update is always one. After 0, the
+            ``start`` of a model is.
     """
 
     updates: Count
     warmup: Natural = 0
-    checkpoints: tuple[Count, ...] = ()
+    checkpoints: tuple[Natural, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Contrast:
         of: the measured value, as MEASURE.VALUE.
         model: the model.
         less: the model to subtract.
-        endpoint: a name of :data:`~mae_lm_fairseq.workflows.study.endpoints.ENDPOINTS`.
+        endpoint: a name of :data:`~mae_lm_fairseq.study.endpoints.ENDPOINTS`.
         predicted: the prediction: the sign, equivalence within ``margin``, or not below ``-margin``. Without one, the
             test against zero is two-sided, and there is no verdict.
         margin: the margin, in the unit of the value.
@@ -142,7 +143,7 @@ class Rates(Options):
 
 @dataclass(frozen=True)
 class Plan:
-    """A study, checked in itself; :mod:`~mae_lm_fairseq.workflows.study.checks` checks it against files and fairseq."""
+    """A study, checked in itself; :mod:`~mae_lm_fairseq.study.checks` checks it against files and fairseq."""
 
     document: Document
     title: str
@@ -240,6 +241,8 @@ def _check(plan: Plan) -> None:
         raise error(("train", "warmup"), f"{train.warmup} must be below updates, {train.updates}")
     if max(train.checkpoints, default=0) > train.updates:
         raise error(("train", "checkpoints"), f"{max(train.checkpoints)} is above updates, {train.updates}")
+    if 0 in train.checkpoints and any(model.start is None for model in plan.models):
+        raise error(("train", "checkpoints"), "0 updates need a start of every model, which is measured")
     for kind in ("model", "measure", "contrast"):
         names = [item.name for item in getattr(plan, f"{kind}s")]
         for number, name in enumerate(names):
@@ -250,9 +253,7 @@ def _check(plan: Plan) -> None:
     for number, model in enumerate(plan.models):
         _check_model(plan, model, number)
         if (same := next((one for one in plan.models[:number] if one.directory == model.directory), None)) is not None:
-            message = (
-                f"{model.name!r} and {same.name!r} would have the same directory; they differ in punctuation alone"
-            )
+            message = f"{model.name!r} and {same.name!r} differ in punctuation alone, which names of directories lack"
             raise error(("model", number, "name"), message)
     for number, measure in enumerate(plan.measures):
         if measure.at == ():

@@ -1,0 +1,247 @@
+"""Pretraining and comparison of two small models, in minutes on two CPU cores.
+
+A quickstart is a study by a shipped plan, of the docstrings that every installation has or of a user's text. This
+module prepares the text, and adds to the study's report what a newcomer looks for, and a bundle of each model.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq import MAELMModel, docstrings
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.reading import read_checkpoint
+from mae_lm_fairseq.corpus import split_corpus
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.study.engine import RESULTS, Study
+from mae_lm_fairseq.study.measures import Data
+from mae_lm_fairseq.study.options import QuickstartOptions
+from mae_lm_fairseq.study.plan import Model, Plan, read_plan
+from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
+from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
+from mae_lm_fairseq.text.tokenizer import MASK
+from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.utils.files import directory_sha256, file_sha256, write_text
+from mae_lm_fairseq.utils.output import markdown_table, step
+
+OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, "report.md")
+_WORD = re.compile(r"(?<=[^\W\d_] )[^\W\d_]{4,}(?= [^\W\d_])")
+"""A word of at least four letters between two others."""
+_COMMON = 200
+_LONGEST = 160
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A sentence with one ``<mask>``, and the original word if the sentence comes from a text."""
+
+    sentence: str
+    true_word: str | None = None
+
+
+DOCSTRING_GAP = Gap(f"Returns the {MASK} of the array.")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Text and plan of a full run or a smoke run of the quickstart.
+
+    Attributes:
+        packages: packages whose docstrings are read.
+        max_bytes: maximum number of bytes read from a user's corpus.
+        vocabulary: size of the tokenizer that is trained.
+        plan: the plan, whose data are in the output directory.
+    """
+
+    packages: tuple[str, ...]
+    max_bytes: int
+    vocabulary: int
+    plan: Plan
+
+
+FULL = Recipe(docstrings.PACKAGES, 40_000_000, 3000, read_plan("quickstart"))
+SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, read_plan("quickstart-smoke"))
+
+
+def quickstart(options: QuickstartOptions) -> None:
+    """Run, or resume, everything in the output directory.
+
+    Raises:
+        UserError: if the text cannot be used, or a training fails.
+    """
+    out, corpus = options.directory, options.corpus
+    recipe = SMOKE if options.smoke else FULL
+    origin = corpus.name if corpus else "the docstrings of the installed Python packages"
+    products = Products(out, OWNED)
+    with step(1, 3, f"Text: {origin}"):
+        plan = replace(recipe.plan, data=make_data(products, recipe, corpus))
+    names = " and ".join(model.name for model in plan.models)
+    with step(2, 3, f"Pretraining: {names}, {plan.train.updates:,} updates, at the same time"):
+        content = Study(plan, out, jobs=len(plan.models)).run()
+    with step(3, 3, "Models and report"):
+        gap = find_gap(plan.data.text.read_text(encoding="utf-8")) if corpus else DOCSTRING_GAP
+        models = {model.name: make_bundle(products, plan, model, content) for model in plan.models}
+        content |= {"sentence": gap.sentence, "true_word": gap.true_word}
+        content["completions"] = {name: completions(path, gap.sentence) for name, path in models.items()}
+        write_text(out / RESULTS, json.dumps(content, separators=(",", ":")) + "\n")
+        manifest = Manifest.read(plan.data.data_bin / MANIFEST)
+        study = (out / "report.md").read_text(encoding="utf-8").partition("\n")[2]
+        text = report(plan, content, origin, {name: str(path.relative_to(out)) for name, path in models.items()})
+        splits = splits_table({name: vars(split) for name, split in manifest.splits.items()})
+        write_text(out / "report.md", f"{text}\n## Data\n\n{splits}\n{study}")
+    print(f"\n{losses(plan, content)}\n\nReport: {out / 'report.md'}   Models: {out / 'models'}", flush=True)
+
+
+def make_data(products: Products, recipe: Recipe, corpus: Path | None) -> Data:
+    """Return the files of the study, after making ``text``, with a training and a validation text, and ``data-bin``.
+
+    Raises:
+        UserError: if the text cannot be used.
+    """
+    made_from = [file_sha256(corpus), recipe.max_bytes] if corpus else [*recipe.packages]
+    text = products.make("text", made_from, partial(_write_text, recipe=recipe, corpus=corpus))
+    files = {split: (str(text / f"{split}.txt"),) for split in ("train", "valid")}
+
+    def prepare(path: Path) -> None:
+        options = {"destdir": path, "vocab_size": recipe.vocabulary, "workers": 2}
+        preparation.prepare(preparation.PreparationOptions(**files, **options))
+
+    return Data(products.make("data-bin", [directory_sha256(text), recipe.vocabulary], prepare), text / "valid.txt")
+
+
+def _write_text(path: Path, recipe: Recipe, corpus: Path | None) -> None:
+    path.mkdir()
+    train, valid = path / "train.txt", path / "valid.txt"
+    if corpus:
+        counts = split_corpus(corpus, train, valid, recipe.max_bytes)
+    else:
+        counts = docstrings.write_corpus(train, valid, recipe.packages)
+    print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+def make_bundle(products: Products, plan: Plan, model: Model, content: Mapping[str, Any]) -> Path:
+    """Return the bundle of a trained model, in the directory ``models``."""
+    run = products.out / "runs" / _row(content, model)["directory"]
+    pretrained = read_checkpoint(run / "models" / f"{plan.train.updates}.pt", plan.data.data_bin)
+    (products.out / "models").mkdir(exist_ok=True)
+    name = f"models/{model.directory}"
+    return products.make(name, run.name, lambda path: write_bundle(pretrained, path, add_tokenizer_and_card))
+
+
+def completions(bundle: Path, sentence: str) -> list[tuple[str, float]]:
+    """Return the five most probable tokens for ``<mask>`` in a sentence, with their probabilities."""
+    fillings = MAELMModel.from_pretrained(bundle).fill_mask(sentence)
+    return [(filling.token.strip() or WORD_START, round(filling.probability, 4)) for filling in fillings]
+
+
+def find_gap(text: str) -> Gap:
+    """Return a sentence of a text with one common word replaced by ``<mask>``.
+
+    In a text without spaces between words, it is the middle character of the longest line.
+    """
+    sentences = [part for line in text.splitlines() for part in re.split(r"(?<=[.!?]) ", line)]
+    words = Counter(word for sentence in sentences for word in _WORD.findall(sentence))
+    common = {word for word, _ in words.most_common(_COMMON)}
+    for sentence in sentences:
+        for found in _WORD.finditer(sentence[:_LONGEST]):
+            if found[0] in common:
+                return Gap(f"{sentence[: found.start()]}{MASK}{sentence[found.end() : _LONGEST]}", found[0])
+    longest = max(sentences, key=len)[:_LONGEST]
+    middle = len(longest) // 2
+    return Gap(f"{longest[:middle]}{MASK}{longest[middle + 1 :]}", longest[middle])
+
+
+def _row(content: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    return next(row for row in content["runs"] if row["model"] == model.name)
+
+
+def losses(plan: Plan, content: Mapping[str, Any]) -> str:
+    """Return a table of what the models have learned."""
+    header = ["model", "`arch`", "seconds", "held-out loss (nats)", "unigram entropy", "below it", "effective rank"]
+    rows = []
+    for model in plan.models:
+        row, last = _row(content, model), str(plan.train.updates)
+        loss, rank = (row["measures"][name][last] for name in ("loss", "rank"))
+        entropy = loss["unigram_entropy"]
+        numbers = [f"{value:.2f}" for value in (loss["loss"], entropy, entropy - loss["loss"])]
+        seconds = f"{row['seconds']['training']:.0f}"
+        rows.append([model.name, f"`{model.arch}`", seconds, *numbers, f"{rank['real_clean'][-1]:.0f}"])
+    return markdown_table(header, rows)
+
+
+def _completions_table(completed: Mapping[str, Sequence[tuple[str, float]]]) -> str:
+    rows = []
+    for name, answers in completed.items():
+        # Format as code because Markdown would take </s> for HTML, and escape bars, which would end the table's cell.
+        cells = [f"`{token}` ({probability:.0%})".replace("|", "\\|") for token, probability in answers]
+        rows.append([name, ", ".join(cells)])
+    return markdown_table(["model", "five most probable tokens"], rows)
+
+
+_REPORT = """\
+# Quickstart
+
+Two language models of the same size were pretrained on {origin}, with the same data, the same masked positions and the
+same number of updates, {updates:,}. In the RoBERTa preset, the encoder reads `[MASK]` tokens. In MAE-LM, they join
+after it, in a small decoder that is dropped before fine-tuning.
+
+{losses}
+
+- Held-out loss: mean cross-entropy per masked token of a text that the models have not seen.
+- Unigram entropy: of the token frequencies in that text. A model that knows the frequencies and ignores the context has
+  this loss.
+- Effective rank: the number of directions that hold 90 % of the sum of squares of the last encoder layer's hidden
+  states on text without `[MASK]`. A very low rank would mean that the encoder has collapsed. Both models are small and
+  trained briefly; the papers' comparison of ranks and scores needs longer training.
+- Dropout is off for both, because in so few updates the text is seen only about twice.
+- Seconds: wall time of the training programs, on half of the cores each.
+
+## A completed sentence
+
+> `{sentence}`{truth}
+
+{completions}
+
+## Next steps
+
+- `models/` has a bundle of each model, for every `mae-lm` command and for Python, here started in this directory:
+
+  ```python
+  from mae_lm_fairseq import MAELMModel
+
+  model = MAELMModel.from_pretrained("{bundle}")
+  print(model.fill_mask("{sentence_in_python}", topk=3))
+  ```
+
+- `mae-lm quickstart --corpus FILE` does the same with your own text.
+- `mae-lm study` compares models by a plan of yours, such as the one at the end: more updates, seeds, measures. Below is
+  what it reports, and `runs/` has the checkpoints, commands and logs.
+"""
+
+
+def report(plan: Plan, content: Mapping[str, Any], origin: str, bundles: Mapping[str, str]) -> str:
+    """Return the beginning of ``report.md``.
+
+    Args:
+        plan: the plan.
+        content: content of ``results.json``.
+        origin: description of the text.
+        bundles: the path of each model.
+    """
+    true_word = content["true_word"]
+    return _REPORT.format(
+        origin=origin,
+        updates=plan.train.updates,
+        losses=losses(plan, content),
+        sentence=content["sentence"],
+        sentence_in_python=content["sentence"].replace("\\", r"\\").replace('"', r"\""),
+        truth=f" (the text has: {true_word})" if true_word else "",
+        completions=_completions_table(content["completions"]),
+        bundle=next(iter(bundles.values())),
+    )

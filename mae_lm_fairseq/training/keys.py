@@ -1,0 +1,127 @@
+"""Keys: short hashes of what a result depends on, by which runs, measurements and products are named and found again.
+
+A changed option, file or seed gives another key, so its result is made anew beside the old one. An unchanged one finds
+its own.
+"""
+
+import fnmatch
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.training.command import arguments
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json
+
+MADE = "made.json"
+"""File in an output directory with the key of each product."""
+_DIGITS = 10
+_SAVING = ("save-interval", "save-interval-updates", "keep-interval-updates", "no-epoch-checkpoints")
+_WITHOUT_EFFECT = (
+    "save-dir",
+    "log-interval",
+    "log-format",
+    "log-file",
+    "tensorboard-logdir",
+    "user-dir",
+    "num-workers",
+)
+
+
+def key_of(content: Any) -> str:
+    """Return the key of JSON-serialisable content; the order of names does not count."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def run_key(options: Mapping[str, Any], extra: Sequence[str], threads: int, inputs: Mapping[str, Any]) -> str:
+    """Return the key of a training.
+
+    Logging, workers and paths of output do not count. Nor does saving, unless fairseq validates when it saves, as the
+    best checkpoint depends on it.
+
+    Args:
+        options: its options of fairseq-train, with the total number of updates as ``max-update``.
+        extra: further words of its command line, which take precedence.
+        threads: number of threads, on which results depend in their last digits.
+        inputs: fingerprints of what it reads. Those named as an option take the place of its path.
+    """
+    fingerprinted = {**options, **{name: key_of(content) for name, content in inputs.items()}}
+    found = values_of_words(arguments("", fingerprinted, extra))
+    ignored = {*_WITHOUT_EFFECT, *(_SAVING if "disable-validation" in found else ())}
+    kept = {name: [*map(_number, values)] for name, values in found.items() if name not in ignored}
+    return key_of({"options": kept, "threads": threads})
+
+
+def values_of_words(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of the options of a command line, without dashes; of a repeated option, the last ones."""
+    found: dict[str, list[str]] = {}
+    name = None
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word.removeprefix("--").partition("=")
+            found[name] = [value] if equals else []
+        elif name is not None:
+            found[name].append(word)
+    return found
+
+
+def _number(word: str) -> str:
+    """Return a number in one way of writing it, such as 0.001 for 1e-3; other words as they are."""
+    try:
+        return repr(float(word))
+    except ValueError:
+        return word
+
+
+class Products:
+    """Files and directories in an output directory, each of which is made again if what it is made from has changed.
+
+    Args:
+        out: the output directory, which is created.
+        owned: names in it, or patterns of names, that the command writes, replaces or removes.
+
+    Raises:
+        UserError: if one of the names exists in a directory that no such command has used before, which it would lose;
+            if the directory cannot be written, or fairseq would take its path for several.
+    """
+
+    def __init__(self, out: Path, owned: Sequence[str]):
+        if os.pathsep in str(out.absolute()):
+            raise UserError(f"--out {out}: fairseq splits paths of data at {os.pathsep}; choose another name")
+        make_output_directory(out)
+        self.out, self.record = out, out / MADE
+        if self.record.exists():
+            return
+        names = os.listdir(out)
+        if foreign := [name for pattern in owned for name in fnmatch.filter(names, pattern)]:
+            raise UserError(
+                f"--out {out} has {foreign[0]} but no {MADE}, so another command made it; move it, or choose another "
+                "--out"
+            )
+        write_json(self.record, {})
+
+    def make(self, name: str, made_from: Any, function: Callable[[Path], Any]) -> Path:
+        """Make a product, unless it was made from the same before; return its path.
+
+        Args:
+            name: its name in the output directory.
+            made_from: what it depends on, JSON-serialisable.
+            function: makes it, given its path, where nothing exists.
+        """
+        path, key, keys = self.out / name, key_of(made_from), read_json(self.record, dict)
+        if keys.get(name) == key and path.exists():
+            print(f"done before, reusing {path}", flush=True)
+            return path
+        if keys.pop(name, None):
+            write_json(self.record, keys)
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        function(path)
+        write_json(self.record, keys | {name: key})
+        return path

@@ -1,0 +1,141 @@
+"""Findings of the doctor on environments with known faults."""
+
+import json
+import sys
+import types
+from importlib import metadata
+
+import pytest
+import torch
+
+import mae_lm_fairseq
+from mae_lm_fairseq import cli, doctor
+from mae_lm_fairseq.utils import gpus
+from tests.support import ROOT
+
+
+def hide(monkeypatch, *names: str):
+    """Make packages appear as not installed."""
+    version = metadata.version
+
+    def without(name: str) -> str:
+        if name in names:
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+
+
+def pretend(monkeypatch, name: str, version: str):
+    """Make a package appear in another version."""
+    original = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda asked: version if asked == name else original(asked))
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "state"),
+    [
+        ("2.5.1+cu121", ">=2.6", "broken"),
+        ("2.10.0", ">=2.6", "works"),
+        ("2.6.0", ">=1.24,<2.6", "broken"),
+        ("0.1", "", "works"),
+    ],
+)
+def test_versions(monkeypatch, version, wanted, state):
+    pretend(monkeypatch, "numpy", version)
+    finding = doctor.package("numpy", wanted, None)
+    assert finding.state == state
+    assert finding.remedy == (f"pip install 'numpy{wanted}'" if state == "broken" else "")
+
+
+def test_the_requirements_of_the_metadata_are_checked():
+    assert {subject for subject, _ in doctor.checks()} >= {"python", "torch", "fairseq-fixed", "transformers", "triton"}
+
+
+def test_missing_packages(monkeypatch):
+    hide(monkeypatch, "fairseq-fixed", "transformers")
+    assert doctor.package("fairseq-fixed", ">=0.12.3.1", None).state == "broken"
+    found = doctor.package("transformers", ">=4.57", "export")
+    assert (found.state, found.details) == ("absent", "not installed; for export")
+
+
+def test_fairseq_compiled_for_another_numpy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fairseq.data.data_utils_fast", None)
+    assert doctor.package("fairseq-fixed", "", None).state == "broken"
+
+
+def test_two_copies(tmp_path, monkeypatch):
+    (tmp_path / "mae_lm_fairseq").mkdir()
+    (tmp_path / "mae_lm_fairseq/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(mae_lm_fairseq, "_registered", False)
+    finding = doctor.this_package()
+    assert finding.state == "broken"
+    assert str(tmp_path) in finding.details
+
+
+@pytest.mark.parametrize("part", ["models.mae_lm", "criterions.masked_autoencoder_lm"])
+def test_a_part_that_does_not_import(monkeypatch, part):
+    """For example with a version of torch that lacks something."""
+    monkeypatch.setattr(mae_lm_fairseq, "_registered", False)
+    monkeypatch.setitem(sys.modules, f"mae_lm_fairseq.{part}", None)
+    finding = doctor.this_package()
+    assert finding.state == "broken"
+    assert part in finding.details
+
+
+def test_gpus_that_cuda_cannot_use(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(gpus, "unusable_gpu", lambda: gpus.UnusableGPU("too old", "update the driver"))
+    assert doctor.gpu() == doctor.Finding("GPU", "broken", "too old", "update the driver")
+    monkeypatch.setattr(gpus, "unusable_gpu", lambda: None)
+    assert doctor.gpu().state == "absent"
+
+
+def test_what_the_doctor_reads_of_gpus(monkeypatch):
+    kinds = [("NVIDIA H100 80GB HBM3", 85_029_158_912, 9, 0), ("NVIDIA L40S", 47_697_362_944, 8, 9)]
+    found = [
+        types.SimpleNamespace(**dict(zip(("name", "total_memory", "major", "minor"), x, strict=True))) for x in kinds
+    ]
+    monkeypatch.setattr(gpus, "unusable_gpu", lambda: None)
+    monkeypatch.setattr(gpus, "gpu_and_driver", lambda: ("NVIDIA H100 80GB HBM3", "580.65.06"))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    for name, result in {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "get_device_properties": found.__getitem__,
+        "nccl": types.SimpleNamespace(version=lambda: (2, 27, 7)),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, result)
+    assert doctor.gpu() == doctor.Finding(
+        "GPU",
+        "works",
+        "NVIDIA H100 80GB HBM3 (85 GB, compute capability 9.0), NVIDIA L40S (48 GB, compute capability 8.9); "
+        "driver 580.65.06, CUDA 13.0, NCCL 2.27.7",
+    )
+
+
+def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
+    def gpu():
+        raise ImportError("No module named 'torch'")
+
+    monkeypatch.setattr(doctor, "checks", lambda: [("GPU", gpu)])
+    assert cli.run("doctor", []) == 1
+    printed = capsys.readouterr().out
+    assert "broken  GPU: ImportError: No module named 'torch'" in printed
+    assert "-> fix what is broken above first" in printed
+
+
+def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
+    """Runs as a command in this environment, except for fairseq; stdout holds nothing but JSON."""
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq/__init__.py").write_text("raise ValueError('mutable default')")
+    path = f"{tmp_path}:{ROOT}"
+    done = run_cli(["python", "-m", "mae_lm_fairseq", "doctor", "--json"], cwd=tmp_path, env={"PYTHONPATH": path})
+    findings = {finding["subject"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1, done.stderr
+    assert "mutable default" in findings["fairseq-fixed"]["details"]
+    assert findings["mae_lm_fairseq"]["state"] == "broken"
+    assert findings["torch"]["state"] == "works"
+    assert findings["bf16"]["state"] in ("works", "absent")

@@ -1,0 +1,97 @@
+"""Keys: what a run depends on gives it another one, and nothing else does; products are made again likewise."""
+
+from pathlib import Path
+
+import pytest
+
+from mae_lm_fairseq.training.keys import Products, run_key
+from mae_lm_fairseq.utils.errors import UserError
+
+OPTIONS = {"arch": "mae_lm_tiny", "lr": 1e-3, "seed": 1, "max-update": 10, "cpu": True, "train-file": "train.txt"}
+INPUTS = {"data": "1a", "train-file": {"sha": "2b"}}
+
+
+def key(changes=(), extra=(), threads=1, inputs=INPUTS, **options) -> str:
+    given = OPTIONS | {name.replace("_", "-"): value for name, value in options.items()}
+    return run_key(given, extra, threads, inputs)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"save_dir": "elsewhere", "user_dir": "elsewhere", "train_file": "moved.txt"},
+        {"log_interval": 3, "num_workers": 8, "tensorboard_logdir": "logs"},
+        {"fp16": False},
+        {"extra": ("--lr", "0.001", "--seed=1")},
+        {"extra": ("--lr", "5", "--log-interval", "3", "--lr=1e-3")},
+        {"inputs": dict(reversed(INPUTS.items()))},
+    ],
+)
+def test_what_a_run_does_not_depend_on(same):
+    assert key(**same) == key()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"lr": 2e-3},
+        {"cpu": False},
+        {"seed": 2},
+        {"max_update": 11},
+        {"threads": 2},
+        {"extra": ("--lr", "2e-3")},
+        {"extra": ("--train-file", "other.txt")},
+        {"extra": ("--dropout", "0.1")},
+        {"inputs": INPUTS | {"data": "3c"}},
+        {"inputs": INPUTS | {"train-file": {"sha": "3c"}}},
+        {"save_interval_updates": 5},
+    ],
+)
+def test_what_a_run_depends_on(other):
+    assert key(**other) != key()
+
+
+def test_saving_counts_only_where_fairseq_validates():
+    assert key(disable_validation=True, save_interval_updates=5) == key(disable_validation=True)
+
+
+def write(path: Path) -> None:
+    assert not path.exists()
+    path.mkdir()
+    (path / "file").touch()
+
+
+def test_a_product_is_made_again_if_what_it_is_made_from_changes(tmp_path, capsys):
+    made = []
+    for content in ("a", "a", "b", "a"):
+        Products(tmp_path, ["data"]).make("data", {"text": content}, lambda path: made.append(path) or write(path))
+    assert made == [tmp_path / "data"] * 3
+    assert f"done before, reusing {tmp_path}/data" in capsys.readouterr().out
+
+
+def test_a_product_that_was_interrupted_is_made_again(tmp_path):
+    def interrupted(path):
+        write(path)
+        raise KeyboardInterrupt
+
+    products = Products(tmp_path, ["data"])
+    products.make("data", "a", write)
+    with pytest.raises(KeyboardInterrupt):
+        products.make("data", "b", interrupted)
+    products.make("data", "a", write)
+
+
+def test_files_that_no_such_command_made_are_kept(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "predictions.csv").touch()
+    for owned in ("model", "predictions.*"):
+        with pytest.raises(UserError, match=r"has (model|predictions\.csv) but no made\.json"):
+            Products(tmp_path, ["runs", owned])
+    Products(tmp_path, ["runs"])
+    Products(tmp_path, ["model"])
+
+
+def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
+    with pytest.raises(UserError, match="fairseq splits paths of data at :"):
+        Products(tmp_path / "at-10:30", [])
+    assert not list(tmp_path.iterdir())
