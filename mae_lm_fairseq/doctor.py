@@ -29,7 +29,7 @@ USES = {
     "onnx": "export to ONNX",
     "kernels": "--attention-backend fused",
 }
-"""What the extras of this package are for."""
+"""Purposes of the extras of this package."""
 
 
 @dataclass(frozen=True)

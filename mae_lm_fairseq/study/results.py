@@ -71,7 +71,7 @@ def _record(content: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What to measure of a training after a number of updates.
+    """Measures of a training after a number of updates.
 
     Attributes:
         training: the training.
