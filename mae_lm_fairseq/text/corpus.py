@@ -12,9 +12,9 @@ from mae_lm_fairseq.text.text_files import (
     CHUNK_BYTES,
     SAMPLE_BLOCKS,
     Chunk,
-    document_starts,
     find_files,
     is_compressed,
+    line_stretches,
     open_text,
     read_chunks,
     sample_block,
@@ -123,9 +123,7 @@ def small_pieces(files: Iterable[Path], reading: Reading, size: int) -> list[Pie
         if is_compressed(whole.path):
             pieces.append(whole)
         elif kind is None:
-            starts = document_starts(whole.path, size)
-            ends = [*starts[1:], whole.size]
-            pieces += [Piece(whole.path, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+            pieces += [Piece(whole.path, *stretch) for stretch in line_stretches(whole.path, size)]
         else:
             pieces += [Piece(whole.path, *stretch) for stretch in kind.stretches(whole.path, reading.text_field, size)]
     return pieces

@@ -129,6 +129,19 @@ def check_data_bin(prefix: str | Path) -> tuple[int, int]:
     return lines, _check_lengths(prefix, lines, kind)
 
 
+def check_written(prefix: str | Path, lines: int, tokens: int):
+    """Check that the data-bin on the disk has the lines and tokens that went in.
+
+    Raises:
+        UserError: if it has not.
+    """
+    if (found := check_data_bin(prefix)) != (lines, tokens):
+        raise UserError(
+            f"{prefix}: {lines} lines and {tokens} tokens went in, {found[0]} and {found[1]} came out; this is a bug; "
+            "please report it"
+        )
+
+
 def count_tokens(prefix: str | Path) -> int:
     """Return the number of tokens, from the header of the index and the length of ``PREFIX.bin`` alone.
 

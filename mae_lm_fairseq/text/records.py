@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from mae_lm_fairseq.text.text_files import LONGEST_LINE, count_lines, is_compressed, open_text, read_chunks
+from mae_lm_fairseq.text.text_files import (
+    LONGEST_LINE,
+    count_lines,
+    is_compressed,
+    line_stretches,
+    open_text,
+    read_chunks,
+)
 from mae_lm_fairseq.utils.errors import UserError
 
 _BATCH_ROWS = 256
@@ -96,14 +103,7 @@ class JsonLines:
         return None
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        total, cuts = path.stat().st_size, [0]
-        with open(path, "rb") as file:
-            while cuts[-1] + size < total:
-                file.seek(cuts[-1] + size - 1)
-                file.readline()
-                cuts.append(file.tell())
-        ends = [*cuts[1:], total]
-        return [(start, end, end - start) for start, end in zip(cuts, ends, strict=True) if start < end]
+        return line_stretches(path, size)
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         for number, line, position in _json_lines(path, start, end):

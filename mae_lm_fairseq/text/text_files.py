@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -210,25 +210,20 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end:
             left -= len(data)
 
 
-def document_starts(path: Path, size: int) -> list[int]:
-    """Return byte offsets, about ``size`` apart, of lines that follow a blank line; the first offset is 0.
+def line_stretches(path: Path, size: int) -> list[tuple[int, int, int]]:
+    """Divide a file that is not compressed at line ends into stretches of about ``size`` bytes: start, end, size.
 
     Raises:
         UserError: if the file cannot be read, or a line is too long to be text.
     """
-    starts = [0]
+    total, cuts = path.stat().st_size, [0]
     with open_text(path) as (stream, _):
-        while stream.seek(0, os.SEEK_END) > starts[-1] + size:
+        while cuts[-1] < total:
             # Start one byte before, so that a line that starts exactly at the offset counts.
-            stream.seek(starts[-1] + size - 1)
+            stream.seek(min(cuts[-1] + size, total) - 1)
             _read_line(stream, path)
-            after_blank = False
-            while (line := _read_line(stream, path)) and not (after_blank and line.strip()):
-                after_blank = after_blank or not line.strip()
-            if not line:
-                break
-            starts.append(stream.tell() - len(line))
-    return starts
+            cuts.append(stream.tell())
+    return [(start, end, end - start) for start, end in pairwise(cuts)]
 
 
 def sample_block(max_bytes: int) -> int:

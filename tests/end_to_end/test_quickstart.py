@@ -103,7 +103,7 @@ def test_a_preparation_that_is_interrupted_is_repeated(corpus, tmp_path, monkeyp
     for split in ("train", "valid"):
         (tmp_path / "text" / f"{split}.txt").write_text(corpus.read_text()[len(split) :])
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "_encode_splits", lambda *_: signal.raise_signal(signal.SIGTERM))
+        patch.setattr(preparation, "_merge", lambda *_: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(Interrupted, match="SIGTERM; the same command resumes"), signals_as_errors():
             module.prepare(tmp_path, FEW_UPDATES)
     data = module.prepare(tmp_path, FEW_UPDATES)
