@@ -24,7 +24,6 @@ TASK = "task.json"
 """Description of the task, in a data-bin for fine-tuning on sentences: head, columns and names of the labels."""
 
 _MAGIC = b"MMIDIDX\x00\x00"
-_OTHER_MAGICS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00")
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sQBQ")  # magic, version, code of the token type, number of lines
 _VERSION = 1
 _TOKEN_TYPES = {
@@ -226,10 +225,8 @@ def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
             raise UserError(f"{file}: no such file; check the path to the data-bin, or {_REMEDY}")
     with open(path, "rb") as file:
         header = file.read(_HEADER.size)
-    if header.startswith(_OTHER_MAGICS):
-        raise UserError(f"{path}: of another --dataset-impl than mmap, the only one that is supported; {_REMEDY}")
     if not header.startswith(_MAGIC):
-        raise UserError(f"{path}: not an index of a fairseq data-bin; {_REMEDY}")
+        raise UserError(f"{path}: not an index of a fairseq data-bin of --dataset-impl mmap; {_REMEDY}")
     if len(header) < _HEADER.size:
         raise UserError(f"{path}: truncated; {_REMEDY}")
     _, version, code, lines = _HEADER.unpack(header)

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import as_completed
 from dataclasses import replace
 from importlib.metadata import version
@@ -21,12 +21,12 @@ from tqdm import tqdm
 
 from mae_lm_fairseq.text.corpus import open_corpus, sample_corpus
 from mae_lm_fairseq.text.data_bin import DICTIONARY, check_written, dictionary_fingerprint
-from mae_lm_fairseq.text.encoding import Encode, encode_by_all, encode_here, load_tokenizer
+from mae_lm_fairseq.text.encoding import Encode, EncodedBlock, encode_by_all, encode_here, load_tokenizer
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up, current_versions
 from mae_lm_fairseq.text.merging import merge_parts
-from mae_lm_fairseq.text.parts import Job, Part, PartRecord, encode_part, estimate, plan_parts, read_record, rename_new
+from mae_lm_fairseq.text.parts import Job, Part, PartRecord, encode_part, estimate, plan_parts, rename_new
 from mae_lm_fairseq.text.preparation_options import PRODUCTS, PreparationOptions
-from mae_lm_fairseq.text.text_files import expand
+from mae_lm_fairseq.text.text_files import Chunk, expand
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import train_tokenizer
@@ -85,8 +85,7 @@ def find_splits(options: PreparationOptions) -> dict[str, list[Path]]:
 
 
 def _prepare(files: Mapping[str, list[Path]], directory: Path, options: PreparationOptions) -> Manifest | None:
-    workers = contextlib.nullcontext() if options.merge else open_workers(options.processes, options.scheduler)
-    with workers as workers:
+    with open_workers(1 if options.merge else options.processes, options.scheduler) as workers:
         path = _shared_tokenizer(directory, files["train"], options)
         tokenizer = load_tokenizer(path)
         job = Job(directory, path, _fingerprint(tokenizer), options.reading)
@@ -100,7 +99,7 @@ def _prepare(files: Mapping[str, list[Path]], directory: Path, options: Preparat
             return None
         made = {}
         for split, planned in parts.items():
-            records = _find(planned, job) if options.merge else _make(split, planned, job, workers)
+            records = _make(split, planned, job, workers, _refuse if options.merge else encode_here)
             _check_records(split, records, options)
             made[split] = [(directory / part.name, record) for part, record in zip(planned, records, strict=True)]
     with tempfile.TemporaryDirectory(prefix=".merged.", dir=directory, ignore_cleanup_errors=True) as name:
@@ -152,15 +151,17 @@ def _make_tokenizer(files: list[Path], options: PreparationOptions) -> Tokenizer
     return tokenizer
 
 
-def _make(name: str, parts: list[Part], job: Job, workers: Workers) -> list[PartRecord]:
+def _make(
+    name: str, parts: list[Part], job: Job, workers: Workers, encode_alone: Encode = encode_here
+) -> list[PartRecord]:
     """Make parts, and return their records.
 
     A worker makes a part. A part that is much larger than others is read by this process and encoded by all workers,
-    unless every worker can have one.
+    unless every worker can have one. Without workers, ``encode_alone`` encodes.
     """
     executor, count = workers
     shares_large = sum(part.is_large for part in parts) < count
-    encode = encode_here if executor is None else encode_by_all(executor, count)
+    encode = encode_alone if executor is None else encode_by_all(executor, count)
     made, here = {}, [part for part in parts if executor is None or (part.is_large and shares_large)]
     with tqdm(desc=name, total=sum(part.size for part in parts), unit="B", unit_scale=True, mininterval=1) as bar:
         elsewhere = set(parts).difference(here)
@@ -189,19 +190,10 @@ def _watched(encode: Encode, part: Part, bar: tqdm) -> Encode:
     return watched
 
 
-def _find(parts: list[Part], job: Job) -> list[PartRecord]:
-    """Return the records of parts that --part has made.
-
-    Raises:
-        UserError: if a part is missing.
-    """
-    records = {part.name: read_record(job.directory / part.name) for part in parts}
-    if missing := [name for name, record in records.items() if record is None]:
-        raise UserError(
-            f"{job.directory}: {len(missing)} of {len(parts)} parts are missing or damaged, the first is {missing[0]}; "
-            "make them with --part, or with the same command without --part and --merge"
-        )
-    return list(records.values())
+def _refuse(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedBlock]]:
+    """Stand in for an encoder where all parts must be finished."""
+    raise UserError("--merge: a part is missing or damaged; make it with --part, or with this command without --merge")
+    yield
 
 
 def _check_records(split: str, records: list[PartRecord], options: PreparationOptions):

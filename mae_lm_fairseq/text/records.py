@@ -59,18 +59,9 @@ class Format(Protocol):
 
 
 def format_of(path: Path) -> Format | None:
-    """Return the format that the suffix of a file names; None for plain text.
-
-    Raises:
-        UserError: if the file is an Arrow file, or a compressed Parquet file.
-    """
+    """Return the format that the suffix of a file names; None for plain text."""
     plain = path.with_suffix("") if is_compressed(path) else path
-    if plain.suffix.lower() == ".arrow":
-        raise UserError(f"{path}: Arrow files cannot be read; write Parquet, for example with datasets' to_parquet")
-    found = _FORMATS.get(plain.suffix.lower())
-    if is_compressed(path) and isinstance(found, Parquet):
-        raise UserError(f"{path}: a compressed {plain.suffix} file cannot be read; decompress it")
-    return found
+    return _FORMATS.get(plain.suffix.lower())
 
 
 def check_plain_text(path: Path) -> None:
@@ -90,17 +81,11 @@ class JsonLines:
     """A JSON object on each line."""
 
     def fields(self, path: Path) -> list[str] | None:
-        for _, line, _ in _json_lines(path, 0, None):
-            if line.lstrip().startswith(b"["):
-                raise UserError(
-                    f"{path}: is a JSON array, not JSON lines; write one object per line, for example with jq -c '.[]'"
-                )
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError):
-                return None
-            return list(found) if isinstance(found, dict) else None
-        return None
+        first = next((line for _, line, _ in _json_lines(path, 0, None)), b"")
+        try:
+            return list(_json_object(first))
+        except ValueError:
+            return None
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         return line_stretches(path, size)
@@ -108,14 +93,11 @@ class JsonLines:
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         for number, line, position in _json_lines(path, start, end):
             try:
-                found = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield Record(number, None, f"is not JSON ({error})", position)
-                continue
-            if isinstance(found, dict):
-                yield _record(number, found.get(field), field in found, field, position)
+                found = _json_object(line)
+            except ValueError as error:
+                yield Record(number, None, str(error), position)
             else:
-                yield Record(number, None, "is not a JSON object", position)
+                yield _record(number, found.get(field), field in found, field, position)
 
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number + count_lines(path, start)}"
@@ -127,6 +109,16 @@ def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, 
         for number, line in enumerate(chunk.data.split(b"\n"), chunk.first_line):
             if line.strip():
                 yield number, line, chunk.position
+
+
+def _json_object(line: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError("is not a JSON object")
+    return found
 
 
 def _record(number: int, value: object, present: bool, field: str, position: int) -> Record:
@@ -191,7 +183,6 @@ class Parquet:
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         with parquet_file(path) as file:
-            _check_type(path, file.schema_arrow, field)
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
         sizes = [sum(c.total_uncompressed_size for c in group if c.path_in_schema == field) for group in columns]
@@ -199,7 +190,6 @@ class Parquet:
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         with parquet_file(path) as file:
-            _check_type(path, file.schema_arrow, field)
             count = file.metadata.num_row_groups
             groups = range(start, count if end is None else end)
             size, numbers = path.stat().st_size, itertools.count(1)
@@ -239,15 +229,6 @@ def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:
             stretches.append((start, end, total))
             start, total = end, 0
     return stretches
-
-
-def _check_type(path: Path, schema, field: str):
-    """Check that a column contains text, which may be dictionary-encoded."""
-    if field not in schema.names:
-        return  # the caller has checked the names
-    kind = str(schema.field(field).type)
-    if not any(name in kind for name in ("string", "utf8")) or kind.startswith(("list", "struct", "map", "large_list")):
-        raise UserError(f"{path}: the field {field!r} has the type {kind}, not text; choose another --text-field")
 
 
 @contextmanager

@@ -49,7 +49,11 @@ def read_json(path: str | Path, part: Callable[[Any], Any] = lambda content: con
     Raises:
         UserError: if it cannot be read or is damaged, or lacks that part; the message ends with the remedy.
     """
-    content = read_bytes(path)
+    return parse_json(read_bytes(path), path, part, remedy)
+
+
+def parse_json(content: bytes, path: str | Path, part: Callable[[Any], Any], remedy: str = "") -> Any:
+    """Return the part that a function returns of the content of a JSON file; see :func:`read_json`."""
     try:
         return part(json.loads(content))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

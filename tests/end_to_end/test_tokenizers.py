@@ -159,7 +159,7 @@ def test_manifest_and_files(texts, tmp_path):
 def test_a_tokenizer_that_does_not_belong_to_the_data_bin_is_refused(texts, tmp_path):
     data = prepared(texts, tmp_path / "data-bin", "--tokenizer", "byte-bpe", "--vocab-size", 320)
     make("gpt2").save(data)
-    with pytest.raises(UserError, match=r"dict\.txt does not match tokenizer\.json"):
+    with pytest.raises(UserError, match=r"tokenizer\.json, dict\.txt and manifest\.json do not belong together"):
         open_tokenizer(data)
     training = [data, *RECIPE, "--mask-whole-words", "--arch", "mae_lm_tiny", "--save-dir", tmp_path / "checkpoints"]
     with pytest.raises(UserError, match=r"--mask-whole-words: .*tokenizer\.json does not belong to the dict\.txt"):

@@ -135,12 +135,6 @@ def test_damage_is_found_and_named(tmp_path, suffix, damage, message):
     assert "prepare the data again" in str(caught.value)
 
 
-def test_other_formats_of_fairseq_are_refused(tmp_path):
-    write_as_fairseq(tmp_path / "train", implementation="lazy")
-    with pytest.raises(UserError, match="another --dataset-impl than mmap, the only one that is supported; prepare"):
-        check_data_bin(tmp_path / "train")
-
-
 def test_the_fingerprint_depends_on_symbols_and_order_only():
     assert dictionary_fingerprint(["a", "b"]) == dictionary_fingerprint(iter(["a", "b", "<mask>"]))
     others = [["b", "a"], ["ab"], ["a"], ["a", "b", ""], ["a", "B"]]
@@ -168,7 +162,7 @@ def test_invalid_manifests_are_refused(tmp_path, text):
     path = tmp_path / "manifest.json"
     if text is not None:
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(UserError, match=r"manifest.json: (not a manifest|No such file)"):
+    with pytest.raises(UserError, match=r"manifest.json( is damaged|: No such file)"):
         Manifest.read(path)
 
 
