@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mae_lm_fairseq.text.records import Format, Record, format_of
+from mae_lm_fairseq.text.records import Format, format_of
 from mae_lm_fairseq.text.text_files import (
     CHUNK_BYTES,
     SAMPLE_BLOCKS,
@@ -132,7 +132,7 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
     documents, size, malformed = [], 0, 0
     for record in kind.records(piece.path, reading.text_field, piece.start, piece.end):
         try:
-            document = _lines(record)
+            document = _lines(record.value, reading.text_field)
         except ValueError as error:
             if not reading.skip_malformed:
                 where = kind.name(piece.path, piece.start, record.number)
@@ -150,14 +150,13 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
     yield replace(chunk, data=b"\n".join(documents), position=piece.path.stat().st_size, malformed=malformed)
 
 
-def _lines(record: Record) -> bytes:
-    """Return the lines of a record; nothing for a record without text.
-
-    A blank line inside a record is dropped, because it ends a document in a data-bin.
-    """
-    if record.text is None:
-        raise ValueError(record.problem)
-    lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if _is_visible(line)]
+def _lines(value: object, field: str) -> bytes:
+    """Return the lines of a record. A blank one is dropped, because it ends a document in a data-bin."""
+    if isinstance(value, ValueError):
+        raise value
+    if not isinstance(value, str):
+        raise ValueError(f"has a {field!r} that is not text, but {value!r:.40}")
+    lines = [line for line in value.replace("\r\n", "\n").split("\n") if _is_visible(line)]
     try:
         return "\n".join([*lines, ""]).encode() if lines else b""
     except UnicodeEncodeError as error:

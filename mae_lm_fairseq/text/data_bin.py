@@ -218,20 +218,15 @@ def check_token_range(prefix: str | Path, symbols: int):
 
 
 def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
-    """Return the number of lines and the dtype of the tokens."""
     path = f"{prefix}.idx"
     for file in (path, f"{prefix}.bin"):
         if not os.path.isfile(file):
             raise UserError(f"{file}: no such file; check the path to the data-bin, or {_REMEDY}")
     with open(path, "rb") as file:
         header = file.read(_HEADER.size)
-    if not header.startswith(_MAGIC):
-        raise UserError(f"{path}: not an index of a fairseq data-bin of --dataset-impl mmap; {_REMEDY}")
-    if len(header) < _HEADER.size:
-        raise UserError(f"{path}: truncated; {_REMEDY}")
-    _, version, code, lines = _HEADER.unpack(header)
-    if version != _VERSION or code not in _TOKEN_TYPES:
-        raise UserError(f"{path}: index version {version} with token type {code} is unknown; {_REMEDY}")
+    magic, version, code, lines = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+    if (magic, version) != (_MAGIC, _VERSION) or code not in _TOKEN_TYPES or len(header) < _HEADER.size:
+        raise UserError(f"{path}: damaged, or not an index of fairseq's --dataset-impl mmap; {_REMEDY}")
     if lines == 0:
         raise UserError(f"{path}: the data-bin has no lines; {_REMEDY} from text that is not empty")
     return lines, np.dtype(_TOKEN_TYPES[code])
@@ -258,7 +253,5 @@ def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
 
 
 def _check_length(path: str, expected: int):
-    length = os.path.getsize(path)
-    if length != expected:
-        fault = "truncated" if length < expected else "too long"
-        raise UserError(f"{path}: {fault}, {length} bytes instead of {expected}; {_REMEDY}")
+    if (length := os.path.getsize(path)) != expected:
+        raise UserError(f"{path}: damaged, {length} bytes instead of {expected}; {_REMEDY}")

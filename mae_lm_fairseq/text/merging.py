@@ -57,7 +57,6 @@ def _all_lines(parts: list[tuple[Path, PartRecord]]) -> Iterator[tuple[np.ndarra
 
 
 def _split(tokens: np.ndarray, sizes: np.ndarray, shards: np.ndarray) -> Iterator[tuple[int, EncodedBlock]]:
-    """Yield each shard's lines."""
     # Sorting small integers takes linear time.
     lines = np.argsort(shards, kind="stable")
     tokens = tokens[np.argsort(np.repeat(shards, sizes), kind="stable")]

@@ -122,7 +122,6 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOp
 
 
 def _tokenizer_key(files: list[Path], options: PreparationOptions) -> str:
-    """Return a digest of what the tokenizer depends on."""
     if options.kind is None:
         content = _fingerprint(open_tokenizer_path(options.tokenizer))
     else:

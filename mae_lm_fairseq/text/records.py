@@ -31,14 +31,12 @@ class Record(NamedTuple):
 
     Attributes:
         number: number of its (first) line or row, counted from 1 at the start of reading.
-        text: its text; None if it is malformed.
-        problem: what is wrong with a malformed record.
+        value: value of its field, which should be text; a ValueError if there is none.
         position: number of bytes of the file that have been read, approximately.
     """
 
     number: int
-    text: str | None
-    problem: str
+    value: object
     position: int
 
 
@@ -93,11 +91,10 @@ class JsonLines:
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         for number, line, position in _json_lines(path, start, end):
             try:
-                found = _json_object(line)
+                value = _json_object(line).get(field, ValueError(f"has no field {field!r}"))
             except ValueError as error:
-                yield Record(number, None, str(error), position)
-            else:
-                yield _record(number, found.get(field), field in found, field, position)
+                value = error
+            yield Record(number, value, position)
 
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number + count_lines(path, start)}"
@@ -121,13 +118,6 @@ def _json_object(line: bytes) -> dict[str, object]:
     return found
 
 
-def _record(number: int, value: object, present: bool, field: str, position: int) -> Record:
-    if isinstance(value, str):
-        return Record(number, value, "", position)
-    problem = f"has a {field!r} that is not text, but {value!r:.40}" if present else f"has no field {field!r}"
-    return Record(number, None, problem, position)
-
-
 class Table:
     """A CSV or TSV file with a header line, as Python's ``csv`` module and pandas write it."""
 
@@ -145,14 +135,10 @@ class Table:
         with open_text(path) as (stream, raw):
             rows = self._rows(stream, path)
             _, header = next(rows, (0, []))
-            column = header.index(field) if field in header else None
+            column = header.index(field) if header else 0
             for number, row in rows:
-                if len(row) != len(header):
-                    problem = f"has {len(row)} fields, and the header {len(header)}"
-                    yield Record(number, None, problem, raw.tell())
-                else:
-                    value = None if column is None else row[column]
-                    yield _record(number, value, column is not None, field, raw.tell())
+                problem = ValueError(f"has {len(row)} fields, and the header {len(header)}")
+                yield Record(number, row[column] if len(row) == len(header) else problem, raw.tell())
 
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number}"
@@ -196,7 +182,7 @@ class Parquet:
             for group in groups:
                 for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[field]):
                     for value in _values(batch.column(0)):
-                        yield _record(next(numbers), value, True, field, size * (group + 1) // count)
+                        yield Record(next(numbers), value, size * (group + 1) // count)
 
     def name(self, path: Path, start: int, number: int) -> str:
         with parquet_file(path) as file:
