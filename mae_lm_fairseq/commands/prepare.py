@@ -13,9 +13,8 @@ import signal
 import sys
 
 from mae_lm_fairseq.text.manifest import splits_table
-from mae_lm_fairseq.text.preparation import PreparationOptions as Options
-from mae_lm_fairseq.text.preparation import prepare
-from mae_lm_fairseq.text.preparation_in_parts import prepare_in_parts
+from mae_lm_fairseq.text.preparation import PARTS, prepare
+from mae_lm_fairseq.text.preparation_options import PreparationOptions as Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import handled_by
 
@@ -28,19 +27,25 @@ def main(options: Options) -> None:
     """
     try:
         with handled_by(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
-            manifest = prepare_in_parts(options) if options.in_parts else prepare(options)
-            if manifest is not None:
-                print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
-                if malformed := sum(split.malformed for split in manifest.splits.values()):
-                    print(f"skipped {malformed:,} malformed records")
-                if lost := sum(split.lost_joiners for split in manifest.splits.values()):
-                    print(
-                        f"warning: the tokenizer drops {lost:,} zero-width joiners or non-joiners of this text, or "
-                        "makes spaces of them; --tokenizer byte-bpe keeps them",
-                        file=sys.stderr,
-                    )
-                print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
+            manifest = prepare(options)
+            if manifest is None:
+                print(f"the parts of this run are finished in {options.destdir / PARTS}; --merge joins all of them")
+                return
+            print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
+            if malformed := sum(split.malformed for split in manifest.splits.values()):
+                print(f"skipped {malformed:,} malformed records")
+            if lost := sum(split.lost_joiners for split in manifest.splits.values()):
+                print(
+                    f"warning: the tokenizer drops {lost:,} zero-width joiners or non-joiners of this text, or "
+                    "makes spaces of them; --tokenizer byte-bpe keeps them",
+                    file=sys.stderr,
+                )
+            print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
     except OSError as error:
         raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
-    except KeyboardInterrupt as error:
-        sys.exit(f"error: {str(error) or 'interrupted; nothing was left behind'}")
+    except KeyboardInterrupt:
+        parts = options.destdir / PARTS
+        state = (
+            f"{parts} has what is finished; the same command resumes" if parts.exists() else "nothing was left behind"
+        )
+        sys.exit(f"error: interrupted; {state}")

@@ -1,20 +1,19 @@
 """A corpus: files of text and of records, read as chunks of lines with a blank line between records."""
 
-import logging
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mae_lm_fairseq.text.records import Format, Record, format_of
+from mae_lm_fairseq.text.records import Format, format_of
 from mae_lm_fairseq.text.text_files import (
     CHUNK_BYTES,
     SAMPLE_BLOCKS,
     Chunk,
-    document_starts,
     find_files,
     is_compressed,
+    line_stretches,
     open_text,
     read_chunks,
     sample_block,
@@ -23,7 +22,6 @@ from mae_lm_fairseq.text.text_files import (
 )
 from mae_lm_fairseq.utils.errors import UserError
 
-logger = logging.getLogger(__name__)
 _LARGEST_SAMPLED_PIECE = 1 << 24
 _CHECKED_BYTES = 1 << 13
 # Tokenizers make nothing of white space, control, format and private use characters, nor sentencepiece of U+2581, its
@@ -61,11 +59,6 @@ class Piece:
     end: int | None
     size: int
 
-    @property
-    def is_file(self) -> bool:
-        """Whether the piece is a complete file."""
-        return self.start == 0 and self.end is None
-
 
 def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
     """Return the files of a corpus, after checking that files with records have the field, and others text.
@@ -98,36 +91,24 @@ def _check_text(path: Path):
             f"{path}: has NUL bytes, so it is an archive, another binary file or UTF-16, not UTF-8 text; unpack or "
             "convert it"
         )
-    if b"\r" in beginning and b"\n" not in beginning:
-        logger.warning(
-            "%s: its lines end with CR only, which does not end a line here, so all of it is one line; convert it: "
-            "tr '\\r' '\\n'",
-            path,
-        )
 
 
-def file_pieces(files: Iterable[Path]) -> list[Piece]:
-    """Return each file as one piece."""
-    return [Piece(path, 0, None, text_bytes(path)) for path in files]
-
-
-def small_pieces(files: Iterable[Path], reading: Reading, size: int) -> list[Piece]:
+def divide(files: Iterable[Path], reading: Reading, size: int) -> list[Piece]:
     """Divide files into pieces of about ``size`` bytes; a compressed file and a CSV file are one piece.
 
     Raises:
-        UserError: if a file cannot be read, or its field does not contain text.
+        UserError: if a file cannot be read.
     """
     pieces = []
-    for whole in file_pieces(files):
-        kind = format_of(whole.path)
-        if is_compressed(whole.path):
-            pieces.append(whole)
+    for path in files:
+        kind = format_of(path)
+        if is_compressed(path):
+            stretches = [(0, None, text_bytes(path))]
         elif kind is None:
-            starts = document_starts(whole.path, size)
-            ends = [*starts[1:], whole.size]
-            pieces += [Piece(whole.path, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+            stretches = line_stretches(path, size)
         else:
-            pieces += [Piece(whole.path, *stretch) for stretch in kind.stretches(whole.path, reading.text_field, size)]
+            stretches = kind.stretches(path, reading.text_field, size)
+        pieces += [Piece(path, *stretch) for stretch in stretches]
     return pieces
 
 
@@ -151,7 +132,7 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
     documents, size, malformed = [], 0, 0
     for record in kind.records(piece.path, reading.text_field, piece.start, piece.end):
         try:
-            document = _lines(record)
+            document = _lines(record.value, reading.text_field)
         except ValueError as error:
             if not reading.skip_malformed:
                 where = kind.name(piece.path, piece.start, record.number)
@@ -169,14 +150,13 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
     yield replace(chunk, data=b"\n".join(documents), position=piece.path.stat().st_size, malformed=malformed)
 
 
-def _lines(record: Record) -> bytes:
-    """Return the lines of a record; nothing for a record without text.
-
-    A blank line inside a record is dropped, because it ends a document in a data-bin.
-    """
-    if record.text is None:
-        raise ValueError(record.problem)
-    lines = [line for line in record.text.replace("\r\n", "\n").split("\n") if _is_visible(line)]
+def _lines(value: object, field: str) -> bytes:
+    """Return the lines of a record. A blank one is dropped, because it ends a document in a data-bin."""
+    if isinstance(value, ValueError):
+        raise value
+    if not isinstance(value, str):
+        raise ValueError(f"has a {field!r} that is not text, but {value!r:.40}")
+    lines = [line for line in value.replace("\r\n", "\n").split("\n") if _is_visible(line)]
     try:
         return "\n".join([*lines, ""]).encode() if lines else b""
     except UnicodeEncodeError as error:
@@ -203,7 +183,7 @@ def sample_corpus(files: list[Path], reading: Reading, max_bytes: int) -> Iterat
     text_files = [path for path in files if format_of(path) is None]
     record_files, block = [path for path in files if format_of(path) is not None], sample_block(max_bytes)
     size = max(block, sum(map(text_bytes, record_files)) // SAMPLE_BLOCKS)
-    pieces = small_pieces(record_files, reading, min(size, _LARGEST_SAMPLED_PIECE))
+    pieces = divide(record_files, reading, min(size, _LARGEST_SAMPLED_PIECE))
     plain_bytes, record_bytes = sum(map(text_bytes, text_files)), sum(piece.size for piece in pieces)
     fraction = min(1, max_bytes / max(plain_bytes + record_bytes, 1))
     if text_files:
@@ -220,7 +200,7 @@ def _sample_pieces(pieces: list[Piece], reading: Reading, fraction: float, block
     few = len(pieces) < SAMPLE_BLOCKS // 2  # of a format that does not divide further
     kept = passed = 0
     for piece in pieces:
-        spread, read = few or piece.is_file, 0
+        spread, read = few or (piece.start, piece.end) == (0, None), 0
         for chunk in read_piece(piece, reading, block):
             if kept >= most:
                 return

@@ -24,7 +24,6 @@ TASK = "task.json"
 """Description of the task, in a data-bin for fine-tuning on sentences: head, columns and names of the labels."""
 
 _MAGIC = b"MMIDIDX\x00\x00"
-_OTHER_MAGICS = (b"TNTIDX\x00\x00", b"HUFFIDX\x00\x00")
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sQBQ")  # magic, version, code of the token type, number of lines
 _VERSION = 1
 _TOKEN_TYPES = {
@@ -129,6 +128,19 @@ def check_data_bin(prefix: str | Path) -> tuple[int, int]:
     return lines, _check_lengths(prefix, lines, kind)
 
 
+def check_written(prefix: str | Path, lines: int, tokens: int):
+    """Check that the data-bin on the disk has the lines and tokens that went in.
+
+    Raises:
+        UserError: if it has not.
+    """
+    if (found := check_data_bin(prefix)) != (lines, tokens):
+        raise UserError(
+            f"{prefix}: {lines} lines and {tokens} tokens went in, {found[0]} and {found[1]} came out; this is a bug; "
+            "please report it"
+        )
+
+
 def count_tokens(prefix: str | Path) -> int:
     """Return the number of tokens, from the header of the index and the length of ``PREFIX.bin`` alone.
 
@@ -206,22 +218,15 @@ def check_token_range(prefix: str | Path, symbols: int):
 
 
 def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
-    """Return the number of lines and the dtype of the tokens."""
     path = f"{prefix}.idx"
     for file in (path, f"{prefix}.bin"):
         if not os.path.isfile(file):
             raise UserError(f"{file}: no such file; check the path to the data-bin, or {_REMEDY}")
     with open(path, "rb") as file:
         header = file.read(_HEADER.size)
-    if header.startswith(_OTHER_MAGICS):
-        raise UserError(f"{path}: of another --dataset-impl than mmap, the only one that is supported; {_REMEDY}")
-    if not header.startswith(_MAGIC):
-        raise UserError(f"{path}: not an index of a fairseq data-bin; {_REMEDY}")
-    if len(header) < _HEADER.size:
-        raise UserError(f"{path}: truncated; {_REMEDY}")
-    _, version, code, lines = _HEADER.unpack(header)
-    if version != _VERSION or code not in _TOKEN_TYPES:
-        raise UserError(f"{path}: index version {version} with token type {code} is unknown; {_REMEDY}")
+    magic, version, code, lines = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+    if (magic, version) != (_MAGIC, _VERSION) or code not in _TOKEN_TYPES or len(header) < _HEADER.size:
+        raise UserError(f"{path}: damaged, or not an index of fairseq's --dataset-impl mmap; {_REMEDY}")
     if lines == 0:
         raise UserError(f"{path}: the data-bin has no lines; {_REMEDY} from text that is not empty")
     return lines, np.dtype(_TOKEN_TYPES[code])
@@ -248,7 +253,5 @@ def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
 
 
 def _check_length(path: str, expected: int):
-    length = os.path.getsize(path)
-    if length != expected:
-        fault = "truncated" if length < expected else "too long"
-        raise UserError(f"{path}: {fault}, {length} bytes instead of {expected}; {_REMEDY}")
+    if (length := os.path.getsize(path)) != expected:
+        raise UserError(f"{path}: damaged, {length} bytes instead of {expected}; {_REMEDY}")

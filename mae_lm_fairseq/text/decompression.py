@@ -1,79 +1,54 @@
 """Streams of compressed files that notice every kind of damage.
 
-A .xz, .bz2 or .zst file may have several streams or frames. At the start of all but the first, Python's own readers
-take damage for the end of the file, and zstandard's takes a truncated file for a complete one.
+A compressed file may have several streams or frames. At the start of all but the first, Python's own readers take
+damage for the end of the file, and zstandard's takes a truncated file for a complete one.
 """
 
 import bz2
-import gzip
 import io
 import lzma
+import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mae_lm_fairseq.utils.errors import UserError
 
+SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 _READ_BYTES = 1 << 14
+_GZIP = 16 + zlib.MAX_WBITS
 _LARGEST_WINDOW = 1 << 31
 """The format's limit for ``zstd --long=31``; the library's default is 128 MB."""
 
 
-def open_gzip(raw: BinaryIO) -> gzip.GzipFile:
-    """Return a stream of the decompressed bytes of a .gz file.
+def decompressed(raw: BinaryIO, suffix: str) -> io.BufferedReader:
+    """Return a stream of the decompressed bytes of a file; it seeks forwards only.
+
+    Args:
+        raw: the compressed file.
+        suffix: one of :data:`SUFFIXES`.
 
     Raises:
-        EOFError: if the file is empty, which Python takes for an empty text; on reading, if it is truncated.
-        gzip.BadGzipFile: on reading, if the file is damaged.
-        zlib.error: on reading, if the file is damaged.
-    """
-    if not raw.read(1):
-        raise EOFError("it ends within a stream")
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw)
-
-
-def open_xz(raw: BinaryIO) -> io.BufferedReader:
-    """Return a stream of the decompressed bytes of a .xz file.
-
-    Raises:
+        UserError: if zstandard is needed and not installed.
         EOFError: on reading, if the file is truncated or damaged.
     """
-    return _open(raw, lzma.LZMADecompressor, lzma.LZMAError, padding=b"\0")
-
-
-def open_bz2(raw: BinaryIO) -> io.BufferedReader:
-    """Return a stream of the decompressed bytes of a .bz2 file.
-
-    Raises:
-        EOFError: on reading, if the file is truncated or damaged.
-    """
-    return _open(raw, bz2.BZ2Decompressor, OSError)
-
-
-def open_zstd(raw: BinaryIO) -> io.BufferedReader:
-    """Return a stream of the decompressed bytes of a .zst file.
-
-    Raises:
-        UserError: if zstandard is not installed.
-        EOFError: on reading, if the file is truncated or damaged.
-    """
-    try:
-        import zstandard
-    except ImportError:
-        name = getattr(raw, "name", "a .zst file")
-        raise UserError(f"{name}: reading it needs zstandard; pip install 'mae_lm_fairseq[corpora]'") from None
-    library = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
-    return _open(raw, library.decompressobj, zstandard.ZstdError)
-
-
-def _open(
-    raw: BinaryIO, decompressor: Callable[[], Any], error: type[Exception], padding: bytes = b""
-) -> io.BufferedReader:
-    return io.BufferedReader(_Streams(raw, decompressor, error, padding), 1 << 16)
+    if suffix == ".gz":
+        streams = _Streams(raw, lambda: zlib.decompressobj(_GZIP), zlib.error, b"\0")
+    elif suffix == ".xz":
+        streams = _Streams(raw, lzma.LZMADecompressor, lzma.LZMAError, b"\0")
+    elif suffix == ".bz2":
+        streams = _Streams(raw, bz2.BZ2Decompressor, OSError, b"")
+    else:
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"{raw.name}: reading it needs zstandard; pip install 'mae_lm_fairseq[corpora]'") from None
+        library = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
+        streams = _Streams(raw, library.decompressobj, zstandard.ZstdError, b"")
+    return io.BufferedReader(streams, 1 << 16)
 
 
 class _Streams(io.RawIOBase):
-    """Decompressed bytes of all streams of a file; seeks forwards only.
+    """Decompressed bytes of all streams of a file.
 
     Args:
         raw: the compressed file.

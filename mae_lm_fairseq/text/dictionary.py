@@ -37,7 +37,6 @@ def read_counts(path: str | Path) -> dict[int, int]:
 
 
 def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, str]]:
-    """Return the symbols and counts in the content of a file."""
     try:
         text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:

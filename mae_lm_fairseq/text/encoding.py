@@ -1,22 +1,17 @@
-"""Tokenization of text files into a data-bin, with several processes and bounded memory.
-
-The calling process reads and writes, workers encode. Chunks are written in the order in which they were read, so the
-result does not depend on the number of workers.
-"""
+"""Tokenization of chunks of text, in this process or by all workers, and its statistics."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
-from mae_lm_fairseq.text.corpus import Piece, Reading, read_piece
-from mae_lm_fairseq.text.data_bin import DataBinWriter
-from mae_lm_fairseq.text.text_files import Chunk, split_lines
+from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
-from mae_lm_fairseq.utils.workers import WorkerPool, worker_died
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 
 # Chunks in flight per worker: enough to keep it busy, few enough to keep memory small.
 _AHEAD = 3
@@ -44,10 +39,13 @@ class EncodedBlock:
 SEPARATOR = EncodedBlock(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32), Counter())
 """A blank line, which separates documents."""
 
+Encode = Callable[[Iterable[Chunk], Path], Iterator[tuple[Chunk, EncodedBlock]]]
+"""Yields the chunks with their encodings by the tokenizer in a directory, in order."""
+
 
 @dataclass
 class RunningStatistics:
-    """Statistics of a split while it is written.
+    """Statistics of text while it is written.
 
     Attributes:
         counts: int64[symbols], number of occurrences of each symbol of fairseq's dictionary.
@@ -69,6 +67,11 @@ class RunningStatistics:
     malformed: int = 0
     lost_joiners: int = 0
 
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "RunningStatistics":
+        """Return those of no text."""
+        return cls(np.zeros(len(tokenizer.symbols), dtype=np.int64))
+
     def add(self, block: EncodedBlock, lines: int):
         """Add a block that encodes ``lines`` lines."""
         has_text = block.sizes > 1
@@ -85,98 +88,36 @@ class RunningStatistics:
         return int(self.counts[list(tokenizer.unknown_ids)].sum())
 
 
-class EncodingPool(WorkerPool):
-    """Executor whose workers have loaded a tokenizer.
+@lru_cache(maxsize=1)
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Return the tokenizer in a directory; each process reads it once."""
+    return open_tokenizer_path(directory)
 
-    Args:
-        tokenizer: encodes the lines.
-        workers: number of processes.
-    """
 
-    def __init__(self, tokenizer: Tokenizer, workers: int):
-        super().__init__(workers, _load_tokenizer, (tokenizer,))
-        self._ahead = _AHEAD * workers
+def encode_here(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedBlock]]:
+    """Encode chunks in this process."""
+    for chunk in chunks:
+        yield chunk, _encode_chunk(chunk, tokenizer)
 
-    def encode(self, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
-        """Yield the chunks with their encodings, in order, with a bounded number of chunks in memory.
 
-        Raises:
-            UserError: if a line is not UTF-8, or a worker died.
-        """
+def encode_by_all(executor: Executor, workers: int) -> Encode:
+    """Return a function that lets all workers encode chunks, with a bounded number of chunks in memory."""
+
+    def encode(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedBlock]]:
         pending = deque()
         for chunk in chunks:
-            pending.append((chunk, self._submit_chunk(chunk)))
-            if len(pending) > self._ahead:
-                yield _wait(*pending.popleft())
-        while pending:
-            yield _wait(*pending.popleft())
+            pending.append((chunk, executor.submit(_encode_chunk, chunk, tokenizer)))
+            if len(pending) > _AHEAD * workers:
+                first, future = pending.popleft()
+                yield first, future.result()
+        for last, future in pending:
+            yield last, future.result()
 
-    def _submit_chunk(self, chunk: Chunk) -> Future:
-        try:
-            return self.submit(_encode, chunk.data)
-        except BrokenProcessPool:
-            raise worker_died() from None
+    return encode
 
 
-def _wait(chunk: Chunk, future: Future) -> tuple[Chunk, EncodedBlock]:
-    try:
-        return chunk, future.result()
-    except UnicodeDecodeError as error:
-        raise chunk.not_utf8(error) from None
-    except BrokenProcessPool:
-        raise worker_died() from None
-
-
-def encode_pieces(
-    pieces: Iterable[Piece],
-    reading: Reading,
-    symbols: int,
-    encode: Callable[[Iterable[Chunk]], Iterable[tuple[Chunk, EncodedBlock]]],
-    writer: DataBinWriter,
-    progress: Callable[[int], object],
-) -> RunningStatistics:
-    """Write all lines of pieces of a corpus. A blank line is written as a single ``</s>``.
-
-    A blank line is added between two records, and between two files, unless the first one ends with one.
-
-    Args:
-        pieces: pieces of the corpus.
-        reading: how records are read.
-        symbols: number of symbols in fairseq's dictionary, without ``<mask>``.
-        encode: encodes chunks in order, such as :meth:`EncodingPool.encode`.
-        writer: receives the lines in order.
-        progress: called repeatedly with the number of bytes on disk that have been processed since the last call.
-
-    Raises:
-        UserError: if a file cannot be read or is not UTF-8, a record is malformed, or a worker died.
-    """
-    statistics = RunningStatistics(np.zeros(symbols, dtype=np.int64))
-    done = 0
-    for chunk, block in encode(chunk for piece in pieces for chunk in read_piece(piece, reading)):
-        if chunk.first_line == 1:
-            done = 0
-        if chunk.begins_document and statistics.in_document:
-            writer.write(SEPARATOR.tokens, SEPARATOR.sizes)
-            statistics.add(SEPARATOR, 1)
-        if len(block.sizes):
-            writer.write(block.tokens, block.sizes)
-            statistics.add(block, chunk.line_count())
-        statistics.malformed += chunk.malformed
-        progress(chunk.position - done)
-        done = chunk.position
-    return statistics
-
-
-_tokenizer: Tokenizer
-
-
-def _load_tokenizer(tokenizer: Tokenizer):
-    global _tokenizer
-    _tokenizer = tokenizer
-
-
-def _encode(data: bytes) -> EncodedBlock:
-    return encode_lines(split_lines(data), _tokenizer)
+def _encode_chunk(chunk: Chunk, tokenizer: Path) -> EncodedBlock:
+    return encode_lines(chunk.lines(), load_tokenizer(tokenizer))
 
 
 def encode_lines(lines: list[str], tokenizer: Tokenizer) -> EncodedBlock:

@@ -19,7 +19,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError, first_line
-from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.files import parse_json, read_bytes
 
 TOKENIZER_JSON = "tokenizer.json"
 ENCODER_JSON, VOCAB_BPE = "encoder.json", "vocab.bpe"
@@ -244,7 +244,7 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
         contents = contents or tuple(read_bytes(path.with_name(name)) for name in self.FILES)
         encoder, merges, dictionary = contents
         symbols = parse_symbols(dictionary, path.with_name(DICTIONARY))
-        tokens = {str(number): token for token, number in _parse_encoder(encoder, path).items()}
+        tokens = parse_json(encoder, path, _token_by_number, "restore it")
         if not tokens.keys() & set(symbols):
             raise UserError(
                 f"{path}: does not belong to {path.with_name(DICTIONARY)}, which has none of its ids; use the files "
@@ -306,14 +306,10 @@ def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [described, *(step for each in inside for step in steps_of(each))]
 
 
-def _parse_encoder(content: bytes, path: Path) -> dict[str, int]:
-    try:
-        encoder = json.loads(content)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: damaged, or not JSON; restore it") from None
-    if not isinstance(encoder, dict) or not all(type(number) is int for number in encoder.values()):
-        raise UserError(f"{path}: does not map tokens to numbers; restore it")
-    return encoder
+def _token_by_number(encoder: dict[str, int]) -> dict[str, str]:
+    if not all(type(number) is int for number in encoder.values()):
+        raise TypeError("the values must be numbers")
+    return {str(number): token for token, number in encoder.items()}
 
 
 def _byte_level_bpe(tokens: Sequence[str], merges: bytes, path: Path):

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.utils.versions import package_version
 
@@ -88,12 +87,12 @@ class Manifest:
         Raises:
             UserError: if the file cannot be read or is not a manifest.
         """
-        try:
-            fields = json.loads(read_bytes(path))
+
+        def parse(fields: dict[str, Any]) -> Manifest:
             splits = {name: SplitStatistics(**split) for name, split in fields.pop("splits").items()}
             return cls(splits=splits, **fields)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise UserError(f"{path}: not a manifest of a data-bin ({error}); prepare the data again") from None
+
+        return read_json(path, parse, "prepare the data again")
 
 
 def current_versions() -> dict[str, str]:

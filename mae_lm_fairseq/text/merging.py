@@ -9,11 +9,14 @@ import numpy as np
 from mae_lm_fairseq.text.data_bin import DataBinWriter, read_lines
 from mae_lm_fairseq.text.encoding import SEPARATOR, EncodedBlock, RunningStatistics
 from mae_lm_fairseq.text.parts import PartRecord
+from mae_lm_fairseq.text.tokenizer import Tokenizer
 
 SEED = 1
 
 
-def merge_parts(parts: list[tuple[Path, PartRecord]], prefixes: list[Path], symbols: int) -> list[RunningStatistics]:
+def merge_parts(
+    parts: list[tuple[Path, PartRecord]], prefixes: list[Path], tokenizer: Tokenizer
+) -> list[RunningStatistics]:
     """Write the documents of parts to one or several data-bins.
 
     Of each N consecutive documents, each of N data-bins receives one, in an order drawn from :data:`SEED`. So the
@@ -22,15 +25,15 @@ def merge_parts(parts: list[tuple[Path, PartRecord]], prefixes: list[Path], symb
     Args:
         parts: directory and record of each part, in order.
         prefixes: prefixes of the data-bins.
-        symbols: number of symbols in fairseq's dictionary, without ``<mask>``.
+        tokenizer: has fairseq's dictionary.
 
     Returns:
         The statistics of each data-bin; the first one has all malformed records and lost joiners.
     """
-    statistics = [RunningStatistics(np.zeros(symbols, dtype=np.int64)) for _ in prefixes]
+    statistics = [RunningStatistics.of(tokenizer) for _ in prefixes]
     dealer = _Dealer(len(prefixes))
     with ExitStack() as stack:
-        writers = [stack.enter_context(DataBinWriter(prefix, symbols)) for prefix in prefixes]
+        writers = [stack.enter_context(DataBinWriter(prefix, len(tokenizer.symbols))) for prefix in prefixes]
         for tokens, sizes in _all_lines(parts):
             shards = dealer.deal(sizes > 1)
             for shard, block in _split(tokens, sizes, shards):
@@ -54,7 +57,6 @@ def _all_lines(parts: list[tuple[Path, PartRecord]]) -> Iterator[tuple[np.ndarra
 
 
 def _split(tokens: np.ndarray, sizes: np.ndarray, shards: np.ndarray) -> Iterator[tuple[int, EncodedBlock]]:
-    """Yield each shard's lines."""
     # Sorting small integers takes linear time.
     lines = np.argsort(shards, kind="stable")
     tokens = tokens[np.argsort(np.repeat(shards, sizes), kind="stable")]

@@ -1,7 +1,7 @@
-"""Parts: the unit of work of a preparation on several machines.
+"""Parts: the unit of work of a preparation.
 
-A part is some consecutive documents, encoded into a small data-bin. The corpus alone determines the parts, and the
-bytes of a part do not depend on where, when or how often it is made. A part is written under a temporary name and
+A part is some consecutive lines of a split, encoded into a small data-bin. The corpus alone determines the parts, and
+the bytes of a part do not depend on where, when or how often it is made. A part is written under a temporary name and
 renamed, so a part that exists is complete.
 """
 
@@ -10,33 +10,26 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
-from mae_lm_fairseq.text.corpus import Piece, Reading, read_piece, small_pieces
-from mae_lm_fairseq.text.data_bin import DataBinWriter, token_type
-from mae_lm_fairseq.text.encoding import EncodedBlock, encode_lines, encode_pieces
-from mae_lm_fairseq.text.text_files import Chunk
-from mae_lm_fairseq.text.tokenizer import Tokenizer
-from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
+from mae_lm_fairseq.text.corpus import Piece, Reading, divide, read_piece
+from mae_lm_fairseq.text.data_bin import DataBinWriter, check_written, token_type
+from mae_lm_fairseq.text.encoding import SEPARATOR, Encode, RunningStatistics, encode_here, load_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
 
 PART_BYTES = 1 << 24
 MOST_PARTS = 4096
+_LARGE = 4
+"""Size of a large part in sizes of an ordinary one."""
 _LISTED_CHARACTERS = 100
-RECORD = "part.json"
+_RECORD = "part.json"
 _PROBES, _PROBE_BYTES = 8, 1 << 16
-_INDEX_BYTES, _COUNT_BYTES = 12, 6
-"""Bytes on the disk of a line in the index, and of a count in the dictionary."""
-_WORKER_BYTES = 120_000_000
-"""Memory of a process that encodes. Measured: 68 to 80 MB with 8,000 subwords (docs/results/speed.md)."""
-_TRAINING_BYTES = 85
-"""Memory of a line in a training process. Measured: 84 (400,000 lines of 58 tokens, samples of 128 tokens)."""
+_INDEX_BYTES = 12
+"""Size of a line in the index on the disk."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +51,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Part:
-    """Some consecutive documents of a split.
+    """Some consecutive lines of a split.
 
     Attributes:
         name: name of its directory; it identifies text, tokenizer and ``--text-field``.
         pieces: the pieces of the corpus in order.
         size: estimated number of bytes of text.
+        is_large: whether the part is much larger than others, because its file cannot be divided.
     """
 
     name: str
     pieces: tuple[Piece, ...]
     size: int
+    is_large: bool
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ class PartRecord:
     sha256: dict[str, str]
 
 
-def plan_parts(split: str, files: list[Path], job: Job) -> list[Part]:
+def plan_parts(split: str, files: Iterable[Path], job: Job) -> list[Part]:
     """Divide the files of a split into parts.
 
     Raises:
@@ -103,18 +98,18 @@ def plan_parts(split: str, files: list[Path], job: Job) -> list[Part]:
     """
     files = [path.absolute() for path in files]
     size = max(PART_BYTES, sum(path.stat().st_size for path in files) // MOST_PARTS)
-    groups, total = [[]], 0
-    for piece in small_pieces(files, job.reading, size):
-        if total >= size:
+    groups, total = [], size
+    for piece in divide(files, job.reading, size):
+        if max(total, piece.size) >= size:
             groups.append([])
             total = 0
         groups[-1].append(piece)
         total += piece.size
-    return [
-        Part(f"{split}-{number:05}-{_key(group, job)}", tuple(group), sum(piece.size for piece in group))
-        for number, group in enumerate(groups)
-        if group
-    ]
+    parts = []
+    for number, pieces in enumerate(groups):
+        text = sum(piece.size for piece in pieces)
+        parts.append(Part(f"{split}-{number:05}-{_key(pieces, job)}", tuple(pieces), text, text > _LARGE * size))
+    return parts
 
 
 def _key(pieces: list[Piece], job: Job) -> str:
@@ -127,30 +122,56 @@ def _key(pieces: list[Piece], job: Job) -> str:
     return digest.hexdigest()[:12]
 
 
-def encode_part(part: Part, job: Job) -> bool:
+def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[PartRecord, bool]:
     """Make a part, unless a valid one exists.
 
     Returns:
-        Whether a part was reused.
+        The record of the part, and whether it is from an earlier run.
 
     Raises:
-        UserError: if the corpus or the directory cannot be read, or a record is malformed.
+        UserError: if the corpus or the directory cannot be read, text is not UTF-8, or a record is malformed.
     """
     destination = job.directory / part.name
-    record = valid_record(destination)
-    if record is not None and (job.reading.skip_malformed or not record.malformed):
-        return True
-    if not job.tokenizer.exists():
-        raise UserError(f"{job.tokenizer}: not found on {os.uname().nodename}; all machines must share the file system")
-    directory = Path(tempfile.mkdtemp(prefix=f".{part.name}.", dir=job.directory))
-    try:
-        _write_part(part, job, directory)
-        if record is None and destination.exists():
+    found = _read_record(destination)
+    if found is not None and (job.reading.skip_malformed or not found.malformed):
+        return found, True
+    with tempfile.TemporaryDirectory(prefix=f".{part.name}.", dir=job.directory, ignore_cleanup_errors=True) as name:
+        record = _write_part(part, job, encode, Path(name))
+        if found is None and destination.exists():
             shutil.rmtree(destination)  # damaged
-        rename_new(directory, destination)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return False
+        rename_new(Path(name), destination)
+    return record, False
+
+
+def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRecord:
+    """Write a part. A blank line is added between two records or files, unless the first one ends with one."""
+    tokenizer = load_tokenizer(job.tokenizer)
+    statistics, begins_document = RunningStatistics.of(tokenizer), False
+    chunks = (chunk for piece in part.pieces for chunk in read_piece(piece, job.reading))
+    with DataBinWriter(directory / "tokens", len(tokenizer.symbols)) as writer:
+        for chunk, block in encode(chunks, job.tokenizer):
+            if chunk.begins_document and statistics.in_document:
+                writer.write(SEPARATOR.tokens, SEPARATOR.sizes)
+                statistics.add(SEPARATOR, 1)
+            if len(block.sizes):
+                begins_document = begins_document if statistics.lines else chunk.begins_document
+                writer.write(block.tokens, block.sizes)
+                statistics.add(block, chunk.line_count())
+            statistics.malformed += chunk.malformed
+    if statistics.lines:
+        check_written(directory / "tokens", statistics.lines, statistics.tokens)
+    record = PartRecord(
+        begins_document=begins_document,
+        lines=statistics.lines,
+        tokens=statistics.tokens,
+        unk=statistics.unknown_tokens(tokenizer),
+        malformed=statistics.malformed,
+        lost_joiners=statistics.lost_joiners,
+        unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
+        sha256=_checksums(directory),
+    )
+    (directory / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
+    return record
 
 
 def rename_new(directory: Path, destination: Path):
@@ -162,40 +183,10 @@ def rename_new(directory: Path, destination: Path):
             raise
 
 
-def _write_part(part: Part, job: Job, directory: Path):
-    tokenizer = _tokenizer(job.tokenizer)
-    begins_document = []  # for each chunk with text
-
-    def encode(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, EncodedBlock]]:
-        for chunk in chunks:
-            begins_document.extend([chunk.begins_document] if chunk.data else [])
-            yield chunk, encode_lines(chunk.lines(), tokenizer)
-
-    symbols = len(tokenizer.symbols)
-    with DataBinWriter(directory / "tokens", symbols) as writer:
-        statistics = encode_pieces(part.pieces, job.reading, symbols, encode, writer, lambda size: None)
-    record = PartRecord(
-        begins_document=any(begins_document[:1]),
-        lines=statistics.lines,
-        tokens=statistics.tokens,
-        unk=statistics.unknown_tokens(tokenizer),
-        malformed=statistics.malformed,
-        lost_joiners=statistics.lost_joiners,
-        unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
-        sha256=_checksums(directory),
-    )
-    (directory / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(path: Path) -> Tokenizer:
-    return open_tokenizer_path(path)
-
-
-def valid_record(directory: Path) -> PartRecord | None:
+def _read_record(directory: Path) -> PartRecord | None:
     """Return the record of a finished part in a directory; None unless its checksums are right."""
     try:
-        record = PartRecord(**json.loads((directory / RECORD).read_text(encoding="utf-8")))
+        record = PartRecord(**json.loads((directory / _RECORD).read_text(encoding="utf-8")))
         return record if record.sha256 == _checksums(directory) else None
     except (OSError, ValueError, TypeError, UserError):
         return None
@@ -205,37 +196,19 @@ def _checksums(directory: Path) -> dict[str, str]:
     return {name: file_sha256(directory / name) for name in ("tokens.bin", "tokens.idx")}
 
 
-def estimate(parts: dict[str, list[Part]], tokenizer: Tokenizer, reading: Reading, data_bins: int) -> str:
-    """Return a sentence about disk space and memory.
-
-    Args:
-        parts: parts of the training and the validation text, of which a few are probed.
-        tokenizer: encodes the text.
-        reading: how records are read.
-        data_bins: number of data-bins, each with its own copy of tokenizer, dictionary and validation text.
-    """
-    (train, lines), (valid, _) = (_disk_and_lines(parts[split], tokenizer, reading) for split in ("train", "valid"))
-    dictionary = sum(len(piece.encode()) + _COUNT_BYTES for piece in tokenizer.pieces)
-    kept = train + data_bins * (valid + dictionary + sum(map(len, tokenizer.files.values())))
-    memory = lines * _TRAINING_BYTES / data_bins
-    return (
-        f"estimate: {_size(kept + train + valid)} of disk while preparing, {_size(kept)} afterwards; "
-        f"{_size(_WORKER_BYTES)} of memory per worker; in training, about {_size(memory)} "
-        "of memory per process for the index of a data-bin, whose tokens stay on disk"
-    )
+def estimate(parts: Mapping[str, list[Part]], job: Job, data_bins: int) -> str:
+    """Return a sentence about disk space, from a few parts of each split; every data-bin has the validation text."""
+    train, valid = (_encoded_bytes(parts[split], job) for split in ("train", "valid"))
+    kept = train + data_bins * valid
+    return f"estimate: {(kept + train + valid) / 1e6:,.0f} MB of disk while preparing, {kept / 1e6:,.0f} MB afterwards"
 
 
-def _disk_and_lines(parts: list[Part], tokenizer: Tokenizer, reading: Reading) -> tuple[float, float]:
-    """Return the estimated size of encoded parts in bytes, and their number of lines."""
-    text = lines = tokens = 0
+def _encoded_bytes(parts: list[Part], job: Job) -> float:
+    tokenizer, reading = load_tokenizer(job.tokenizer), replace(job.reading, skip_malformed=True)
+    text = encoded = 0
     for part in parts[:: max(1, len(parts) // _PROBES)]:
-        for chunk in read_piece(part.pieces[0], reading, _PROBE_BYTES):
-            sizes = tokenizer.encode_block(chunk.lines())[1]
-            text, lines, tokens = text + len(chunk.data), lines + len(sizes), tokens + int(np.sum(sizes))
-            break
-    scale = sum(part.size for part in parts) / max(text, 1)
-    return scale * (tokens * token_type(len(tokenizer.symbols)).itemsize + lines * _INDEX_BYTES), scale * lines
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+        for chunk in islice(read_piece(part.pieces[0], reading, _PROBE_BYTES), 1):
+            tokens, sizes = tokenizer.encode_block(chunk.lines())
+            text += len(chunk.data)
+            encoded += len(tokens) * token_type(len(tokenizer.symbols)).itemsize + len(sizes) * _INDEX_BYTES
+    return encoded * sum(part.size for part in parts) / max(text, 1)

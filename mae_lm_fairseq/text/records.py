@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from mae_lm_fairseq.text.text_files import LONGEST_LINE, count_lines, is_compressed, open_text, read_chunks
+from mae_lm_fairseq.text.text_files import (
+    LONGEST_LINE,
+    count_lines,
+    is_compressed,
+    line_stretches,
+    open_text,
+    read_chunks,
+)
 from mae_lm_fairseq.utils.errors import UserError
 
 _BATCH_ROWS = 256
@@ -24,14 +31,12 @@ class Record(NamedTuple):
 
     Attributes:
         number: number of its (first) line or row, counted from 1 at the start of reading.
-        text: its text; None if it is malformed.
-        problem: what is wrong with a malformed record.
+        value: value of its field, which should be text; a ValueError if there is none.
         position: number of bytes of the file that have been read, approximately.
     """
 
     number: int
-    text: str | None
-    problem: str
+    value: object
     position: int
 
 
@@ -52,18 +57,9 @@ class Format(Protocol):
 
 
 def format_of(path: Path) -> Format | None:
-    """Return the format that the suffix of a file names; None for plain text.
-
-    Raises:
-        UserError: if the file is an Arrow file, or a compressed Parquet file.
-    """
+    """Return the format that the suffix of a file names; None for plain text."""
     plain = path.with_suffix("") if is_compressed(path) else path
-    if plain.suffix.lower() == ".arrow":
-        raise UserError(f"{path}: Arrow files cannot be read; write Parquet, for example with datasets' to_parquet")
-    found = _FORMATS.get(plain.suffix.lower())
-    if is_compressed(path) and isinstance(found, Parquet):
-        raise UserError(f"{path}: a compressed {plain.suffix} file cannot be read; decompress it")
-    return found
+    return _FORMATS.get(plain.suffix.lower())
 
 
 def check_plain_text(path: Path) -> None:
@@ -83,39 +79,22 @@ class JsonLines:
     """A JSON object on each line."""
 
     def fields(self, path: Path) -> list[str] | None:
-        for _, line, _ in _json_lines(path, 0, None):
-            if line.lstrip().startswith(b"["):
-                raise UserError(
-                    f"{path}: is a JSON array, not JSON lines; write one object per line, for example with jq -c '.[]'"
-                )
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError):
-                return None
-            return list(found) if isinstance(found, dict) else None
-        return None
+        first = next((line for _, line, _ in _json_lines(path, 0, None)), b"")
+        try:
+            return list(_json_object(first))
+        except ValueError:
+            return None
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        total, cuts = path.stat().st_size, [0]
-        with open(path, "rb") as file:
-            while cuts[-1] + size < total:
-                file.seek(cuts[-1] + size - 1)
-                file.readline()
-                cuts.append(file.tell())
-        ends = [*cuts[1:], total]
-        return [(start, end, end - start) for start, end in zip(cuts, ends, strict=True) if start < end]
+        return line_stretches(path, size)
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         for number, line, position in _json_lines(path, start, end):
             try:
-                found = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield Record(number, None, f"is not JSON ({error})", position)
-                continue
-            if isinstance(found, dict):
-                yield _record(number, found.get(field), field in found, field, position)
-            else:
-                yield Record(number, None, "is not a JSON object", position)
+                value = _json_object(line).get(field, ValueError(f"has no field {field!r}"))
+            except ValueError as error:
+                value = error
+            yield Record(number, value, position)
 
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number + count_lines(path, start)}"
@@ -129,11 +108,14 @@ def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, 
                 yield number, line, chunk.position
 
 
-def _record(number: int, value: object, present: bool, field: str, position: int) -> Record:
-    if isinstance(value, str):
-        return Record(number, value, "", position)
-    problem = f"has a {field!r} that is not text, but {value!r:.40}" if present else f"has no field {field!r}"
-    return Record(number, None, problem, position)
+def _json_object(line: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError("is not a JSON object")
+    return found
 
 
 class Table:
@@ -153,14 +135,10 @@ class Table:
         with open_text(path) as (stream, raw):
             rows = self._rows(stream, path)
             _, header = next(rows, (0, []))
-            column = header.index(field) if field in header else None
+            column = header.index(field) if header else 0
             for number, row in rows:
-                if len(row) != len(header):
-                    problem = f"has {len(row)} fields, and the header {len(header)}"
-                    yield Record(number, None, problem, raw.tell())
-                else:
-                    value = None if column is None else row[column]
-                    yield _record(number, value, column is not None, field, raw.tell())
+                problem = ValueError(f"has {len(row)} fields, and the header {len(header)}")
+                yield Record(number, row[column] if len(row) == len(header) else problem, raw.tell())
 
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number}"
@@ -191,7 +169,6 @@ class Parquet:
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         with parquet_file(path) as file:
-            _check_type(path, file.schema_arrow, field)
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
         sizes = [sum(c.total_uncompressed_size for c in group if c.path_in_schema == field) for group in columns]
@@ -199,14 +176,13 @@ class Parquet:
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
         with parquet_file(path) as file:
-            _check_type(path, file.schema_arrow, field)
             count = file.metadata.num_row_groups
             groups = range(start, count if end is None else end)
             size, numbers = path.stat().st_size, itertools.count(1)
             for group in groups:
                 for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[field]):
                     for value in _values(batch.column(0)):
-                        yield _record(next(numbers), value, True, field, size * (group + 1) // count)
+                        yield Record(next(numbers), value, size * (group + 1) // count)
 
     def name(self, path: Path, start: int, number: int) -> str:
         with parquet_file(path) as file:
@@ -239,15 +215,6 @@ def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:
             stretches.append((start, end, total))
             start, total = end, 0
     return stretches
-
-
-def _check_type(path: Path, schema, field: str):
-    """Check that a column contains text, which may be dictionary-encoded."""
-    if field not in schema.names:
-        return  # the caller has checked the names
-    kind = str(schema.field(field).type)
-    if not any(name in kind for name in ("string", "utf8")) or kind.startswith(("list", "struct", "map", "large_list")):
-        raise UserError(f"{path}: the field {field!r} has the type {kind}, not text; choose another --text-field")
 
 
 @contextmanager

@@ -54,8 +54,6 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, path: str | Path, model: bytes | None = None, dictionary: bytes | None = None):
         model = read_bytes(path) if model is None else model
         try:
-            if not model:  # sentencepiece treats an empty model as not loaded, and fails later
-                raise UserError(f"{path}: not a sentencepiece model (it is empty)")
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
             # One call for all ids is ten times faster.
             ids = list(range(self._model.get_piece_size()))

@@ -6,18 +6,16 @@ sentencepiece's own reader.
 
 import codecs
 import glob
-import gzip
 import os
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from mae_lm_fairseq.text.decompression import open_bz2, open_gzip, open_xz, open_zstd
+from mae_lm_fairseq.text.decompression import SUFFIXES, decompressed
 from mae_lm_fairseq.utils.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -25,7 +23,6 @@ LONGEST_LINE = 1 << 26
 SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 """Minimum number of blocks of a sample, and their maximum size in bytes."""
 
-_DECOMPRESSORS = {".gz": open_gzip, ".xz": open_xz, ".bz2": open_bz2, ".zst": open_zstd}
 # Assumed compression ratio; the true size is unknown until everything has been read. Too high a value makes a sample
 # smaller, too low a value excludes the ends of the files from it.
 TEXT_PER_COMPRESSED_BYTE = 5
@@ -106,10 +103,8 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
         if not found:
             raise UserError(f"{path}: the directory has no files")
         for file in found:
-            if not file.exists():
-                raise UserError(f"{file}: no such file or directory")
             if not file.is_file():
-                raise UserError(f"{file}: not a regular file; pipes do not work, as text is read more than once")
+                raise UserError(f"{file}: no such file, or not a regular one; text is read more than once")
         files += found
     return files
 
@@ -148,7 +143,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
 
 def is_compressed(path: Path) -> bool:
     """Return whether the name of a file says that it is compressed."""
-    return path.suffix.lower() in _DECOMPRESSORS
+    return path.suffix.lower() in SUFFIXES
 
 
 def text_bytes(path: Path) -> int:
@@ -161,8 +156,8 @@ def open_text(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a file as a stream of text bytes; also yield the file on disk, whose position shows the progress."""
     try:
         with open(path, "rb") as raw:
-            yield _DECOMPRESSORS.get(path.suffix.lower(), lambda file: file)(raw), raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            yield decompressed(raw, path.suffix.lower()) if is_compressed(path) else raw, raw
+    except EOFError as error:
         raise UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
@@ -210,25 +205,20 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end:
             left -= len(data)
 
 
-def document_starts(path: Path, size: int) -> list[int]:
-    """Return byte offsets, about ``size`` apart, of lines that follow a blank line; the first offset is 0.
+def line_stretches(path: Path, size: int) -> list[tuple[int, int, int]]:
+    """Divide a file that is not compressed at line ends into stretches of about ``size`` bytes: start, end, size.
 
     Raises:
         UserError: if the file cannot be read, or a line is too long to be text.
     """
-    starts = [0]
+    total, cuts = path.stat().st_size, [0]
     with open_text(path) as (stream, _):
-        while stream.seek(0, os.SEEK_END) > starts[-1] + size:
+        while cuts[-1] < total:
             # Start one byte before, so that a line that starts exactly at the offset counts.
-            stream.seek(starts[-1] + size - 1)
+            stream.seek(min(cuts[-1] + size, total) - 1)
             _read_line(stream, path)
-            after_blank = False
-            while (line := _read_line(stream, path)) and not (after_blank and line.strip()):
-                after_blank = after_blank or not line.strip()
-            if not line:
-                break
-            starts.append(stream.tell() - len(line))
-    return starts
+            cuts.append(stream.tell())
+    return [(start, end, end - start) for start, end in pairwise(cuts)]
 
 
 def sample_block(max_bytes: int) -> int:

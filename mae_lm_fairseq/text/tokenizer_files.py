@@ -111,18 +111,16 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
         raise UserError(
             f"--data-bin {data_bin}: has no {missing}; use the data-bin that the checkpoint was pretrained on"
         )
-    if list(read_symbols(data_bin / DICTIONARY)[:-1]) != tokenizer.symbols:
-        raise UserError(
-            f"--data-bin {data_bin}: {DICTIONARY} does not match {tokenizer.path.name}; restore the right one"
-        )
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
-    if (data_bin / MANIFEST).exists():
+    fits = list(read_symbols(data_bin / DICTIONARY)[:-1]) == tokenizer.symbols
+    if fits and (data_bin / MANIFEST).exists():
         manifest = Manifest.read(data_bin / MANIFEST)
-        if (manifest.tokenizer_sha256, manifest.dictionary_sha256) != (tokenizer.fingerprint, fingerprint):
-            raise UserError(
-                f"--data-bin {data_bin}: {tokenizer.path.name} is not the one that the data-bin was prepared with "
-                f"(see {MANIFEST}); restore that one"
-            )
+        fits = (manifest.tokenizer_sha256, manifest.dictionary_sha256) == (tokenizer.fingerprint, fingerprint)
+    if not fits:
+        raise UserError(
+            f"--data-bin {data_bin}: {tokenizer.path.name}, {DICTIONARY} and {MANIFEST} do not belong together; "
+            "restore those that the data was prepared with"
+        )
     if dictionary not in (None, fingerprint):
         raise UserError(
             f"--data-bin {data_bin}: not the tokenizer of {checkpoint}, which was trained with another dictionary; "

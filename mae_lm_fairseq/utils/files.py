@@ -49,10 +49,10 @@ def read_json(path: str | Path, part: Callable[[Any], Any] = lambda content: con
     Raises:
         UserError: if it cannot be read or is damaged, or lacks that part; the message ends with the remedy.
     """
-    return parse_json(read_bytes(path), path, part, remedy or "remove it, and run the command that wrote it again")
+    return parse_json(read_bytes(path), path, part, remedy)
 
 
-def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], remedy: str) -> Any:
+def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], remedy: str = "") -> Any:
     """Return the part of JSON that a function returns.
 
     Raises:
@@ -61,6 +61,7 @@ def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], r
     try:
         return part(json.loads(content))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        remedy = remedy or "remove it, and run the command that wrote it again"
         raise UserError(f"{source} is damaged; {remedy}") from None
 
 

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
+from typing import NamedTuple
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
@@ -74,38 +75,47 @@ def start_process(environment: Mapping[str, str], function: Callable, *arguments
     return process
 
 
-def worker_died() -> UserError:
-    """Return the error to raise when the pool of a command with ``--workers`` is broken."""
-    return UserError("a worker process died, perhaps because memory ran out; try fewer --workers")
+class Workers(NamedTuple):
+    """Processes that work for this one.
+
+    Attributes:
+        executor: calls functions in them; None if there are none, and this process does the work.
+        count: number of calls that run at the same time.
+    """
+
+    executor: Executor | None
+    count: int
 
 
-def open_executor(workers: int, scheduler: str | None) -> AbstractContextManager[Executor]:
-    """Open the executor of a Dask cluster, or of ``workers`` local processes. An error in the block ends its calls.
+def open_workers(processes: int, scheduler: str | None) -> AbstractContextManager[Workers]:
+    """Open a Dask cluster, or local processes; one process is this one. An error in the block ends their calls.
 
     Args:
-        workers: number of local processes.
+        processes: number of local processes.
         scheduler: address of a Dask scheduler; None for local processes.
 
     Raises:
         UserError: if the scheduler cannot be reached or is lost, or a worker died.
     """
-    return _local(workers) if scheduler is None else _dask(scheduler)
+    if scheduler is not None:
+        return _dask(scheduler)
+    return _local(processes) if processes > 1 else nullcontext(Workers(None, 1))
 
 
 @contextmanager
-def _local(workers: int) -> Iterator[Executor]:
-    with WorkerPool(workers) as pool:
+def _local(processes: int) -> Iterator[Workers]:
+    with WorkerPool(processes) as pool:
         try:
-            yield pool
+            yield Workers(pool, processes)
         except BrokenProcessPool:
-            raise worker_died() from None
+            raise UserError("a worker process died, perhaps because memory ran out; try fewer --workers") from None
         except BaseException:
             pool.kill()
             raise
 
 
 @contextmanager
-def _dask(address: str) -> Iterator[Executor]:
+def _dask(address: str) -> Iterator[Workers]:
     try:
         from distributed import Client, KilledWorker
     except ImportError:
@@ -117,7 +127,7 @@ def _dask(address: str) -> Iterator[Executor]:
         raise UserError(f"--scheduler {address}: cannot be reached ({reason}); check address and scheduler") from None
     with client, client.get_executor() as executor:
         try:
-            yield executor
+            yield Workers(executor, max(1, sum(client.ncores().values())))
         except KilledWorker:
             raise UserError(
                 f"--scheduler {address}: several workers died in the same part, perhaps because memory ran out"

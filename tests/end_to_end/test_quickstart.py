@@ -94,7 +94,7 @@ def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
 def test_a_preparation_that_was_interrupted_is_repeated(corpus, tmp_path, monkeypatch):
     products = module.Products(tmp_path, module.OWNED)
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "_encode_splits", lambda *_: signal.raise_signal(signal.SIGTERM))
+        patch.setattr(preparation, "_merge", lambda *_: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(Interrupted, match="SIGTERM; the same command resumes"), signals_as_errors():
             module.make_data(products, FEW_UPDATES, corpus)
     assert (module.make_data(products, FEW_UPDATES, corpus).data_bin / "train.bin").exists()

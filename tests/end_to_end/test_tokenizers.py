@@ -44,8 +44,7 @@ def texts(tmp_path_factory):
 
 def prepared(texts, destdir, *options):
     """Run ``mae-lm prepare`` and return the data-bin."""
-    workers = [] if "--merge" in options else ["--workers", 1]
-    arguments = [*texts, "--destdir", destdir, *workers, "--max-unk-rate", 1, *options]
+    arguments = [*texts, "--destdir", destdir, "--workers", 1, "--max-unk-rate", 1, *options]
     cli.run("prepare", [str(argument) for argument in arguments])
     return destdir
 
@@ -134,26 +133,16 @@ def test_a_data_bin_of_fairseqs_recipe_for_roberta(texts, tmp_path, monkeypatch)
         assert (ours / name).read_bytes() == (data / name).read_bytes()
 
 
-@pytest.mark.parametrize("options", [[], ["--shards", 1]])
-def test_the_models_own_unknown_token_is_counted(texts, tmp_path, options):
+def test_the_models_own_unknown_token_is_counted(texts, tmp_path):
     words = {word: index for index, word in enumerate(["[UNK]", "<unk>", "the", "of", "is"])}
     library = tokenizers.Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     library.pre_tokenizer = pre_tokenizers.Whitespace()
     library.save(str(tmp_path / "tokenizer.json"))
-    given = ["--tokenizer", tmp_path / "tokenizer.json", *options]
+    given = ["--tokenizer", tmp_path / "tokenizer.json"]
     with pytest.raises(UserError, match=r"--valid: .*% of the tokens are <unk>, .*'e' \("):
         prepared(texts, tmp_path / "out", *given, "--max-unk-rate", 0.5)
     manifest = Manifest.read(prepared(texts, tmp_path / "out", *given) / "manifest.json")
     assert 0.5 < manifest.splits["train"].unk_rate < 1
-
-
-def test_parts_of_another_dictionary_are_not_merged(texts, tmp_path):
-    given = write(tmp_path / "given", "fairseq")
-    prepared(texts, tmp_path / "out", "--tokenizer", given, "--part", "1/1")
-    first, second, *others = (given / "dict.txt").read_text().splitlines()
-    (given / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
-    with pytest.raises(UserError, match="no part has been made with these options"):
-        prepared(texts, tmp_path / "out", "--tokenizer", given, "--merge")
 
 
 def test_manifest_and_files(texts, tmp_path):
@@ -167,26 +156,10 @@ def test_manifest_and_files(texts, tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--tokenizer", "byte-bpe"], "--vocab-size is missing"),
-        (["--tokenizer", "no-such"], "no-such: No such file"),
-        (["--tokenizer", "byte-bpe", "--vocab-size", 100], "too small"),
-        (["--tokenizer", "GIVEN", "--vocab-size", 100], "has 320 pieces, not --vocab-size 100"),
-    ],
-)
-def test_wrong_options_are_refused(texts, tmp_path, options, reason):
-    given = write(tmp_path / "given", "byte-bpe")
-    with pytest.raises(UserError, match=reason):
-        prepared(texts, tmp_path / "out", *(given if option == "GIVEN" else option for option in options))
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
-
-
 def test_a_tokenizer_that_does_not_belong_to_the_data_bin_is_refused(texts, tmp_path):
     data = prepared(texts, tmp_path / "data-bin", "--tokenizer", "byte-bpe", "--vocab-size", 320)
     make("gpt2").save(data)
-    with pytest.raises(UserError, match=r"dict\.txt does not match tokenizer\.json"):
+    with pytest.raises(UserError, match=r"tokenizer\.json, dict\.txt and manifest\.json do not belong together"):
         open_tokenizer(data)
     training = [data, *RECIPE, "--mask-whole-words", "--arch", "mae_lm_tiny", "--save-dir", tmp_path / "checkpoints"]
     with pytest.raises(UserError, match=r"--mask-whole-words: .*tokenizer\.json does not belong to the dict\.txt"):

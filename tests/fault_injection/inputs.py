@@ -19,7 +19,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from mae_lm_fairseq.fairseq_patches import option_checks
 from mae_lm_fairseq.text.data_bin import DataBinWriter, check_data_bin, check_token_range
-from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
+from mae_lm_fairseq.text.preparation import PARTS, prepare
+from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from tests.fault_injection.damage import BYTES, TEXTS, attempt, attempt_file, damaged, damaged_lines
 from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome
 from tests.fault_injection.parsers import PARSERS, parse
@@ -112,7 +113,7 @@ def _options(place: Workplace, train: str, destdir: Path, **tokenizer) -> Prepar
 
 
 def _is_valid_or_missing(directory: Path) -> str | None:
-    files = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+    files = sorted(path.name for path in directory.iterdir() if path.name != PARTS) if directory.exists() else []
     if not files:
         return None
     if "manifest.json" not in files or len(files) != 7:

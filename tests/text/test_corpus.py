@@ -7,18 +7,18 @@ import io
 import json
 import lzma
 import random
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
-import datasets
 import pyarrow as pa
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
-from mae_lm_fairseq.text.corpus import Reading, file_pieces, open_corpus, read_piece, sample_corpus, small_pieces
+from mae_lm_fairseq.text.corpus import Reading, divide, open_corpus, read_piece, sample_corpus
 from mae_lm_fairseq.utils.errors import UserError
 
 READING = Reading()
@@ -70,6 +70,11 @@ def write(directory, kind, texts):
     return path
 
 
+def whole(files):
+    """Return each file as one piece."""
+    return divide(files, READING, 1 << 40)
+
+
 def content(pieces, reading=READING, **options):
     """Return the text of the chunks, with the blank lines that preparation adds between records and files."""
     text = b""
@@ -84,31 +89,16 @@ KINDS = [f"{name}{packer}" for name in TEXT_FORMATS for packer in PACKERS] + ["p
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_same_text_and_a_bounded_sample(tmp_path, kind):
-    """Also when it is read in small pieces, whose documents are complete."""
+    """Also when it is read in small pieces."""
     texts = documents()
     files = open_corpus([write(tmp_path, kind, texts)], READING)
     expected = TEXT_FORMATS["txt"](texts)
-    assert content(file_pieces(files), chunk_bytes=1000) == expected
-    pieces = small_pieces(files, READING, 2000)
+    assert content(whole(files), chunk_bytes=1000) == expected
+    pieces = divide(files, READING, 2000)
     assert len(pieces) > 4 or "." in kind or kind in ("csv", "tsv")
-    found = b"\n\n".join(content([piece]).removesuffix(b"\n").removesuffix(b"\n") for piece in pieces)
-    assert found + b"\n" == content(pieces) == expected
+    assert content(pieces) == expected
     sample = [line for line in sample_corpus(files, READING, 10**9) if line]
     assert sample == [line for line in expected.decode().split("\n") if line]
-
-
-@pytest.mark.integration  # writes and reads large files
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "csv", "parquet"])
-def test_the_sample_is_drawn_over_all_files(tmp_path, kind):
-    for number in range(3):
-        (tmp_path / str(number)).mkdir()
-        write(tmp_path / str(number), kind, documents(20_000, seed=number))
-    files = open_corpus([tmp_path], READING)
-    sample = list(sample_corpus(files, READING, 1_000_000))
-    assert 300_000 < sum(len(line.encode()) + 1 for line in sample) < 3_000_000
-    for number in range(3):
-        assert len(set(documents(20_000, seed=number)) & set(sample)) > 100
-    assert len(sample) == len(list(sample_corpus(files, READING, 1_000_000)))
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "txt.gz"])
@@ -118,7 +108,7 @@ def test_the_sample_is_bounded_if_text_is_larger_than_its_compressed_size_sugges
     assert sum(len(line.encode()) + 1 for line in sample) < 105_000
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "csv", "parquet"])
 @pytest.mark.parametrize("files", [1, 40])
 def test_a_small_sample_of_records_is_spread_over_one_file_or_many(tmp_path, kind, files):
     texts = documents(4000)
@@ -136,7 +126,7 @@ def test_files_directories_and_globs_mix(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write(tmp_path, name.split(".", 1)[1], [name]).rename(tmp_path / name)
     files = open_corpus([tmp_path / "[ab].*", tmp_path / "c"], READING)
-    assert content(file_pieces(files)).split() == [b"a.txt", b"b.jsonl", b"c/d.parquet", b"c/e.txt.zst"]
+    assert content(whole(files)).split() == [b"a.txt", b"b.jsonl", b"c/d.parquet", b"c/e.txt.zst"]
     with pytest.raises(UserError, match=r"\*\.csv: no file matches"):
         open_corpus([tmp_path / "*.csv"], READING)
 
@@ -145,16 +135,16 @@ def test_a_record_is_one_document(tmp_path):
     text = "one\r\n\n \n\u200b\ufeff\n\uf0b7\u2066\n▁ \ufffd\ntwo\n…\n"
     (tmp_path / "a.jsonl").write_text(json.dumps({"body": text}) + "\n\n" + json.dumps({"body": " "}))
     files = open_corpus([tmp_path / "a.jsonl"], Reading("body"))
-    assert content(file_pieces(files), Reading("body")).decode() == "one\ntwo\n…\n"
+    assert content(whole(files), Reading("body")).decode() == "one\ntwo\n…\n"
 
 
 @pytest.mark.parametrize("name", ["a.JSONL", "a.jsonlines", "a.Csv", "a.TSV", "a.Parquet", "a.jsonl.GZ"])
 def test_the_case_of_a_suffix_is_ignored(tmp_path, name):
     path = write(tmp_path, name[2:].lower().replace("jsonlines", "jsonl"), ["one"]).rename(tmp_path / name)
-    assert content(file_pieces(open_corpus([path], READING))) == b"one\n"
+    assert content(whole(open_corpus([path], READING))) == b"one\n"
 
 
-@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.zip", "a.txt"])
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.zip", "a.txt", "a.arrow"])
 def test_archives_and_other_binary_files_are_refused(tmp_path, name):
     (tmp_path / "text").write_text("text\n", encoding="utf-16-le" if name == "a.txt" else "utf-8")
     if name == "a.txt":
@@ -162,8 +152,11 @@ def test_archives_and_other_binary_files_are_refused(tmp_path, name):
     elif name == "a.zip":
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.write(tmp_path / "text")
+    elif name == "a.arrow":
+        with pa.OSFile(str(tmp_path / name), "wb") as file, pa.ipc.new_file(file, pa.schema([])):
+            pass
     else:
-        with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
+        with tarfile.open(tmp_path / name, "w:gz") as archive:
             archive.add(tmp_path / "text")
     with pytest.raises(UserError, match=rf"{name}: has NUL bytes, so it is an archive, another binary file or UTF-16"):
         open_corpus([tmp_path / name], READING)
@@ -173,7 +166,7 @@ def test_archives_and_other_binary_files_are_refused(tmp_path, name):
 def test_a_quote_that_is_not_closed_is_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(UserError, match=r"a\.csv: line 3 is not CSV .*; check the quotes"):
-        content(file_pieces(open_corpus([tmp_path / "a.csv"], READING)))
+        content(whole(open_corpus([tmp_path / "a.csv"], READING)))
 
 
 def test_a_large_window_of_zstandard(tmp_path):
@@ -183,13 +176,7 @@ def test_a_large_window_of_zstandard(tmp_path):
     )
     compressor = zstandard.ZstdCompressor(compression_params=window).compressobj()
     (tmp_path / "a.txt.zst").write_bytes(compressor.compress(b"one\n") + compressor.flush())
-    assert content(file_pieces(open_corpus([tmp_path], READING))) == b"one\n"
-
-
-def test_a_saved_dataset_is_refused(tmp_path):
-    datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(tmp_path / "saved")
-    with pytest.raises(UserError, match=r"\.arrow: Arrow files cannot be read; write Parquet"):
-        open_corpus([tmp_path / "saved"], READING)
+    assert content(whole(open_corpus([tmp_path], READING))) == b"one\n"
 
 
 @pytest.mark.parametrize(
@@ -206,22 +193,22 @@ def test_a_saved_dataset_is_refused(tmp_path):
 )
 def test_malformed_records_are_named_or_skipped_and_counted(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
-    pieces = file_pieces(open_corpus([tmp_path], READING))
+    pieces = whole(open_corpus([tmp_path], READING))
     with pytest.raises(UserError, match=message):
         content(pieces)
     if name.endswith("jsonl"):
         with pytest.raises(UserError, match=message):
-            content(small_pieces([tmp_path / name], READING, 5))
+            content(divide([tmp_path / name], READING, 5))
     chunks = [chunk for piece in pieces for chunk in read_piece(piece, Reading(skip_malformed=True))]
     assert sum(chunk.malformed for chunk in chunks) == 1
     assert b"".join(chunk.data for chunk in chunks) in (b"a\n", b"a\nb\n")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "parquet"])
-def test_a_missing_field_is_named_with_those_there_are(tmp_path, kind):
+def test_a_file_without_the_field_is_refused_even_if_malformed_records_are_skipped(tmp_path, kind):
     write(tmp_path, kind, documents(3))
-    with pytest.raises(UserError, match=r"has no field 'body'; its fields are id, text; choose one with --text-field"):
-        open_corpus([tmp_path], Reading("body"))
+    with pytest.raises(UserError, match=r"has no field 'body'; its fields are id, text"):
+        open_corpus([tmp_path], Reading("body", skip_malformed=True))
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv.gz", "parquet"])
@@ -235,33 +222,11 @@ def test_two_fields_of_one_name_are_refused(tmp_path, kind):
         open_corpus([tmp_path], READING)
 
 
-def test_a_json_array_is_refused(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps([{"text": "a"}], indent=1))
-    with pytest.raises(UserError, match=r"a\.json: is a JSON array, not JSON lines; write one object per line"):
-        open_corpus([tmp_path], READING)
-
-
-@pytest.mark.parametrize(("data", "warned"), [(b"a\rb\r", 1), (b"a\r\nb\r\n", 0), (b"a\rb\n", 0), (b"a", 0)])
-def test_line_ends_that_are_none_are_reported(tmp_path, caplog, data, warned):
-    (tmp_path / "a.txt").write_bytes(data)
-    open_corpus([tmp_path], READING)
-    assert [record.getMessage() for record in caplog.records] == warned * [
-        f"{tmp_path}/a.txt: its lines end with CR only, which does not end a line here, so all of it is one line; "
-        r"convert it: tr '\r' '\n'"
-    ]
-
-
-def test_a_field_that_is_not_text_is_refused(tmp_path):
-    files = open_corpus([write(tmp_path, "parquet", documents(3))], Reading("id"))
-    with pytest.raises(UserError, match=r"the field 'id' has the type int64, not text"):
-        content(file_pieces(files), Reading("id"))
-
-
 def test_null_rows_are_named(tmp_path):
     parquet.write_table(pa.table({"text": ["a", "b", None, "c"]}), tmp_path / "a.parquet", row_group_size=2)
     for size in (1, 10**6):
         with pytest.raises(UserError, match=r"a\.parquet: row 3 has a 'text' that is not text"):
-            content(small_pieces([tmp_path / "a.parquet"], READING, size))
+            content(divide([tmp_path / "a.parquet"], READING, size))
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
@@ -269,42 +234,46 @@ def test_a_row_that_is_not_utf8_is_malformed(tmp_path, dictionary):
     column = pa.array([b"a", b"b", b"caf\xe9", b"c"], pa.binary()).view(pa.string())
     column = pa.table({"text": column.dictionary_encode() if dictionary else column})
     parquet.write_table(column, tmp_path / "a.parquet", row_group_size=2)
-    pieces = small_pieces([tmp_path / "a.parquet"], READING, 1)
+    pieces = divide([tmp_path / "a.parquet"], READING, 1)
     with pytest.raises(UserError, match=r"a\.parquet: row 3 is not UTF-8"):
         content(pieces)
     assert content(pieces, Reading(skip_malformed=True)) == b"a\n\nb\n\nc\n"
 
 
-@pytest.mark.parametrize("kind", ["jsonl.zst", "txt.zst", "txt.bz2", "csv.xz", "parquet"])
-def test_truncated_files_are_named(tmp_path, kind):
-    path = write(tmp_path, kind, documents(2000))
+@pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.bz2", "a.zst"])
+@given(data=st.data())
+def test_damage_of_a_compressed_file_is_never_read_as_other_text(tmp_path_factory, name, data):
+    """Of two streams: cut anywhere, with another byte, or with other bytes where a stream would begin."""
+    path, pack = tmp_path_factory.mktemp("damaged") / name, PACKERS[Path(name).suffix]
+    if name == "a.zst":  # as the program zstd does, unlike the library
+        pack = zstandard.ZstdCompressor(write_checksum=True).compress
+    streams = [pack(b"one\n" * 9), pack(random.Random(0).randbytes(60).hex().encode() + b"\n")]
+    path.write_bytes(b"".join(streams))
+    expected, valid = content(whole([path])), path.read_bytes()
+    place = data.draw(st.integers(0, len(valid) - 1))
+    how = data.draw(st.sampled_from(["cut", "byte", "append", "empty"]))
+    damaged = {
+        "cut": valid[:place],
+        "byte": valid[:place] + bytes([valid[place] ^ data.draw(st.integers(1, 255))]) + valid[place + 1 :],
+        "append": valid + b"text",
+        "empty": b"",
+    }
+    path.write_bytes(damaged[how])
+    try:
+        assert content(whole([path])) == (b"one\n" * 9 if damaged[how] == streams[0] else expected)
+    except UserError as error:
+        assert f"{name}: damaged or incomplete" in str(error)  # noqa: PT017  some bytes, such as a date, mean nothing
+
+
+def test_a_truncated_parquet_file_is_refused(tmp_path):
+    path = write(tmp_path, "parquet", documents(200))
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(UserError, match=r"corpus\..*: damaged"):
-        content(file_pieces(open_corpus([path], READING)))
-
-
-@pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.bz2", "a.zst"])
-def test_damage_of_a_later_stream_and_an_empty_file_are_named(tmp_path, name):
-    stream = PACKERS[Path(name).suffix](b"one\n" * 99)
-    for damage in (b"\0\1\2\3" + stream[4:], stream[:-5], stream[: len(stream) // 2], b"text"):
-        (tmp_path / name).write_bytes(stream + damage)
-        with pytest.raises(UserError, match=rf"{name}: damaged or incomplete \{name[1:]} file"):
-            content(file_pieces([tmp_path / name]))
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(UserError, match=rf"{name}: damaged or incomplete .* \(it ends within a stream\)"):
-        content(file_pieces([tmp_path / name]))
+        open_corpus([path], READING)
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.xz"])
 def test_padding_between_streams_is_ignored(tmp_path, name):
     stream = PACKERS[Path(name).suffix](b"one\n")
     (tmp_path / name).write_bytes(stream + bytes(20_000) + stream + bytes(4))
-    assert content(file_pieces([tmp_path / name])) == b"one\n" * 2
-
-
-@pytest.mark.parametrize(("name", "package"), [("a.parquet", "pyarrow"), ("a.zst", "zstandard")])
-def test_a_missing_package_is_named_with_the_extra(tmp_path, monkeypatch, name, package):
-    (tmp_path / name).write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"needs {package}; pip install 'mae_lm_fairseq\[corpora\]'"):
-        content(file_pieces(open_corpus([tmp_path], READING)))
+    assert content(whole([tmp_path / name])) == b"one\n" * 2

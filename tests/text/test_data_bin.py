@@ -110,16 +110,16 @@ def test_sizes_must_add_up(tmp_path):
     [
         (".bin", lambda data: None, "train.bin: no such file"),
         (".idx", lambda data: None, "train.idx: no such file"),
-        (".bin", lambda data: data[:-1], "train.bin: truncated, 13 bytes instead of 14"),
-        (".bin", lambda data: data + b"x", "train.bin: too long"),
-        (".bin", lambda data: b"", "train.bin: truncated"),
-        (".idx", lambda data: data[:-1], "train.idx: truncated"),
-        (".idx", lambda data: data[:20], "train.idx: truncated"),
-        (".idx", lambda data: data[:26], "train.idx: truncated"),
-        (".idx", lambda data: b"", "train.idx: not an index"),
-        (".idx", lambda data: b"x" + data[1:], "train.idx: not an index"),
-        (".idx", lambda data: data[:9] + b"\x02" + data[10:], "train.idx: index version 2"),
-        (".idx", lambda data: data[:17] + b"\x63" + data[18:], "train.idx: .* token type 99"),
+        (".bin", lambda data: data[:-1], "train.bin: damaged, 13 bytes instead of 14"),
+        (".bin", lambda data: data + b"x", "train.bin: damaged"),
+        (".bin", lambda data: b"", "train.bin: damaged"),
+        (".idx", lambda data: data[:-1], "train.idx: damaged"),
+        (".idx", lambda data: data[:20], "train.idx: damaged"),
+        (".idx", lambda data: data[:26], "train.idx: damaged"),
+        (".idx", lambda data: b"", "train.idx: damaged"),
+        (".idx", lambda data: b"x" + data[1:], "train.idx: damaged"),
+        (".idx", lambda data: data[:9] + b"\x02" + data[10:], "train.idx: damaged"),
+        (".idx", lambda data: data[:17] + b"\x63" + data[18:], "train.idx: damaged"),
         (".idx", lambda data: data[:18] + bytes(8), "train.idx: the data-bin has no lines"),
         (".idx", lambda data: data[:26] + b"\x05" + data[27:], "train.idx: sizes and offsets of the lines contradict"),
     ],
@@ -133,12 +133,6 @@ def test_damage_is_found_and_named(tmp_path, suffix, damage, message):
     with pytest.raises(UserError, match=message) as caught:
         check_data_bin(str(tmp_path / "train"))
     assert "prepare the data again" in str(caught.value)
-
-
-def test_other_formats_of_fairseq_are_refused(tmp_path):
-    write_as_fairseq(tmp_path / "train", implementation="lazy")
-    with pytest.raises(UserError, match="another --dataset-impl than mmap, the only one that is supported; prepare"):
-        check_data_bin(tmp_path / "train")
 
 
 def test_the_fingerprint_depends_on_symbols_and_order_only():
@@ -168,7 +162,7 @@ def test_invalid_manifests_are_refused(tmp_path, text):
     path = tmp_path / "manifest.json"
     if text is not None:
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(UserError, match=r"manifest.json: (not a manifest|No such file)"):
+    with pytest.raises(UserError, match=r"manifest.json( is damaged|: No such file)"):
         Manifest.read(path)
 
 

@@ -317,8 +317,7 @@ def damaged(directory):
         "encoder.json: does not belong to .*dict.txt": {
             "encoder.json": encoder, "vocab.bpe": merges, "dict.txt": foreign
         },
-        "encoder.json: damaged": {"encoder.json": b"{", "vocab.bpe": merges, "dict.txt": dictionary},
-        "encoder.json: does not map": {"encoder.json": b"[]", "vocab.bpe": merges, "dict.txt": dictionary},
+        "encoder.json is damaged": {"encoder.json": b"{", "vocab.bpe": merges, "dict.txt": dictionary},
         "vocab.bpe: not the merges": {"encoder.json": encoder, "vocab.bpe": b"q q\n", "dict.txt": dictionary},
         "vocab.bpe: No such file": {"encoder.json": encoder, "dict.txt": dictionary},
         "has no tokenizer": {"dict.txt": dictionary},

@@ -74,10 +74,10 @@ def test_missing_and_special_files_are_refused(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/link").symlink_to(tmp_path / "nowhere")
     for name, message in [
-        ("missing", "missing: no such file"),
+        ("missing", "missing: no such file, or not a regular one"),
         ("empty", "empty: the directory has no files"),
-        ("pipe", "pipe: not a regular file"),
-        ("broken", "broken/link: no such file"),
+        ("pipe", "pipe: no such file, or not a regular one"),
+        ("broken", "broken/link: no such file, or not a regular one"),
     ]:
         with pytest.raises(UserError, match=message):
             find_files([tmp_path / name])
@@ -107,22 +107,6 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only(tmp_path):
     (tmp_path / "text").write_bytes("\ufeffa\n\ufeffb\n".encode())
     assert [chunk.data.decode() for chunk in read_chunks(tmp_path / "text", 1)] == ["a\n", "\ufeffb\n"]
     assert list(sample_lines([tmp_path / "text"], 100)) == ["a", "\ufeffb"]
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".xz"])
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-5], lambda data: b"plain text", lambda data: data[:50] + data[60:]]
-)
-def test_damaged_compressed_files_are_named(tmp_path, suffix, damage):
-    path = tmp_path / f"text{suffix}"
-    path.write_bytes(damage(PACKERS[suffix](random.Random(1).randbytes(1000).hex().encode())))
-    with pytest.raises(UserError, match=rf"text\{suffix}: damaged or incomplete"):
-        list(read_chunks(path))
-
-
-def test_unreadable_files_are_named(tmp_path):
-    with pytest.raises(UserError, match="missing: No such file"):
-        list(read_chunks(tmp_path / "missing"))
 
 
 def test_the_line_that_is_not_utf8_is_named(tmp_path):
@@ -204,7 +188,7 @@ def test_compressed_text_is_read_forwards_only(tmp_path, monkeypatch):
             skipped.append(to - self.tell())
             return super().seek(to)
 
-    monkeypatch.setitem(text_files._DECOMPRESSORS, ".gz", Forwards)
+    monkeypatch.setattr(text_files, "decompressed", lambda raw, suffix: Forwards(raw))
     (tmp_path / "a.gz").write_bytes(numbered(100))
     sample = list(sample_lines([tmp_path / "a.gz"], 5 * len(numbered(100)) - 100, block=12))
     assert sample == split_lines(numbered(100))

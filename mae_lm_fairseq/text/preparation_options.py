@@ -1,0 +1,142 @@
+"""Options of a preparation, and their check."""
+
+import os
+from argparse import ArgumentTypeError
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from mae_lm_fairseq.text.corpus import Reading
+from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.text.manifest import MANIFEST
+from mae_lm_fairseq.text.sentencepiece_tokenizer import LARGEST_VOCABULARY, LOWEST_COVERAGE, SMALLEST_VOCABULARY
+from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES
+from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options
+from mae_lm_fairseq.utils.errors import UserError
+
+PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
+"""Files of a data-bin beside the tokenizer, in the order in which they are moved there; the last one completes it."""
+_MACHINES = ("workers", "part", "merge", "scheduler")
+
+
+class PartFraction(NamedTuple):
+    """The I-th of N fractions of the parts."""
+
+    number: int
+    count: int
+
+
+def _parse_fraction(text: str) -> PartFraction:
+    try:
+        fraction = PartFraction(*map(int, text.split("/")))
+    except (ValueError, TypeError):
+        raise ArgumentTypeError(f"{text}: must be I/N, such as 1/8") from None
+    if not 1 <= fraction.number <= fraction.count:
+        raise ArgumentTypeError(f"{text}: I must be from 1 to N")
+    return fraction
+
+
+@dataclass(frozen=True)
+class PreparationOptions(Options):
+    """Options of a preparation.
+
+    Attributes:
+        train, valid: files, globs, and directories (hidden files are ignored).
+        destdir: directory for the data-bin; no file is overwritten.
+        vocab_size: train a tokenizer of N subwords, including <unk>, <s> and </s>, on a sample of some 50 MB of the
+            training text; fairseq's dictionary also has <pad> and <mask>, so the model's embedding table has N + 2
+            rows.
+        tokenizer: kind of tokenizer to train: sentencepiece-bpe, sentencepiece-unigram, byte-bpe (default:
+            sentencepiece-bpe); or an existing one: a sentencepiece model, a tokenizer.json, a directory of Hugging
+            Face, a data-bin or bundle, or a directory with GPT-2's encoder.json and vocab.bpe and fairseq's dict.txt.
+        text_field: field with the text, in files with records.
+        skip_malformed: skip and count malformed records instead of stopping.
+        character_coverage: fraction of the text's characters that the trained model knows (byte-bpe knows all); lower
+            it for text with thousands of rare characters, which then become <unk>.
+        max_unk_rate: stop if more than this fraction of a split's tokens is <unk>.
+        workers: number of worker processes (default: number of available cores).
+        shards: spread the training documents over N data-bins DIR/shard0, DIR/shard1, ..., which fairseq-train reads in
+            turn, one in each epoch (at most 256: so many pairs of files are open at the same time).
+        part: make only the I-th of N fractions of the parts, in DIR/parts; run it for I from 1 to N, on any machines
+            that share a file system, then use --merge.
+        merge: merge the parts that --part has made.
+        scheduler: encode on the Dask cluster of this scheduler, such as tcp://host:8786.
+    """
+
+    train: Annotated[tuple[str, ...], Argument("PATH")]
+    valid: Annotated[tuple[str, ...], Argument("PATH")]
+    destdir: Directory
+    vocab_size: Annotated[int, Argument("N", at_least=SMALLEST_VOCABULARY, at_most=LARGEST_VOCABULARY)] | None = None
+    tokenizer: Annotated[str, Argument("KIND_OR_PATH")] | None = None
+    text_field: Annotated[str, Argument("NAME")] = "text"
+    skip_malformed: bool = False
+    character_coverage: Annotated[float, Argument("FRACTION", at_least=LOWEST_COVERAGE, at_most=1)] = 0.99999
+    max_unk_rate: Annotated[float, Argument("FRACTION", at_least=0, at_most=1)] = 0.001
+    workers: Count | None = None
+    shards: Annotated[int, Argument("N", at_least=1, at_most=256)] | None = None
+    part: Annotated[PartFraction, Argument("I/N", parse=_parse_fraction)] | None = None
+    merge: bool = False
+    scheduler: Annotated[str, Argument("ADDRESS")] | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """Kind of tokenizer to train; None to use an existing one."""
+        kind = DEFAULT_KIND if self.tokenizer is None else self.tokenizer
+        return kind if kind in TRAINED_KINDS else None
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that encode; by default, as many as cores that this process may use: those of its job."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return self.workers or cores or 1
+
+    @property
+    def data_bins(self) -> list[Path]:
+        """Directories of the data-bins."""
+        return [self.destdir / f"shard{number}" for number in range(self.shards)] if self.shards else [self.destdir]
+
+    @property
+    def reading(self) -> Reading:
+        """How records are read."""
+        return Reading(self.text_field, self.skip_malformed)
+
+    def recorded(self) -> dict[str, object]:
+        """Return the options for the manifest, except those that choose machines and those that are not set."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _MACHINES}
+        return {name: value for name, value in values.items() if value is not None and value is not False} | {
+            "destdir": str(self.destdir)
+        }
+
+    def check(self):
+        """Check that every option has an effect, and that no file is overwritten.
+
+        Raises:
+            UserError: if that is not so.
+        """
+        if self.vocab_size is None and self.kind:
+            raise UserError("--vocab-size is missing; give it, or an existing tokenizer with --tokenizer")
+        has_coverage = self.character_coverage != type(self).character_coverage
+        for is_useless, option, beside in (
+            (has_coverage and self.kind in (None, "byte-bpe"), "character-coverage", f"tokenizer {self.tokenizer}"),
+            (self.part is not None and self.merge, "part", "merge"),
+            (self.scheduler is not None and self.merge, "scheduler", "merge"),
+            (self.workers is not None and self.merge, "workers", "merge"),
+            (self.workers is not None and self.scheduler is not None, "workers", "scheduler"),
+        ):
+            if is_useless:
+                raise UserError(f"--{option}: has no effect with --{beside}; remove it")
+        self._check_destination()
+
+    def _check_destination(self):
+        if os.pathsep in str(self.destdir):
+            raise UserError(
+                f"--destdir {self.destdir}: fairseq splits paths of data at {os.pathsep}; choose another name"
+            )
+        if self.destdir.is_file():
+            raise UserError(f"--destdir {self.destdir}: is a file; choose a directory")
+        given = self.tokenizer if self.kind is None and os.path.exists(self.tokenizer) else None
+        products = [Path(directory, name) for directory in self.data_bins for name in (*TOKENIZER_FILES, *PRODUCTS)]
+        for path in (*products, self.destdir / MANIFEST):
+            if path.exists() and not (given and path.samefile(given)):
+                raise UserError(f"{path}: exists already; choose another --destdir, or remove it")
