@@ -16,7 +16,7 @@ from typing import Any
 from mae_lm_fairseq import MAELMModel, docstrings
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.corpus import split_corpus
+from mae_lm_fairseq.docstrings import split_corpus
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.study.engine import RESULTS, Study
 from mae_lm_fairseq.study.measures import Data

@@ -30,9 +30,9 @@ from mae_lm_fairseq.huggingface.families import (
     folded,
     read_config,
 )
-from mae_lm_fairseq.huggingface.loading import without_kernels
 from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, TaskClass
+from mae_lm_fairseq.huggingface.weight_files import without_kernels
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 

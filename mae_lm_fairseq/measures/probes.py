@@ -18,7 +18,7 @@ from mae_lm_fairseq.measures.probing import (
     token_states,
 )
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, checked_models, open_model
-from mae_lm_fairseq.statistics.resampling import RESAMPLES, SEED
+from mae_lm_fairseq.statistics.effective_rank import RESAMPLES, SEED
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.packing import batches_of_similar_length
-from mae_lm_fairseq.statistics.resampling import ratio_interval
+from mae_lm_fairseq.statistics.effective_rank import ratio_interval
 from mae_lm_fairseq.statistics.token_states import StatesOf
 from mae_lm_fairseq.text.conllu import LabelledSentence
 from mae_lm_fairseq.utils.errors import UserError

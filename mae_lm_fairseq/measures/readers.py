@@ -237,7 +237,7 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
 
         from transformers import AutoTokenizer
 
-        from mae_lm_fairseq.huggingface.loading import AS_DATA
+        from mae_lm_fairseq.huggingface.weight_files import AS_DATA
         from mae_lm_fairseq.huggingface.tokenizer import transformers_errors
     except ImportError:
         raise UserError(
@@ -314,7 +314,7 @@ def _ignores_padding(states: HuggingFaceStates, text: list[int]) -> bool:
 def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -> nn.Module:
     from transformers import AutoModel, AutoModelForMaskedLM
 
-    from mae_lm_fairseq.huggingface.loading import load_config, weights_as_data
+    from mae_lm_fairseq.huggingface.weight_files import load_config, weights_as_data
 
     config = load_config(directory)
     kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, _without_pooler(config))

@@ -142,6 +142,17 @@ def mark_depths(encoder: TransformerStack):
         _mark(layer, layers - index)
 
 
+def freeze_below(encoder: TransformerStack, layers: int) -> None:
+    """Freeze all parameters of an encoder but those of its last layers.
+
+    Args:
+        encoder: an encoder whose parameters have been marked by :func:`mark_depths`.
+        layers: number of layers that are trained.
+    """
+    for parameter in encoder.parameters():
+        parameter.requires_grad_(parameter.param_group <= layers)
+
+
 def _mark(module: nn.Module, depth: int):
     for parameter in module.parameters():
         parameter.param_group = depth

@@ -18,11 +18,11 @@ from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.compilation import Compiled
 from mae_lm_fairseq.models.finetuning import (
     check_origin,
+    freeze_below,
     mark_depths,
     predicts_masked_tokens,
     select_weights,
 )
-from mae_lm_fairseq.models.freezing import freeze_below
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
 

@@ -142,7 +142,7 @@ class Loss(Kind, MaskedText):
     def measure(self, model: Trained) -> Measured:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
         if self.on == "valid":
-            from mae_lm_fairseq.measures.valid_loss import load, masked_loss
+            from mae_lm_fairseq.measures.evaluation import load, masked_loss
 
             masking = {"mask_prob": self.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
             masking |= {"mask_whole_words": False, "seed": self.seed}

@@ -14,16 +14,12 @@ from omegaconf import open_dict
 
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
 from mae_lm_fairseq.cost.flops import training_flops
-from mae_lm_fairseq.models.freezing import drop_frozen_gradients
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-from mae_lm_fairseq.statistics.rank_monitor import RankMonitor
-from mae_lm_fairseq.tasks.checkpoint_checks import check_dictionary_of, check_schedule_of
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
-from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, variable_rate
+from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, check_schedule_of, variable_rate
+from mae_lm_fairseq.tasks.monitoring import PeriodicRanks, RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
-from mae_lm_fairseq.tasks.rank_monitoring import PeriodicRanks, monitored_texts
-from mae_lm_fairseq.tasks.splits import first_directory, load_dictionary, load_sequences
-from mae_lm_fairseq.tasks.throughput import log_throughput, peak_flops
+from mae_lm_fairseq.tasks.splits import check_dictionary_of, first_directory, load_dictionary, load_sequences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -154,12 +150,21 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
         outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
-        drop_frozen_gradients(model, update_num, self.cfg.freeze_encoder_updates)
+        self._drop_frozen_gradients(model, update_num)
         return outputs
+
+    def _drop_frozen_gradients(self, model, update_num: int):
+        """Remove the gradients of a frozen encoder: neither clipping nor the optimizer sees parameters without one.
+
+        Called before every step, too, because of several processes ``legacy_ddp`` makes them zero.
+        """
+        if update_num < self.cfg.freeze_encoder_updates:
+            for parameter in model.autoencoder.encoder.parameters():
+                parameter.grad = None
 
     def optimizer_step(self, optimizer, model, update_num: int):
         """Take an optimizer step and log the latest effective ranks; ``update_num`` does not count this step."""
-        drop_frozen_gradients(model, update_num, self.cfg.freeze_encoder_updates)
+        self._drop_frozen_gradients(model, update_num)
         super().optimizer_step(optimizer, model, update_num)
         if self.ranks is not None:
             self.ranks.after_update(update_num + 1, model.autoencoder.encoder)
@@ -183,7 +188,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         check_dictionary_of("the model", state_dict, self.dictionary, self.cfg.data)
 
     def check_checkpoint(self, filename: str, state: dict, resumes: bool = False):
-        """Check a checkpoint that training is about to start from, see :mod:`.checkpoint_checks`."""
+        """Check a checkpoint that training is about to start from: its dictionary, and the schedule of its rate."""
         check_dictionary_of(filename, state.get("task_state") or {}, self.dictionary, self.cfg.data)
         if resumes:
             check_schedule_of(filename, state, self.rate)

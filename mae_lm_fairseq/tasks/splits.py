@@ -3,6 +3,8 @@
 import itertools
 import logging
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from fairseq import utils
@@ -60,6 +62,20 @@ def _read_dictionary(path: str) -> Dictionary:
     except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
         reason = " ".join(str(problem).split())
         raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
+
+
+def check_dictionary_of(subject: str, task_state: Mapping[str, Any], dictionary: Dictionary, data: str) -> None:
+    """Check that a model was trained with the dictionary of the data, if its task state says so.
+
+    Raises:
+        UserError: if it was another one.
+    """
+    theirs = task_state.get("dictionary")
+    if theirs is not None and theirs != dictionary_fingerprint(dictionary.symbols):
+        raise UserError(
+            f"{subject} was trained with another dictionary than the dict.txt of {data}; prepare the data with that "
+            "model's tokenizer (mae-lm prepare --tokenizer)"
+        )
 
 
 def load_sequences(

@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.huggingface.loading import without_kernels
+from mae_lm_fairseq.huggingface.weight_files import without_kernels
 from mae_lm_fairseq.measures.readers import open_model
 from tests.support.huggingface import save_model, tiny_masked_lm
 

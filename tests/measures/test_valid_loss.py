@@ -1,7 +1,7 @@
 import torch
 
+from mae_lm_fairseq.measures.evaluation import _marginal_loss, load, masked_loss
 from mae_lm_fairseq.measures.masked_prediction import NetworkPredictor
-from mae_lm_fairseq.measures.valid_loss import _marginal_loss, load, masked_loss
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from tests.support import networks
 from tests.support.finetuning import save_pretrained

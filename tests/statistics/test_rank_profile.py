@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.statistics.rank_monitor import RankMonitor
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates, LayerStates
+from mae_lm_fairseq.tasks.monitoring import RankMonitor
 from tests.support.networks import BOS, MASK, PAD, network, text
 
 DIM, WORDS = 12, 6

@@ -11,8 +11,8 @@ from fairseq import checkpoint_utils
 from fairseq.logging import metrics
 from fairseq_cli import train
 
-from mae_lm_fairseq.statistics.rank_monitor import MONITORED_TOKENS
-from mae_lm_fairseq.tasks import rank_monitoring
+from mae_lm_fairseq.tasks import monitoring
+from mae_lm_fairseq.tasks.monitoring import MONITORED_TOKENS
 from mae_lm_fairseq.tasks.splits import load_sequences
 from mae_lm_fairseq.utils.errors import UserError
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
@@ -100,7 +100,7 @@ def test_texts_come_from_all_over_the_validation_split(data_bin, monkeypatch):
     rows = [row[row.ne(1)] for batch in task.ranks.monitor.batches for row in batch.tokens]
     assert len(rows) == len(blocks)  # the test data has fewer tokens than the limit
     assert all(torch.equal(row, block) for row, block in zip(rows, blocks, strict=True))
-    monkeypatch.setattr(rank_monitoring, "MONITORED_TOKENS", int(np.sum(blocks.sizes)) // 4)
+    monkeypatch.setattr(monitoring, "MONITORED_TOKENS", int(np.sum(blocks.sizes)) // 4)
     _, task, model, _ = set_up(data_bin, *EVERY_4)
     task.begin_epoch(1, model)
     rows = [row[row.ne(1)] for batch in task.ranks.monitor.batches for row in batch.tokens]
@@ -117,7 +117,7 @@ def test_masks_that_the_encoder_sees_in_training_are_measured_as_trained(data_bi
 
 
 def test_only_the_first_process_measures(data_bin, monkeypatch, tmp_path, pretrain):
-    monkeypatch.setattr(rank_monitoring, "get_global_rank", lambda: 1)
+    monkeypatch.setattr(monitoring, "get_global_rank", lambda: 1)
     assert pretrain(tmp_path, *EVERY_4, "--max-update", 4) == {}
 
 

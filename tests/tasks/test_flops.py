@@ -10,7 +10,7 @@ from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.models.architectures import Autocast
-from mae_lm_fairseq.tasks.throughput import peak_flops
+from mae_lm_fairseq.tasks.monitoring import peak_flops
 from tests.support.training import batches, set_up
 
 SETTINGS = [

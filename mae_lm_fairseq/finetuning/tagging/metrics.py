@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mae_lm_fairseq.finetuning.tagging.labels import Entity, LabelSet, entities, known
-from mae_lm_fairseq.statistics.resampling import ratio_interval
+from mae_lm_fairseq.statistics.effective_rank import ratio_interval
 
 SEPARATOR = ": "
 """Between a type of entities and the name of its metric."""
