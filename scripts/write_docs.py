@@ -298,7 +298,7 @@ WORKING = {
 }
 TESTS_OF_REFUSALS = {
     "is_refused": "fairseq_patches/test_parsing.py::test_an_option_is_refused_in_one_message",
-    "is_refused_data": "text/test_data_bin.py::test_other_formats_of_fairseq_are_refused",
+    "is_refused_data": "text/test_data_bin.py::test_damage_is_found_and_named",
     "is_unknown": "fairseq_patches/test_parsing.py::test_options_of_other_models_are_unknown",
 }
 
