@@ -6,10 +6,12 @@ d and feed-forward size 4 d this gives the well-known 24 d^2 + 4 K d per token w
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin, StackConfig
-from mae_lm_fairseq.core.packing import BatchLayout
+
+if TYPE_CHECKING:  # needs torch, which a plan does not
+    from mae_lm_fairseq.core.packing import BatchLayout
 
 TRAINING = 3
 """Cost of a training step in forward passes: the backward pass has two products for each one of the forward pass."""
@@ -141,7 +143,7 @@ def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Ite
     )
 
 
-def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: BatchLayout) -> int:
+def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: "BatchLayout") -> int:
     """Return the FLOPs of a training step by formula, from the numbers of positions of every sequence in the batch."""
     sequence, predicted = layout.sequence.lengths.numpy(), layout.predicted.lengths.numpy()
     visible = sequence if layout.visible is None else layout.visible.lengths.numpy()
