@@ -4,7 +4,6 @@ All use one process, the same text and the same sentencepiece model, and run alt
 
 bare           only encodes the text, which is in memory, in one thread
 prepare        mae-lm prepare, from files to a data-bin
-shards         mae-lm prepare --shards 1, which works in parts
 datasets       datasets.map, as run_mlm.py of transformers uses it: encode lines, then group them to 512 tokens
 fairseq        an encoding loop, then fairseq-preprocess
 
@@ -81,16 +80,11 @@ def bare(options: BenchmarkOptions, directory: Path) -> float:
     return time.process_time() - start
 
 
-def prepare(options: BenchmarkOptions, directory: Path, *words: object, times: int = 1) -> None:
+def prepare(options: BenchmarkOptions, directory: Path, times: int = 1) -> None:
     """Run prepare.py."""
     command = [sys.executable, PREPARE, "--train", *[options.train] * times, "--valid", options.valid]
     command += ["--tokenizer", options.tokenizer, "--workers", "1", "--max-unk-rate", "1"]
-    subprocess.run([*command, "--destdir", directory / "data-bin", *map(str, words)], check=True, capture_output=True)
-
-
-def shards(options: BenchmarkOptions, directory: Path, times: int = 1) -> None:
-    """Run prepare.py in parts."""
-    prepare(options, directory, "--shards", 1, times=times)
+    subprocess.run([*command, "--destdir", directory / "data-bin"], check=True, capture_output=True)
 
 
 def hugging_face(options: BenchmarkOptions, directory: Path) -> None:
@@ -132,7 +126,7 @@ def fairseq(options: BenchmarkOptions, directory: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-WAYS = {"bare": bare, "prepare": prepare, "shards": shards, "datasets": hugging_face, "fairseq": fairseq}
+WAYS = {"bare": bare, "prepare": prepare, "datasets": hugging_face, "fairseq": fairseq}
 
 
 def measure(way: Callable, options: BenchmarkOptions, directory: Path, **more: int) -> dict[str, float]:
@@ -143,7 +137,7 @@ def measure(way: Callable, options: BenchmarkOptions, directory: Path, **more: i
     wall = time.perf_counter() - wall
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     used = own.ru_utime + own.ru_stime - before + children.ru_utime + children.ru_stime
-    peak = children.ru_maxrss if way in (prepare, shards) else max(own.ru_maxrss, children.ru_maxrss)
+    peak = children.ru_maxrss if way is prepare else max(own.ru_maxrss, children.ru_maxrss)
     return {"seconds": wall, "cpu_seconds": encoding or used, "peak_bytes": peak << 10}
 
 
@@ -161,7 +155,7 @@ def compare(options: BenchmarkOptions) -> dict:
     for _ in range(options.repeats):
         with tempfile.TemporaryDirectory() as name:
             rounds.append({way: in_new_process(way, options, Path(name, way)) for way in WAYS})
-            bins = {"prepare": "prepare/data-bin", "shards": "shards/data-bin/shard0", "fairseq": "fairseq/data-bin"}
+            bins = {"prepare": "prepare/data-bin", "fairseq": "fairseq/data-bin"}
             tokens = {way: check_data_bin(Path(name, path, "train"))[1] for way, path in bins.items()}
 
     def ratios(way: str, to: str) -> dict[str, float | list[float]]:
@@ -170,7 +164,7 @@ def compare(options: BenchmarkOptions) -> dict:
 
     return {
         "rounds": rounds,
-        "fraction_of_the_bare_rate": {way: ratios("bare", way) for way in ("prepare", "shards")},
+        "fraction_of_the_bare_rate": ratios("bare", "prepare"),
         "times_faster_than": {way: ratios(way, "prepare") for way in ("datasets", "fairseq")},
         "train_tokens": tokens,
     }
@@ -178,14 +172,12 @@ def compare(options: BenchmarkOptions) -> dict:
 
 def memory(options: BenchmarkOptions) -> dict:
     """Measure the peak memory for the text, and for the text repeated."""
-    peaks = {}
-    for way in ("prepare", "shards"):
-        with tempfile.TemporaryDirectory() as name:
-            peaks[way] = [
-                in_new_process(way, options, Path(name, str(times)), times=times)["peak_bytes"]
-                for times in (1, options.times)
-            ]
-    return {"times": options.times, "peak_bytes": peaks, "growth": {way: b / a - 1 for way, (a, b) in peaks.items()}}
+    with tempfile.TemporaryDirectory() as name:
+        once, repeated = (
+            in_new_process("prepare", options, Path(name, str(times)), times=times)["peak_bytes"]
+            for times in (1, options.times)
+        )
+    return {"times": options.times, "peak_bytes": [once, repeated], "growth": repeated / once - 1}
 
 
 def main(options: BenchmarkOptions) -> None:

@@ -148,23 +148,13 @@ def test_models_with_white_space_in_a_piece_are_refused(tmp_path):
         SentencePieceTokenizer(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a model", None])
-def test_invalid_models_are_refused(tmp_path, content):
-    if content is not None:
-        (tmp_path / "x.model").write_bytes(content)
-    with pytest.raises(UserError, match=r"x.model: (not a sentencepiece model|No such file)") as caught:
-        SentencePieceTokenizer(tmp_path / "x.model")
-    assert ".cc" not in str(caught.value)
-
-
-def test_a_damaged_model_is_refused_in_our_words(tmp_path, own):
+def test_a_file_that_is_no_complete_model_is_refused(tmp_path, own):
     model = own.path.read_bytes()
-    for number, cut in enumerate((20, len(model) // 2, len(model) - 1)):
+    for number, content in enumerate([b"", b"not a model", *(model[:cut] for cut in (20, len(model) // 2, -1))]):
         path = tmp_path / f"{number}.model"
-        path.write_bytes(model[:cut])
-        with pytest.raises(UserError) as caught:
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="not a sentencepiece model"):
             SentencePieceTokenizer(path)
-        assert str(caught.value) == f"{path}: not a sentencepiece model, or damaged; restore it, or use another one"
 
 
 def test_training_twice_gives_the_same_model(own):
@@ -197,14 +187,10 @@ def test_long_lines_are_used_in_training(tmp_path, gap):
     [
         (TEXT, 10_000, r"--vocab-size 10000 is too large for this text: at most \d+$"),
         (TEXT, 5, r"--vocab-size 5 is too small for the characters in the text: at least \d+; or lower --char"),
-        (TEXT, 1, "--vocab-size 1: sentencepiece cannot train"),
-        ([], 50, "--train: the files contain no text"),
         (["", " "], 50, "--train: the files contain no text"),
         (["▁ ▁"], 50, "--train: the files contain no text"),
     ],
 )
-def test_training_errors_have_one_line_messages(lines, size, message):
-    with pytest.raises(UserError, match=message) as caught:
+def test_a_size_that_does_not_fit_the_text_is_refused_with_the_one_that_does(lines, size, message):
+    with pytest.raises(UserError, match=message):
         train_model(lines, size, 1.0)
-    assert "\n" not in str(caught.value)
-    assert ".cc" not in str(caught.value)
