@@ -15,6 +15,7 @@ from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import DICTIONARY, count_tokens
 from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.training.amount import tokens_per_update
 from mae_lm_fairseq.utils.errors import UserError
 
 CPU_FRACTION = 0.5
@@ -127,46 +128,3 @@ def duration(hours: float) -> str:
     numbers = {"h": hours, "min": 60 * hours, "s": 3600 * hours}
     unit, number = next(((unit, number) for unit, number in numbers.items() if number >= 1), ("s", numbers["s"]))
     return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
-
-
-def tokens_per_update(cfg: Any, processes: int) -> int:
-    """Return the number of tokens per update of a configuration of fairseq-train, if all sequences are full."""
-    per_batch = cfg.dataset.batch_size * cfg.task.tokens_per_sample
-    return min(per_batch, cfg.dataset.max_tokens or per_batch) * cfg.optimization.update_freq[0] * processes
-
-
-def describe_amount(cfg: Any, processes: int) -> str:
-    """Return the amount of training data of a configuration of fairseq-train in one sentence."""
-    batch_size, accumulated = cfg.dataset.batch_size, cfg.optimization.update_freq[0]
-    number, tokens = cfg.optimization.max_update, tokens_per_update(cfg, processes)
-    updates = f"{number:,} updates" if number else "any number of updates"
-    counted = "1 process" if processes == 1 else f"{processes} processes"
-    batches = f"x {accumulated} accumulated x {counted}"
-    if cfg.dataset.max_tokens:
-        return f"at most {cfg.dataset.max_tokens:,} tokens and {batch_size} sequences per batch {batches}; {updates}"
-    return (
-        f"{batch_size * accumulated * processes:,} sequences ({batch_size} per batch {batches}) x "
-        f"{cfg.task.tokens_per_sample} tokens = {tokens:,} tokens per update at most; {updates}"
-        + (f" = {tokens * number:,} tokens" if number else "")
-    )
-
-
-def no_stock_class(cfg: Any) -> str | None:
-    """Return a warning if the model that a training makes has no stock class of ``transformers``."""
-    if not (cfg.model.pre_norm and cfg.model.relative_buckets):
-        return None
-    return (
-        "mae-lm export and mae-lm adapt refuse models of --pre-norm with a relative position bias, which transformers "
-        "has no class for; --relative-buckets 0 leaves the bias out"
-    )
-
-
-def short_schedule(cfg: Any) -> str | None:
-    """Return a warning if a training ends before its learning rate has decayed."""
-    updates, total = cfg.optimization.max_update, getattr(cfg.lr_scheduler, "total_num_update", 0)
-    if not 0 < updates < total:
-        return None
-    return (
-        f"--max-update {updates} ends the training before the learning rate has decayed, which it does at "
-        f"--total-num-update {total:.0f}; add --total-num-update {updates}"
-    )

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_ranges import check_words
+from mae_lm_fairseq.training.amount import describe_amount, no_stock_class, short_schedule
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
-from mae_lm_fairseq.training.estimate import describe_amount, no_stock_class, short_schedule
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
