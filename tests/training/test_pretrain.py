@@ -17,15 +17,9 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training import pretrain
+from mae_lm_fairseq.training.amount import describe_amount, no_stock_class, short_schedule
 from mae_lm_fairseq.training.command import split_global_batch
-from mae_lm_fairseq.training.estimate import (
-    describe_amount,
-    describe_length,
-    duration,
-    no_stock_class,
-    planned_run,
-    short_schedule,
-)
+from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run
 from mae_lm_fairseq.training.pretrain import (
     PretrainOptions,
     advice_on_precision,
