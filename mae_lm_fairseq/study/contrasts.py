@@ -66,11 +66,11 @@ class Outcome:
         return "contradicted" if is_outside else "not shown"
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean, Student's."""
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Return an interval of the mean, Student's."""
     from scipy.stats import t  # optional (extra "analysis")
 
-    half = t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    half = t.ppf((1 + level) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5
     return fmean(values) - half, fmean(values) + half
 
 

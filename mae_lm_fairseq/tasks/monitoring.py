@@ -1,4 +1,4 @@
-"""What training logs beside the loss: effective ranks of the encoder's states, and the rate of a device by formula."""
+"""Metrics of training beside the loss: effective ranks of the encoder's states, and the rate of a device by formula."""
 
 import logging
 import math
