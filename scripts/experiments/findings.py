@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t, ttest_1samp
+from scipy.stats import ttest_1samp
+
+from mae_lm_fairseq.study.contrasts import interval
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 README, EVIDENCE, TREATMENTS = "README.md", "docs/results/evidence.md", "docs/results/treatments.md"
@@ -71,10 +73,8 @@ def glue(task: str) -> np.ndarray:
 
 def mean_interval(values: Sequence[float], digits: int = 1, sign: bool = True) -> str:
     """Return the mean and Student's 95 % interval."""
-    numbers = np.asarray(values)
-    half = t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / len(numbers) ** 0.5 if np.ptp(numbers) else 0.0
-    mean = f"{numbers.mean():{'+' if sign else ''}.{digits}f}"
-    return minus(f"{mean} [{numbers.mean() - half:.{digits}f}, {numbers.mean() + half:.{digits}f}]")
+    low, high = interval([float(value) for value in values])
+    return minus(f"{np.mean(values):{'+' if sign else ''}.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
 
 
 def minus(text: str) -> str:

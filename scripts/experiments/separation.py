@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiments.findings import ALL, END, LOW, MAE, MLM, RESULTS
+from mae_lm_fairseq.study.contrasts import interval
 
 RESET = "MAE-LM, [MASK] states reset"
 MARGIN = 0.3
@@ -30,20 +30,13 @@ MEASURES = {
     "loss (nats)": lambda measures: measures["loss"][END]["loss"],
     "directions of real tokens": lambda measures: measures["rank"][END]["real_clean"][-1],
 }
-"""What is compared, by name, as a function of the measures of one training."""
+"""Quantities to compare, by name, as functions of the measures of one training."""
 Runs = dict[str, dict[int, dict]]
 """Measures by model and seed."""
 
 
 def _gain(by_layer: Sequence[float]) -> float:
     return by_layer[-1] - by_layer[0]
-
-
-def interval(values: Sequence[float], level: float) -> tuple[float, float]:
-    """Return Student's interval of the mean."""
-    numbers = np.asarray(values, dtype=float)
-    half = t.ppf((1 + level) / 2, len(numbers) - 1) * numbers.std(ddof=1) / len(numbers) ** 0.5
-    return numbers.mean() - half, numbers.mean() + half
 
 
 def verdict(differences: Sequence[float]) -> str:
