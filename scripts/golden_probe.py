@@ -3,7 +3,7 @@
 
 golden.py runs this file with an interpreter that imports mae_lm_fairseq from CHECKOUT, in an empty working directory.
 The same code runs for every revision. It uses fairseq-train and MAELMModel.from_pretrained with the methods of its
-result, which all revisions share, and the verbs of mae-lm, whose arguments are in a table for each interface.
+result, and the verbs of mae-lm.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from torch import Tensor
 Items = dict[str, Any]
 """Values that JSON can hold, by the name under which differences are reported."""
 
-NOW = {
+VERBS = {
     "prepare": "prepare --destdir {out}",
     "pretrain": "pretrain {model} data {out}",
     "bundle": "bundle {model} --data-bin data --out {out}",
@@ -48,17 +48,6 @@ NOW = {
     "predict": "predict {model} --out {out}",
 }
 """Verb, model and output of each invocation."""
-BEFORE = NOW | {
-    "adapt": "adapt --model {model} --out {out}",
-    "rank": "rank {model} --tokenizer data --out {out}",
-    "evaluate": "evaluate {model} --data-bin data --json {out}",
-    "glue": "finetune glue RTE --checkpoint {model} --tokenizer data --out {out}",
-    "squad": "finetune squad --checkpoint {model} --tokenizer data --out {out}",
-    "classification": "finetune classification --checkpoint {model} --tokenizer data --out {out}",
-    "tagging, random weights": "finetune tagging --checkpoint none --arch {model} --tokenizer data --out {out}",
-}
-"""The same for revisions before version 0.2.0, which have scripts/bundle.py."""
-
 PRESETS = ("mae_lm", "mae_lm_roberta", "mae_lm_mask_later", "mae_lm_3ml_self", "mae_lm_3ml_cross")
 EXPANDING = ("mae_lm_exlm", "mae_lm_exlm_decoder")
 """Presets that older revisions do not have."""
@@ -98,8 +87,7 @@ class Revision:
 
     def run(self, invocation: str, *arguments: object, model: object = "", out: object = "") -> str:
         """Run a verb of mae-lm and return what it printed."""
-        table = BEFORE if (self.checkout / "scripts" / "bundle.py").exists() else NOW
-        words = [word.format(model=model, out=out) for word in table[invocation].split()]
+        words = [word.format(model=model, out=out) for word in VERBS[invocation].split()]
         return self._run("-m", "mae_lm_fairseq", *words, *arguments)
 
     def _run(self, *words: object) -> str:

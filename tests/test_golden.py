@@ -16,6 +16,9 @@ def test_differences_name_items():
     assert differences({"loss": ["1.5"], "weight": "ab"}, {"loss": ["1.5"], "weight": "ab"}) == []
     found = differences({"loss": ["1.5"], "weight": "ab", "ids": []}, {"loss": ["1.6"], "weight": "ab", "bias": "c"})
     assert found == ["loss", "ids (only in the first)", "bias (only in the second)"]
+    assert differences({"adapt: start.json": "a", "adapt: results.json eval": "1"}, {}) == [
+        "adapt: results.json eval (only in the first)"
+    ]
 
 
 def test_an_environment_imports_the_checkout_and_nothing_else_of_this_one(tmp_path):
