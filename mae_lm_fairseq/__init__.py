@@ -117,9 +117,6 @@ def _is_loaded_by_user_dir() -> bool:
 
 if _is_loaded_by_user_dir():
     with errors_end_the_program():
-        from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-
-        check_one_copy(str(PACKAGE))
         register()
 elif sys.modules.get("fairseq"):  # None hides a package
     register()

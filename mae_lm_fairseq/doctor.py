@@ -97,7 +97,6 @@ def this_package() -> Finding:
     """Check that Python finds one copy of this package, and that it works with fairseq."""
 
     def action() -> None:
-        importlib.import_module(f"{PACKAGE.name}.fairseq_patches.copies").check_one_copy(str(PACKAGE))
         importlib.import_module(PACKAGE.name).register()
 
     if problem := _problem_of(action):

@@ -29,7 +29,6 @@ from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
-from mae_lm_fairseq.utils.errors import needs_transformers
 
 Text = str | Sequence[int] | np.ndarray | Tensor
 """A text as a string or as token ids."""
@@ -359,8 +358,8 @@ def from_pretrained(
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None and not ema and transformers_type(path):
-        with needs_transformers():
-            from mae_lm_fairseq.huggingface.importer import import_foreign
+        from mae_lm_fairseq.huggingface.importer import import_foreign  # needs transformers
+
         return hub_interface(import_foreign(Path(path), "mae_lm_roberta"), model_type)
     return hub_interface(read(path, data_bin, ema), model_type)
 

@@ -195,7 +195,6 @@ TESTS = {
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
     "save_atomically": "fairseq_patches/test_saving.py",
     "save_float32_weights": "optim/test_half_precision.py",
-    "explain_unwritable_directories": "fault_injection/test_crashes.py",
     "average_each_weight_once": "fairseq_patches/test_weights.py",
     "read_moving_averages_as_data": "fairseq_patches/test_weights.py",
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
@@ -264,7 +263,7 @@ WORKING = {
     "`--task masked_lm`": (
         "drops lines longer than `--tokens-per-sample` with a log message, and needs "
         "`--skip-invalid-size-inputs-valid-test` to drop them in validation; `masked_autoencoder_lm` splits them",
-        "end_to_end/test_fairseq_options.py::test_long_lines_of_fairseqs_own_task_are_named_before_training",
+        "end_to_end/test_fairseq_options.py::test_validation_splits_are_loaded_before_training",
     ),
     "`--criterion masked_lm`": ("", "end_to_end/test_pretrain.py::test_fairseqs_own_criterion_gives_the_same_training"),
     "`--task sentence_prediction`": (

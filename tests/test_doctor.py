@@ -64,16 +64,6 @@ def test_fairseq_compiled_for_another_numpy(monkeypatch):
     assert doctor.package("fairseq-fixed", "", None).state == "broken"
 
 
-def test_two_copies(tmp_path, monkeypatch):
-    (tmp_path / "mae_lm_fairseq").mkdir()
-    (tmp_path / "mae_lm_fairseq/__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(mae_lm_fairseq, "_registered", False)
-    finding = doctor.this_package()
-    assert finding.state == "broken"
-    assert str(tmp_path) in finding.details
-
-
 @pytest.mark.parametrize("part", ["models.mae_lm", "criterions.masked_autoencoder_lm"])
 def test_a_part_that_does_not_import(monkeypatch, part):
     """For example with a version of torch that lacks something."""

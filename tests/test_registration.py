@@ -228,17 +228,6 @@ class TestSecondCopy:
         assert str(other_copy) in message
         assert str(PACKAGE) in message
 
-    def test_user_dir_first(self, run_cli, other_copy):
-        command = ["fairseq-train", "data-bin", "--user-dir", PACKAGE, "--arch", "mae_lm_tiny"]
-        message = complaint(run_cli(command, env={"PYTHONPATH": str(other_copy.parent)}))
-        assert str(other_copy) in message
-        assert str(PACKAGE) in message
-
-    def test_unrelated_module_of_the_same_name(self, run_python, tmp_path):
-        (tmp_path / "mae_lm_fairseq.py").write_text("")
-        message = complaint(run_python(USER_DIR.format([str(PACKAGE)] * 2), tmp_path))
-        assert str(tmp_path / "mae_lm_fairseq.py") in message
-
     def test_other_directory_name(self, run_python, spellings):
         message = complaint(run_python(USER_DIR.format([spellings[4]])))
         assert "must end in mae_lm_fairseq" in message

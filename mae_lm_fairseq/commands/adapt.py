@@ -12,15 +12,14 @@ Example:
 from dataclasses import replace
 
 from mae_lm_fairseq.study.options import AdaptOptions as Options
-from mae_lm_fairseq.utils.errors import UserError, needs_transformers
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    with needs_transformers():
-        from mae_lm_fairseq.adapt import adapt
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+    from mae_lm_fairseq.adapt import adapt
     from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.utils.signals import signals_as_errors
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mae_lm_fairseq.utils.command_line import Directory, File, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
-from mae_lm_fairseq.utils.errors import UserError, needs_transformers
+from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,10 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Export the model and print a summary."""
-    with needs_transformers():
-        from mae_lm_fairseq.huggingface.exporter import export_stock
     from transformers.utils.logging import disable_progress_bar
 
     from mae_lm_fairseq.checkpoints.reading import read
+    from mae_lm_fairseq.huggingface.exporter import export_stock
     from mae_lm_fairseq.text.text_samples import read_text
 
     disable_progress_bar()

@@ -5,7 +5,6 @@ nothing is computed. Attention is written out, as on CPUs, or a stand-in for the
 operators use inside, such as the workspace of matrix products, and fragmentation of the allocator are not counted.
 """
 
-import contextlib
 import weakref
 from collections import Counter
 from dataclasses import dataclass
@@ -223,29 +222,17 @@ def training_memory(training_step: FakeTrainingStep, accumulate: bool) -> Memory
     """Measure the memory of a training step.
 
     Args:
-        training_step: the step to run.
+        training_step: the step to run, which serves one measurement.
         accumulate: whether gradients of a previous batch already exist (``--update-freq`` above 1).
     """
     counter, network = AllocationCounter(), training_step.network
     for tensor in (*network.parameters(), *network.buffers()):
         counter.count(tensor, "weights")
-    with counter, _gradients_counted(network, counter):
+    for parameter in network.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
+    with counter:
         for _ in range(2 if accumulate else 1):
             training_step.run(counter)
     optimizer = training_step.precision.optimizer_bytes * sum(parameter.numel() for parameter in network.parameters())
     parts = ("weights", "gradients", "encoder", "decoder", "head", "backward")
     return Memory(optimizer=optimizer, **{part: counter.peak[part] for part in parts})
-
-
-@contextlib.contextmanager
-def _gradients_counted(network: nn.Module, counter: AllocationCounter):
-    """Attribute the gradients of parameters to "gradients" as soon as they are complete."""
-    hooks = [
-        parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
-        for parameter in network.parameters()
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

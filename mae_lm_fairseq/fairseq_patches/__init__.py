@@ -32,7 +32,6 @@ def apply() -> None:
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,
         saving.save_atomically,
-        saving.explain_unwritable_directories,
         weights.save_float32_weights,
         weights.average_each_weight_once,
         weights.read_moving_averages_as_data,

@@ -1,6 +1,5 @@
 """Patches of fairseq's data code."""
 
-import re
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +9,6 @@ from fairseq.data import bucket_pad_length_dataset, iterators
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.utils.errors import UserError
 
 
 def restore_numpy_compat() -> None:
@@ -40,51 +38,21 @@ def _batches_of_updates(chunks: Callable, *args, **kwargs) -> Iterator[list]:
 
 
 def check_splits() -> None:
-    """Report splits that cannot be used before training starts, and tell the task the update of the next batch.
+    """Load validation splits before training starts, and tell the task the update of the next batch.
 
-    A split without batches, or a validation split with sequences that are too long, ended in a traceback that does not
-    name it; the latter at the first validation, which is before the first checkpoint. The method
-    ``number_batches(iterator, updates, batches per update)`` of the task, if any, is called before the iterator begins.
+    fairseq fails at the first validation, which is before the first checkpoint, if a validation split has no batch or
+    sequences that are too long. The method ``number_batches(iterator, updates, batches per update)`` of the task, if
+    any, is called before the iterator begins.
     """
     wrap(Trainer, "get_train_iterator", _train_iterator)
-    wrap(Trainer, "get_valid_iterator", _valid_iterator)
 
 
 def _train_iterator(get: Callable, trainer: Trainer, epoch: int, *args, **kwargs) -> Any:
     if kwargs.get("load_dataset", True) and not trainer.cfg.dataset.disable_validation:
         for subset in trainer.cfg.dataset.valid_subset.split(","):
             trainer.get_valid_iterator(subset)
-    iterator = _get_named(trainer.cfg.dataset.train_subset, trainer.cfg, lambda: get(trainer, epoch, *args, **kwargs))
+    iterator = get(trainer, epoch, *args, **kwargs)
     if hasattr(trainer.task, "number_batches"):
         batches = trainer.cfg.optimization.update_freq
         trainer.task.number_batches(iterator, trainer.get_num_updates(), batches[min(epoch, len(batches)) - 1])
     return iterator
-
-
-def _valid_iterator(get: Callable, trainer: Trainer, subset: str, *args, **kwargs) -> Any:
-    return _get_named(subset, trainer.cfg, lambda: get(trainer, subset, *args, **kwargs))
-
-
-def _get_named(split: str, cfg: Any, get: Callable[[], Any]) -> Any:
-    try:
-        return get()
-    except Exception as error:
-        subject = f"the split {split} of {cfg.task.data} has"
-        if str(error).startswith("The dataset is empty"):
-            raise UserError(f"{subject} no batch; {_advice_on_batches(cfg)}") from error
-        if too_long := re.search(r"max_positions=(.*), skip this example", str(error)):
-            advice = "add --skip-invalid-size-inputs-valid-test to drop them, as training does"
-            if cfg.task._name == "masked_lm":
-                advice = f"choose --task masked_autoencoder_lm, which splits them, or {advice}"
-            raise UserError(f"{subject} sequences of more than {too_long[1]} tokens; {advice}") from error
-        raise
-
-
-def _advice_on_batches(cfg: Any) -> str:
-    multiple = cfg.dataset.required_batch_size_multiple
-    if multiple == 1:
-        return "use more text"
-    return (
-        f"use more text, or --required-batch-size-multiple 1: a last batch whose size is not a multiple of {multiple} "
-        "is dropped"
-    )

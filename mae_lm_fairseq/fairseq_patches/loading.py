@@ -2,8 +2,6 @@
 
 import functools
 import os
-import textwrap
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, report_changes
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def read_checkpoints_as_data() -> None:
@@ -57,9 +55,9 @@ def check_checkpoints_before_restoring() -> None:
     fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
     compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename, state,
     resumes)`` of task and model, if any, is called once the file has been read; ``resumes`` says whether the state of
-    the optimizer is restored, too. Mismatches of the weights, the optimizer or the criterion are explained, changed
-    options of the data reported, and the position in the epoch is converted to the number of processes. A run does not
-    resume from a checkpoint without optimizer state, with which fairseq repeats the whole training.
+    the optimizer is restored, too. Changed options of the data are reported, and the position in the epoch is converted
+    to the number of processes. A run does not resume from a checkpoint without optimizer state, with which fairseq
+    repeats the whole training.
     ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
     without EMA weights, which ended in a traceback.
 
@@ -80,13 +78,10 @@ def _load_checkpoint(
     try:
         with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read):
             return load(trainer, file, reset_optimizer, *args, **kwargs)
-    except UserError:
-        raise
     except Exception as error:
-        user_error = _as_user_error(error, trainer, filename)
-        if user_error is None:
-            raise
-        raise user_error from error
+        if isinstance(error.__context__, UserError):  # the trainer replaces any error of loading the weights
+            raise error.__context__ from None
+        raise
 
 
 def _read_and_check(
@@ -125,43 +120,3 @@ def _check_optimizer_state(state: dict[str, Any], path: str, cfg: Any) -> None:
             f"{path} has no optimizer state, so the run cannot resume; remove the checkpoints in {cfg.save_dir} to "
             f"train again{other}"
         )
-
-
-def _as_user_error(error: Exception, trainer: Trainer, filename: str) -> UserError | None:
-    """Return an error that explains why a checkpoint does not fit, or None if ``error`` has another cause."""
-    if isinstance(error, AssertionError) and "does not match; please reset the optimizer" in str(error):
-        return UserError(f"the checkpoint {filename} does not fit: {first_line(error)}")
-    if isinstance(error, ValueError) and "loaded state dict" in str(error):  # of torch's optimizers
-        return UserError(
-            f"the optimizer's state in {filename} does not fit: {first_line(error)}; use the optimizer options and the "
-            "precision of that run, or start once with --reset-optimizer, which keeps the weights and begins the "
-            "schedule again"
-        )
-    cause = error.__context__  # the trainer replaces any error of loading the weights
-    if isinstance(cause, UserError):
-        return cause
-    if not str(cause).startswith("Error(s) in loading state_dict"):
-        return None
-    saved = checkpoint_utils.load_checkpoint_to_cpu(filename).get("cfg")
-    reason = "; ".join(_model_differences(saved, trainer.cfg)) or textwrap.shorten(str(cause).splitlines()[1], 300)
-    return UserError(f"the checkpoint {filename} does not fit this model: {reason}")
-
-
-def _model_differences(saved: Any, current: Any) -> list[str]:
-    """Describe the model options that differ between two configurations; old checkpoints have none."""
-    if saved is None:
-        return []
-    ours, theirs = (_model_options(cfg) for cfg in (current, saved))
-    return [
-        f"{name} is {theirs[name]} in the checkpoint and {ours[name]} here"
-        for name in sorted(ours.keys() & theirs.keys())
-        if ours[name] != theirs[name]
-    ]
-
-
-def _model_options(cfg: Any) -> dict[str, Any]:
-    """Return the model options. Old checkpoints store them together with the whole command line."""
-    if not isinstance(cfg.model, Namespace):
-        return OmegaConf.to_container(cfg.model, resolve=True, enum_to_str=True)
-    elsewhere = {name for section in cfg.values() if OmegaConf.is_dict(section) for name in section}
-    return {name: value for name, value in vars(cfg.model).items() if name not in elsewhere}

@@ -1,17 +1,15 @@
 """Checks of fairseq's options before training starts: one table, which docs/fairseq-options.md shows.
 
-fairseq would ignore these options, train wrongly, or fail much later. :mod:`processes` runs the checks in fairseq's
-commands, :mod:`parsing` in its trainer.
+fairseq would ignore these options or train wrongly. :mod:`processes` runs the checks in fairseq's commands,
+:mod:`parsing` in its trainer.
 """
 
-import ast
 import logging
 import math
 import os
 from argparse import Namespace
 from collections.abc import Callable
 from functools import cache, partial
-from importlib.util import find_spec
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
@@ -22,12 +20,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
-from mae_lm_fairseq.fairseq_patches.copies import check_one_copy
-from mae_lm_fairseq.fairseq_patches.option_ranges import RANGES, Range, option
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_few_segments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
-from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +55,6 @@ def check_settings(cfg: Any) -> None:
     """
     if isinstance(cfg, Namespace):
         cfg = convert_namespace_to_omegaconf(cfg)
-    check_one_copy(cfg.common.user_dir)
     keep_few_primitives(64 if _autocast(cfg) else 16)  # the first primitive may be that of a check
     keep_few_segments()
     for check in CHECKS:
@@ -76,27 +70,17 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-def _out_of_range(name: str, allowed: Range, cfg: Any) -> str | None:
-    value = getattr(cfg[allowed.section], name, None)
+def option(name: str) -> str:
+    """Return the command-line option of a name in the configuration."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _out_of_range(section: str, name: str, least: float, most: float, cfg: Any) -> str | None:
+    value = getattr(cfg[section], name, None)
     for number in value if OmegaConf.is_list(value) else [value]:
-        if number is not None and not allowed.holds(number):
+        if number is not None and not least <= number <= most:  # NaN is in no range
             return str(number)
     return None
-
-
-def pair_of_betas(given: Any) -> tuple[float, float]:
-    """Parse Adam's betas from a string, as on the command line, or from a list, as in YAML."""
-    first, second = map(float, ast.literal_eval(given) if isinstance(given, str) else given)
-    return first, second
-
-
-def _wrong_betas(cfg: Any) -> str | None:
-    given = getattr(cfg.optimizer, "adam_betas", None)
-    try:
-        is_right = given is None or all(0 <= beta < 1 for beta in pair_of_betas(given))
-    except (ValueError, TypeError, SyntaxError):
-        is_right = False
-    return None if is_right else str(given)
 
 
 def is_our_model(cfg: Any) -> bool:
@@ -126,17 +110,6 @@ def _trains_without_learning_rate(cfg: Any) -> bool:
     return _decays(cfg) and schedule.end_learning_rate == 0 and schedule.total_num_update < cfg.optimization.max_update
 
 
-def _too_few_tokens(name: str, cfg: Any) -> int | None:
-    """Return a limit of a batch that is shorter than a sequence; in other tasks, a sequence has another length."""
-    tokens, most = getattr(cfg.task, "tokens_per_sample", None), getattr(cfg.dataset, name)
-    return most if is_our_model(cfg) and None not in (tokens, most) and most < tokens else None
-
-
-def _computes_no_loss(cfg: Any) -> bool:
-    is_other = getattr(cfg.model, "_name", None) in ARCH_MODEL_REGISTRY and not is_our_model(cfg)
-    return is_other and getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm"
-
-
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
     """Return the path of a checkpoint that an option names and that does not exist."""
     checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
@@ -150,15 +123,26 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
     return None if path is None or PathManager.isfile(path) else path
 
 
-_BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+# Section of the configuration, minimum, maximum, options: fairseq takes other values for no limit, or trains with them.
+_RANGES = (
+    ("dataset", 1, math.inf, ("batch_size", "batch_size_valid")),
+    ("optimization", 0, math.inf, ("lr", "clip_norm", "max_update", "max_epoch")),
+    ("optimizer", 0, math.inf, ("weight_decay",)),
+    ("lr_scheduler", 0, math.inf, ("warmup_updates", "end_learning_rate", "power")),
+    ("ema", 0, 1, ("ema_decay",)),
+)
 CHECKS = (
     Check(
         "--cpu",
         lambda cfg: not cfg.common.cpu and unusable_gpu(),
         "is needed to train on the CPU of this machine: {found.problem}; {found.remedy}",
     ),
-    *(Check(option(name), partial(_out_of_range, name, one), one.reason) for one in RANGES for name in one.names),
-    Check("--adam-betas", _wrong_betas, "{found}: give two numbers in [0, 1), such as '(0.9, 0.98)'"),
+    *(
+        Check(option(name), partial(_out_of_range, section, name, least, most), f"{{found}} must be a number {limits}")
+        for section, least, most, names in _RANGES
+        for name in names
+        for limits in [f"from {least} to {most}" if most == 1 else f"of at least {least}"]
+    ),
     Check(
         "--total-num-update",
         _ends_in_warmup,
@@ -200,43 +184,8 @@ CHECKS = (
             ),
         )
     ),
-    Check(
-        "--autocast bf16",
-        lambda cfg: _autocast(cfg) and not _has_gpu(cfg) and bfloat16_speed() < SLOW and 1 / bfloat16_speed(),
-        "is {found:.0f} times slower than float32 in the matrix products of this CPU; leave the option out",
-        is_warning=True,
-    ),
     # fairseq unscales the gradients twice, once for torch's optimizer and once for its own wrapper of it.
     Check("--amp", lambda cfg: is_our_model(cfg) and cfg.common.amp, "is not supported; use --autocast bf16"),
-    Check(
-        "--ddp-backend",
-        lambda cfg: is_our_model(cfg) and cfg.distributed_training.ddp_backend not in _BACKENDS,
-        "{cfg.distributed_training.ddp_backend} is not supported; choose pytorch_ddp or legacy_ddp",
-    ),
-    Check(
-        "--distributed-world-size",
-        lambda cfg: (
-            cfg.distributed_training.distributed_init_method is None
-            and not torch.cuda.is_available()
-            and (number := cfg.distributed_training.distributed_world_size) > 1
-            and number
-        ),
-        "{found} needs a GPU for each process: on a CPU start the processes with torchrun --nproc-per-node {found}, "
-        "without this option",
-    ),
-    *(
-        Check(
-            option(name),
-            partial(_too_few_tokens, name),
-            "{found} must be at least --tokens-per-sample {cfg.task.tokens_per_sample}: a batch has whole sequences",
-        )
-        for name in ("max_tokens", "max_tokens_valid")
-    ),
-    Check(
-        "--criterion masked_autoencoder_lm",
-        _computes_no_loss,
-        "is for models of mae_lm_fairseq, not --arch {cfg.model._name}; choose --criterion masked_lm",
-    ),
     # The workers would fail, and training would wait for them forever.
     Check(
         "--num-workers",
@@ -269,15 +218,6 @@ CHECKS = (
     *(
         Check(option(name), partial(_missing_checkpoint, name), "{found}: no such file; check the path")
         for name in ("restore_file", "finetune_from_model", "continue_once")
-    ),
-    # fairseq would train without the log.
-    *(
-        Check(
-            option(name),
-            lambda cfg, name=name, packages=packages: cfg.common[name] and not any(map(find_spec, packages)),
-            f"needs a package that is missing: pip install {packages[0]}, or remove the option",
-        )
-        for name, packages in (("tensorboard_logdir", ("tensorboardX", "tensorboard")), ("wandb_project", ("wandb",)))
     ),
 )
 """The checks, in the order in which they are made."""

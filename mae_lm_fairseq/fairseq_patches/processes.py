@@ -27,7 +27,6 @@ def start_training_with_checks() -> None:
     fairseq does not join processes without GPUs that ``torchrun`` or Slurm have started: each would train alone.
     ``fairseq-train`` starts its processes and reads all data before it checks some of its options. With this patch,
     errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs.
-    torch's launcher, which then stops the other processes, would raise an exception of its own.
     """
     wrap(distributed_utils, "call_main", _call_main)
     distributed_utils.distributed_main = distributed_main
@@ -38,17 +37,7 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
         join_started_processes(cfg)
         with gpus_hidden(cfg):
             check_settings(cfg)
-            return _run(call, cfg, *args, **kwargs)
-
-
-def _run(call: Callable, cfg: Any, *args, **kwargs) -> Any:
-    try:
-        return call(cfg, *args, **kwargs)
-    except torch.multiprocessing.ProcessExitedException as error:
-        # With exit code 1, the process has printed its error: exceptions have another class, signals negative codes.
-        if error.exit_code != 1:
-            raise
-        raise SystemExit(1) from error
+            return call(cfg, *args, **kwargs)
 
 
 fairseq_distributed_main = distributed_utils.distributed_main

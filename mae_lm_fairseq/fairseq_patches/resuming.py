@@ -26,8 +26,7 @@ from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
-from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
-from mae_lm_fairseq.fairseq_patches.option_ranges import option
+from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE, option
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
@@ -42,31 +41,20 @@ def resume_from_newest_checkpoint() -> None:
     second one ends before it restores a checkpoint or trains; with ``--no-save``, any number of jobs can run.
 
     fairseq resumes from ``checkpoint_last.pt`` only, which after a kill can be damaged, outdated or missing. It also
-    runs one update too many when training is already finished, and ends in a traceback if the checkpoint's epoch is
-    longer than the data.
+    runs one update too many when training is already finished.
     """
     wrap(checkpoint_utils, "load_checkpoint", _load_newest_checkpoint)
 
 
 def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) -> Any:
     lock_save_dir(cfg, trainer)
-    if cfg.no_save and _is_default(cfg) and trainer.data_parallel_rank == 0:
-        _warn_of_newer(cfg, trainer.checkpoint_suffix)
     if _is_default(cfg) and not (cfg.no_save or cfg.no_last_checkpoints):
         if trainer.data_parallel_rank == 0:
             restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
         if trainer.data_parallel_world_size > 1:  # wait for the first process
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
-    try:
-        loaded = load(cfg, trainer, **kwargs)
-    except RuntimeError as error:
-        if "dataloader mismatch" not in str(error):
-            raise
-        raise UserError(
-            "the checkpoint's epoch has more batches than an epoch of these data and options; use the data and options "
-            "that it was trained with, or start once with --reset-dataloader, at the first epoch"
-        ) from error
+    loaded = load(cfg, trainer, **kwargs)
     _stop_if_done(trainer)
     return loaded
 
@@ -116,19 +104,6 @@ def _is_default(cfg: Any) -> bool:
     return cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
 
 
-def _warn_of_newer(cfg: Any, suffix: str) -> None:
-    """Log that a run with --no-save, which writes nothing there, does not resume from the newest checkpoint."""
-    last = Path(cfg.save_dir, f"checkpoint_last{suffix}.pt")
-    updates, path = max(((saved_updates(path), path) for path in _newer(last, suffix)), default=(-1, last))
-    if updates > saved_updates(last):
-        logger.warning(
-            "with --no-save, the run does not resume from %s, update %d; add --restore-file %s",
-            path.name,
-            updates,
-            path,
-        )
-
-
 def _newer(last: Path, suffix: str) -> list[Path]:
     """Return the other checkpoints, without those that were written before ``checkpoint_last.pt``."""
     others = [path for path in saved_checkpoints(last.parent, suffix) if path != last]
@@ -145,31 +120,23 @@ _HARMLESS += ("freeze_encoder_updates", "ddp_timeout", "include_target_tokens", 
 _HARMLESS += ("d2v2_multi",)
 """Options of a task that change neither its sequences nor their masks; the task itself refuses another length of a
 schedule, whichever option gives it."""
-_MASKING = ("mask_", "leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement")
-"""Beginnings of the options that change only the masks of sequences."""
 
 
 def report_changes(state: dict[str, Any], cfg: Any) -> None:
-    """Warn by name of options that change what the position in the epoch means, the sequences, or their masks.
+    """Warn by name of options that change the sequences that follow, or their masks.
 
     Args:
         state: content of the checkpoint.
         cfg: configuration of the run that resumes.
     """
-    batching, task = (_changes(state, cfg, section) for section in ("dataset", "task"))
-    changed = {name: change for name, change in task.items() if name not in _HARMLESS}
-    masks = [change for name, change in changed.items() if name.startswith(_MASKING)]
-    sequences = [change for name, change in changed.items() if not name.startswith(_MASKING)]
+    task = _changes(state, cfg, "task")
+    changed = [change for name, change in task.items() if name not in _HARMLESS]
     if value_at(state, "extra_state", "train_iterator", "iterations_in_epoch"):
-        sequences += [change for name, change in batching.items() if name in _BATCHING]
+        changed += [change for name, change in _changes(state, cfg, "dataset").items() if name in _BATCHING]
         then, now = (len(utils.split_paths(value_at(each, "task", "data") or "")) for each in (state.get("cfg"), cfg))
-        sequences += [f"{now} shards instead of {then}"] if "data" in task and now != then else []
-        effect = "this epoch repeats some sequences and skips others"
-    else:
-        effect = "the sequences differ from those before"
-    for changes, outcome in ((sequences, effect), (masks, "the masks differ from those before")):
-        if changes:
-            logger.warning("resuming with %s: %s", ", ".join(changes), outcome)
+        changed += [f"{now} shards instead of {then}"] if "data" in task and now != then else []
+    if changed:
+        logger.warning("resuming with %s: other sequences or masks follow than before", ", ".join(changed))
 
 
 def _changes(state: dict[str, Any], cfg: Any, section: str) -> dict[str, str]:

@@ -90,20 +90,6 @@ def _appearing_complete(filename: str) -> Iterator[BinaryIO]:
         os.close(directory)
 
 
-def explain_unwritable_directories() -> None:
-    """Report an unwritable ``--save-dir``, which ended in a traceback after the data had been read."""
-    wrap(checkpoint_utils, "verify_checkpoint_directory", _verify_checkpoint_directory)
-
-
-def _verify_checkpoint_directory(verify: Callable, save_dir: str) -> None:
-    try:
-        verify(save_dir)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError) and os.path.isdir(save_dir):
-            return  # another process that starts at the same time has removed the file that both have written
-        raise UserError(f"--save-dir {save_dir}: cannot be written to: {error.strerror}") from None
-
-
 def lock_save_dir(cfg: Any, trainer: Any) -> None:
     """Lock ``--save-dir`` for the job of the trainer, until its first process ends.
 

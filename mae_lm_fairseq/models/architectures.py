@@ -92,7 +92,6 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
 
 
 def _with_option_names(message: str) -> str:
-    """Replace the names of fields by those of their command-line options."""
     names = "|".join(option.name for option in fields(MaskedAutoencoderConfig))
     return re.sub(rf"\b({names})\b", lambda found: f"--{found[0].replace('_', '-')}", message)
 

@@ -1,10 +1,11 @@
-"""Choice of the attention backend of a network, and the settings of torch that training on a device needs."""
+"""How a network computes: its attention backend, compilation, and what training on a device needs of torch."""
 
 import logging
 import warnings
+from collections.abc import Callable
 
 import torch
-from torch.nn.attention import SDPBackend
+from torch.fx.experimental import _config as shape_config
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend, problem_of_fused
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -55,8 +56,6 @@ class BackendChoice:
             torch.backends.cuda.enable_cudnn_sdp(False)
             if self.network.encoder.attention_backend is AttentionBackend.fused:
                 self._check_kernel(device, training)
-            if self.network.encoder.attention_backend is AttentionBackend.sdpa:
-                logger.info("float32 matrix products: TF32; kernel of sdpa in the encoder: %s", self.sdpa_kernel())
 
     def resolve(self, device: torch.device, training: bool) -> None:
         """Set the backend of all stacks for a device, and for training or evaluation.
@@ -80,20 +79,6 @@ class BackendChoice:
                 logger.warning("attention backend: %s, because fused %s", backend.value, problem)
         for stack in self.network.stacks():
             stack.attention_backend = backend
-
-    def sdpa_kernel(self) -> str:
-        """Return the kernel that torch chooses for the encoder's attention, by the function that ``sdpa`` asks, too.
-
-        The choice depends on device, precision, bias, dropout and head size; full rows without a position bias, which
-        have no bias at all, may get another one.
-        """
-        encoder, device = self.network.config.encoder, self.network.encoder.embed_tokens.weight.device
-        shape = (1, encoder.heads, 64, encoder.dim // encoder.heads)
-        q = torch.empty(shape, dtype=self._product_dtype(), device=device, requires_grad=True)
-        bias = q.new_empty(1, encoder.heads, 64, 64)
-        bias.requires_grad_(encoder.relative_buckets > 0)
-        choice = torch._fused_sdp_choice(q, q, q, bias, encoder.attention_dropout, False, scale=1.0)
-        return SDPBackend(choice).name.lower()
 
     def _may_choose_fused(self) -> bool:
         """Return whether ``auto`` may train with the fused kernel.
@@ -130,6 +115,22 @@ class BackendChoice:
         return None
 
     def _product_dtype(self) -> torch.dtype:
-        """Return the precision of matrix products in training."""
         weight = self.network.encoder.embed_tokens.weight
         return weight.dtype if self.autocast is Autocast.none else torch.bfloat16
+
+
+def compiled(function: Callable, backend: str | Callable = "inductor") -> Callable:
+    """Compile a function of tensors, integers and tuples of them, for batches of any shape.
+
+    Args:
+        function: the function.
+        backend: backend of ``torch.compile``.
+    """
+    dynamic = torch.compile(function, dynamic=True, backend=backend)
+
+    def call(*args):
+        # Sizes that are equal in one batch by chance must not be compiled as equal.
+        with shape_config.patch(use_duck_shape=False):
+            return dynamic(*args)
+
+    return call

@@ -16,13 +16,13 @@ from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# Options that change the output but not the shape of any weight: of each model, of a relative position bias, of a
-# decoder, and of pretraining itself.
-_OF_ALL = ("encoder_attention_heads", "layer_norm_eps", "pre_norm")
-_OF_BIAS = ("relative_max_distance", "relative_bucketing")
+OUTPUT_CHANGING_OPTIONS = ("encoder_attention_heads", "layer_norm_eps", "pre_norm")
+"""Options of every model that change the output but not the shape of any weight; below, those of parts, and of
+pretraining."""
+_BIAS_OPTIONS = ("relative_max_distance", "relative_bucketing")
 _DECODER_HEADS = "decoder_attention_heads"
-_OF_DECODER = (_DECODER_HEADS, "decoder_attention", "reset_mask_states", "renumber_visible")
-_OF_OBJECTIVE = ("mask_join", "mask_join_layer")
+_DECODER_OPTIONS = (_DECODER_HEADS, "decoder_attention", "reset_mask_states", "renumber_visible")
+_OBJECTIVE_OPTIONS = ("mask_join", "mask_join_layer")
 _DEFAULTS = vars(MaskedAutoencoderConfig())
 
 
@@ -42,27 +42,18 @@ def select_weights(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str
         own: weights of the model by name.
 
     Returns:
-        A value for each weight of the model.
-
-    Raises:
-        UserError: if the encoders' weights differ in name; the message lists the differences.
+        A value for each weight of the model, if the encoders' weights have the same names.
     """
     fitting = {
         name for head in head_names(saved) if _shapes(saved, head) == _shapes(own, head) for name in _shapes(own, head)
     }
     encoder = {name for name in saved if not name.startswith((HEADS, *PREDICTION))}
-    wanted = {name for name in own if not name.startswith(HEADS)}
-    if encoder != wanted:
-        raise UserError(
-            "the checkpoint's encoder does not match the model: "
-            f"missing: {_list(wanted - encoder)}; unexpected: {_list(encoder - wanted)}; use the options of its "
-            "architecture"
-        )
     loaded = encoder | fitting
     logger.info("loaded from the checkpoint: %s", _list(loaded))
     logger.info("new, not in the checkpoint: %s", _list(own.keys() - loaded))
     logger.info("not loaded from the checkpoint: %s", _list(saved.keys() - loaded))
-    return {name: saved[name] if name in loaded else weight for name, weight in own.items()}
+    new_heads = {name: weight for name, weight in own.items() if name.startswith(HEADS)}
+    return new_heads | {name: saved[name] for name in loaded}
 
 
 def check_origin(
@@ -107,14 +98,13 @@ def check_origin(
 
 
 def _options_with_meaning(model_cfg: Mapping[str, Any], decodes: bool, resumes: bool) -> Iterator[str]:
-    """Yield the options that change what the weights of a model compute."""
-    yield from _OF_ALL
+    yield from OUTPUT_CHANGING_OPTIONS
     if model_cfg.get("relative_buckets") or (decodes and model_cfg.get("decoder_relative_buckets")):
-        yield from _OF_BIAS
+        yield from _BIAS_OPTIONS
     if decodes:
-        yield from _OF_DECODER
+        yield from _DECODER_OPTIONS
     if resumes:
-        yield from _OF_OBJECTIVE
+        yield from _OBJECTIVE_OPTIONS
 
 
 def _value(options: Mapping[str, Any], name: str) -> Any:

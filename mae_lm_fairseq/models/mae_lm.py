@@ -14,8 +14,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
-from mae_lm_fairseq.models.backend import BackendChoice
-from mae_lm_fairseq.models.compilation import Compiled
+from mae_lm_fairseq.models.backend import BackendChoice, compiled
 from mae_lm_fairseq.models.finetuning import (
     check_origin,
     freeze_below,
@@ -61,7 +60,7 @@ class MAELMModel(BaseFairseqModel):
         self.pad = pad
         self.mask = mask
         self.autocast = autocast
-        self.compiled = Compiled(autoencoder.predicted_states) if compile else None
+        self.compiled = compiled(autoencoder.predicted_states) if compile else None
         self.backend = BackendChoice(autoencoder, attention_backend, autocast, compile)
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -132,11 +131,7 @@ class MAELMModel(BaseFairseqModel):
         self.classification_heads[name] = head
 
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
-        """Load weights. A model for fine-tuning loads those of the encoder and the heads that match.
-
-        Raises:
-            UserError: if the encoder's weights differ in name from the model's.
-        """
+        """Load weights. A model for fine-tuning loads those of the encoder and the heads that match."""
         if self.autoencoder.lm_head is None:
             state_dict = select_weights(state_dict, self.state_dict())
         return super().load_state_dict(state_dict, strict, model_cfg, args)
@@ -175,10 +170,6 @@ class MAELMModel(BaseFairseqModel):
             return self.classify(src_tokens, classification_head_name, return_all_hiddens)
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
-        if self.autoencoder.lm_head is None:
-            raise UserError(
-                "a model built for fine-tuning predicts no masked tokens; choose --task masked_autoencoder_lm"
-            )
         if targets is not None:
             if layout is None:
                 layout = self._layout(src_tokens, masked_tokens, early_masks)
@@ -201,9 +192,9 @@ class MAELMModel(BaseFairseqModel):
         """
         self.resolve_backend(src_tokens.device)
         # The loss is not compiled, because its number of chunks would be part of the compiled code.
-        compiled = self.compiled if self.training else None
+        compute = (self.training and self.compiled) or self.autoencoder.predicted_states
         with self._precision(src_tokens):
-            predicted_states = (compiled or self.autoencoder.predicted_states)(src_tokens, layout)
+            predicted_states = compute(src_tokens, layout)
             loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets, layout)
         return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
 
@@ -327,20 +318,14 @@ class MAELMModel(BaseFairseqModel):
 
 
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):
-    """Reject options that would fail later or have no effect."""
-    if not 0 <= (cfg.classifier_dropout or 0) < 1:
-        raise UserError(f"--classifier-dropout {cfg.classifier_dropout} must be in [0, 1)")
+    """Reject options that would have no effect."""
     if cfg.compile and not pretrains:
         raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
-    if pretrains and cfg.classifier_dropout is not None:
-        raise UserError(f"--classifier-dropout {cfg.classifier_dropout} has no effect in pretraining; remove it")
-    if pretrains and cfg.trained_layers is not None:
-        raise UserError(f"--trained-layers {cfg.trained_layers} has no effect in pretraining; remove it")
+    for name in ("classifier_dropout", "trained_layers"):
+        if pretrains and (value := getattr(cfg, name)) is not None:
+            raise UserError(f"--{name.replace('_', '-')} {value} has no effect in pretraining; remove it")
     if not 0 <= (cfg.trained_layers or 0) <= network.encoder_layers:
-        raise UserError(
-            f"--trained-layers {cfg.trained_layers}: the encoder has {network.encoder_layers} layers; give a number "
-            f"from 0 to {network.encoder_layers}"
-        )
+        raise UserError(f"--trained-layers {cfg.trained_layers} must be from 0 to {network.encoder_layers}")
     distance = network.relative_max_distance
     has_bias = network.relative_buckets or network.decoder_relative_buckets
     # Fine-tuning repeats all options of pretraining, those of the decoder's bias included.

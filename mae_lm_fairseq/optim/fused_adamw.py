@@ -1,5 +1,6 @@
 """torch's fused AdamW as a fairseq optimizer: one kernel for all parameters, on GPUs and CPUs, without apex."""
 
+import ast
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
-from mae_lm_fairseq.fairseq_patches.option_checks import pair_of_betas
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -39,7 +39,7 @@ class FusedAdamW(FairseqOptimizer):
     m / (sqrt(v / (1 - b2^t)) + eps). They are equal if torch's eps is fairseq's divided by sqrt(1 - b2^t).
 
     Raises:
-        UserError: if the parameters are in half precision, or ``--adam-betas`` is not a pair of numbers.
+        UserError: if the parameters are in half precision.
     """
 
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable[torch.nn.Parameter]):
@@ -77,10 +77,10 @@ class FusedAdamW(FairseqOptimizer):
     @property
     def optimizer_config(self) -> dict:
         """Settings under torch's names."""
-        lr = self.cfg.lr
+        lr, betas = self.cfg.lr, self.cfg.adam_betas
         return {
             "lr": lr[0] if isinstance(lr, Collection) else lr,
-            "betas": pair_of_betas(self.cfg.adam_betas),
+            "betas": tuple(ast.literal_eval(betas) if isinstance(betas, str) else betas),  # a list in YAML
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
         }
@@ -107,7 +107,6 @@ class FusedAdamW(FairseqOptimizer):
 
 
 def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
-    """Return parameter groups by depth below the heads, which models set as ``param_group``."""
     if not 0 < decay <= 1:
         raise UserError(f"--layer-lr-decay {decay} must be above 0 and at most 1")
     groups = {}

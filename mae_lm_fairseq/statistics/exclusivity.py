@@ -159,7 +159,6 @@ def _groups(tokens: int, size: int, seed: int) -> Tensor:
 
 
 def _shares(moments: _Moments) -> dict[str, Any]:
-    """Return the shares outside of U, from the moments of a layer."""
     fit, held_out, mask = (each.products[0] for each in (moments.fit, moments.held_out, moments.mask))
     found: dict[str, Any] = {}
     for threshold in THRESHOLDS:

@@ -102,7 +102,6 @@ def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
 
 
 def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
-    """Return the layers to measure in each pass over the text."""
     kinds = 2 * len(encoder.inputs) - 1
     at_once = max(1, memory // (kinds * chunks * encoder.dim**2 * 8))
     return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]
@@ -119,7 +118,6 @@ def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence
 
 
 def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int, str, str], SecondMoments]:
-    """Accumulate the moments of some layers, by layer, input and tokens."""
     moments = {}
     for chunk, first, texts in batches:
         batch = mask_texts(texts, encoder.pad, keep, settings.mask_prob, settings.seed, first)

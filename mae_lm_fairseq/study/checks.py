@@ -14,7 +14,7 @@ from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Plan
 from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import OF_THE_ENGINE, train_options
+from mae_lm_fairseq.study.training import RESERVED_OPTIONS, train_options
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
@@ -79,8 +79,8 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         raise error((*key, "arch"), f"{model.arch!r} is not one of {', '.join(ARCHITECTURES)}")
     for place, options in ((("options",), plan.options), ((*key, "options"), model.options)):
         for name in options:
-            if name in OF_THE_ENGINE:
-                raise error((*place, name), f"the engine decides on --{name}; {OF_THE_ENGINE[name]}")
+            if name in RESERVED_OPTIONS:
+                raise error((*place, name), f"the engine decides on --{name}; {RESERVED_OPTIONS[name]}")
             if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
                 written = name.strip("-").replace("_", "-")
                 raise error((*place, name), f"options have the names of fairseq-train without the dashes: {written}")

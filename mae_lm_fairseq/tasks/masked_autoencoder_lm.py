@@ -1,7 +1,6 @@
 """The pretraining task: fairseq's ``masked_lm`` without dropped lines and with new masks in every epoch."""
 
 import functools
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +16,7 @@ from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
 from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, check_schedule_of, variable_rate
-from mae_lm_fairseq.tasks.monitoring import PeriodicRanks, RankMonitor, log_throughput, monitored_texts, peak_flops
+from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
 from mae_lm_fairseq.tasks.splits import check_dictionary_of, first_directory, load_dictionary, load_sequences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
@@ -44,7 +43,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.layout_needs: frozenset[str] | None = None
         self.flops: Callable[[BatchLayout], int] | None = None
         self.peak_flops: float | None = None
-        self.ranks: PeriodicRanks | None = None
+        self.ranks: RankMonitor | None = None
 
     @classmethod
     def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
@@ -61,7 +60,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         Batches have the layouts that the models built so far need; all layouts if there is no model yet.
 
         Raises:
-            UserError: if the split is missing, truncated or empty, or of another dictionary.
+            UserError: if the split is missing, truncated, or of another dictionary.
         """
         sequences = load_sequences(self.cfg, self.dictionary, split, epoch, combine)
         source, target = masked_pair(
@@ -89,7 +88,6 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, sequences.sizes])
 
     def _word_starts(self):
-        """Return the word starts, from the tokenizer in the (first) data directory if there is one."""
         tokenizer = find_tokenizer(first_directory(self.cfg))
         if tokenizer is not None and [*tokenizer.symbols, MASK] != self.dictionary.symbols:
             raise UserError(
@@ -130,23 +128,19 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         """Set up the rank monitor and find the device's peak. Called before the first update and after resuming.
 
         Raises:
-            UserError: if ``--effective-rank-interval`` is set and the data has no validation split.
+            UserError: if ``--effective-rank-interval`` is set and the data has no split ``valid``.
         """
         super().begin_epoch(epoch, model)
         # In every process, so that all of them stop if the split is missing.
         if self.cfg.effective_rank_interval > 0 and self.ranks is None:
-            self.ranks = PeriodicRanks(self.cfg.effective_rank_interval, self._rank_monitor())
+            self.ranks = self._rank_monitor()
         self.peak_flops = peak_flops(model)
 
     def _rank_monitor(self) -> RankMonitor:
-        if not os.path.exists(os.path.join(first_directory(self.cfg), "valid.idx")):
-            raise UserError(
-                f"--effective-rank-interval {self.cfg.effective_rank_interval} needs the split valid, which "
-                f"{self.cfg.data} lacks; prepare the data with --valid, or remove the option"
-            )
         texts = monitored_texts(load_sequences(self.cfg, self.dictionary, "valid", epoch=1, combine=False))
         special = [self.dictionary.bos(), self.dictionary.eos()]
-        return RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special, self.cfg.mask_in_encoder)
+        pad, cfg = self.dictionary.pad(), self.cfg
+        return RankMonitor(texts, pad, self.mask_idx, special, cfg.mask_in_encoder, cfg.effective_rank_interval)
 
     def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
         outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)

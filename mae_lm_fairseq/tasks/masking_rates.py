@@ -117,10 +117,8 @@ def variable_rate(cfg: Any) -> RateSchedule | RateRange | None:
     if not 0 < cfg.mask_prob_end < 1:
         raise UserError(f"--mask-prob-end {cfg.mask_prob_end} must be above 0 and below 1")
     updates = schedule_updates(cfg)
-    if cfg.mask_prob_updates is not None and updates < 1:
-        raise UserError(f"--mask-prob-updates {updates} must be at least 1")
     if updates < 1:
-        raise UserError(f"--mask-prob-end {cfg.mask_prob_end} needs a length: add --mask-prob-updates or --max-update")
+        raise UserError(f"--mask-prob-end {cfg.mask_prob_end} needs --mask-prob-updates or --max-update above 0")
     return RateSchedule(cfg.mask_prob, cfg.mask_prob_end, updates, str(cfg.mask_prob_schedule))
 
 

@@ -18,6 +18,8 @@ from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.rank_profile import TEXTS_AT_ONCE, RankSettings
 from mae_lm_fairseq.statistics.token_states import EncoderStates, mask_texts, states_by_kind
 
+logger = logging.getLogger(__name__)
+
 MONITORED_TOKENS = 4096
 """Amount of text: enough for ranks of some hundreds, and so little that a measurement costs no more than a few
 updates."""
@@ -33,12 +35,20 @@ class RankMonitor:
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         keep: ids of special tokens, which are never masked.
         mask_in_encoder: see :class:`~mae_lm_fairseq.statistics.token_states.EncoderStates`.
+        interval: number of updates between two measurements in training.
     """
 
     def __init__(
-        self, texts: Sequence[list[int]], pad: int, mask: int, keep: Sequence[int], mask_in_encoder: float = 0.0
+        self,
+        texts: Sequence[list[int]],
+        pad: int,
+        mask: int,
+        keep: Sequence[int],
+        mask_in_encoder: float = 0.0,
+        interval: int = 1,
     ):
-        self.pad, self.mask, self.mask_in_encoder = pad, mask, mask_in_encoder
+        self.pad, self.mask, self.mask_in_encoder, self.interval = pad, mask, mask_in_encoder, interval
+        self.latest: dict[str, float] = {}
         settings = RankSettings()
         self.batches = [
             mask_texts(texts[start : start + TEXTS_AT_ONCE], pad, keep, settings.mask_prob, settings.seed, start)
@@ -59,28 +69,12 @@ class RankMonitor:
                     moments.setdefault(name, SecondMoments(looked_into.dim)).add(states)
         return {name: float(ranks(moment.energies())["threshold"]) for name, moment in moments.items()}
 
-
-logger = logging.getLogger(__name__)
-
-
-class PeriodicRanks:
-    """Measures ranks every ``interval`` updates, in the first process, and logs the latest ones after every update.
-
-    Args:
-        interval: number of updates, above 0.
-        monitor: what measures them.
-    """
-
-    def __init__(self, interval: int, monitor: RankMonitor):
-        self.interval, self.monitor = interval, monitor
-        self.latest: dict[str, float] = {}
-
     def after_update(self, updates: int, encoder: Encoder) -> None:
-        """Measure, if it is time, and log; ``updates`` counts the update that has just been taken."""
+        """Measure in the first process, if it is time, and log the latest ranks; ``updates`` counts this one."""
         if get_global_rank() != 0:
             return
         if updates % self.interval == 0:
-            self.latest = self.monitor.measure(encoder)
+            self.latest = self.measure(encoder)
             found = ", ".join(f"{name} {value:.0f}" for name, value in self.latest.items())
             logger.info("effective ranks after %d updates: %s", updates, found)
         for name, value in self.latest.items():

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from fairseq import utils
 from fairseq.data import Dictionary, FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
@@ -41,8 +40,6 @@ def load_dictionary(cfg: MaskedAutoencoderLMConfig) -> Dictionary:
     """
     directory = first_directory(cfg)
     path = os.path.join(directory, DICTIONARY)
-    if not os.path.isfile(path):
-        raise UserError(f"{path} does not exist; name a data-bin made by mae-lm prepare")
     dictionary = _read_dictionary(path)
     check_dictionary(directory, dictionary.symbols)
     logger.info("dictionary: %d types", len(dictionary))
@@ -90,7 +87,7 @@ def load_sequences(
         combine: also load the further parts of the split (train1, train2, ...), as for training.
 
     Raises:
-        UserError: if the split is missing, truncated or empty, or a shard is of another dictionary.
+        UserError: if the split is missing or truncated, or a shard is of another dictionary.
     """
     paths = utils.split_paths(cfg.data)
     directory = paths[(epoch - 1) % len(paths)]
@@ -103,14 +100,10 @@ def load_sequences(
         check_data_bin(part)
         check_token_range(part, dictionary.index("<mask>"))
     lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
-    if len(lines) == 0:
-        raise UserError(f"{prefix}.idx has no text")
     block_size = (cfg.tokens_per_sample - 1) // cfg.repeat_tokens  # one less for <s>
     lines = maybe_shorten_dataset(lines, split, cfg.shorten_data_split_list, cfg.shorten_method, block_size, cfg.seed)
     if cfg.sample_break_mode != "none":
         lines = split_long_lines(lines, block_size)
-    if np.max(lines.sizes) < 2 and cfg.sample_break_mode == "complete_doc":
-        raise UserError(f"{prefix}.idx has only empty lines")
     pad, eos = dictionary.pad(), dictionary.eos()
     blocks = TokenBlockDataset(lines, lines.sizes, block_size, pad=pad, eos=eos, break_mode=cfg.sample_break_mode)
     logger.info("loaded %d blocks from: %s", len(blocks), prefix)

@@ -25,7 +25,7 @@ def describe_amount(cfg: Any, processes: int) -> str:
     )
 
 
-def no_stock_class(cfg: Any) -> str | None:
+def warn_not_exportable(cfg: Any) -> str | None:
     """Return a warning if the model that a training makes has no stock class of ``transformers``."""
     if not (cfg.model.pre_norm and cfg.model.relative_buckets):
         return None
@@ -35,7 +35,7 @@ def no_stock_class(cfg: Any) -> str | None:
     )
 
 
-def short_schedule(cfg: Any) -> str | None:
+def warn_short_schedule(cfg: Any) -> str | None:
     """Return a warning if a training ends before its learning rate has decayed."""
     updates, total = cfg.optimization.max_update, getattr(cfg.lr_scheduler, "total_num_update", 0)
     if not 0 < updates < total:

@@ -68,7 +68,7 @@ def warmup_updates(updates: int) -> int:
     return round(_WARMUP_FRACTION * updates)
 
 
-def in_background() -> Settings:
+def unattended_settings() -> Settings:
     """Return the options of a training whose log this package reads: JSON, and one device, as fairseq uses all GPUs.
 
     Raises:

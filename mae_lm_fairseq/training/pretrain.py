@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq import register
-from mae_lm_fairseq.fairseq_patches.option_ranges import check_words
-from mae_lm_fairseq.training.amount import describe_amount, no_stock_class, short_schedule
+from mae_lm_fairseq.training.amount import describe_amount, warn_not_exportable, warn_short_schedule
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
@@ -59,7 +58,6 @@ def pretrain(options: PretrainOptions) -> None:
     for path in directories:
         if not os.path.isdir(path):
             raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
-    check_words(options.flags)
     if "--cpu" not in options.flags:
         check_gpu()
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
@@ -71,7 +69,7 @@ def pretrain(options: PretrainOptions) -> None:
         print(describe_length(cfg, number, [Path(path) for path in directories]))
         if advice := advice_on_precision(cfg):
             print(advice)
-        for warning in filter(None, (short_schedule(cfg), no_stock_class(cfg))):
+        for warning in filter(None, (warn_short_schedule(cfg), warn_not_exportable(cfg))):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported

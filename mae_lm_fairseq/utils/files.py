@@ -125,12 +125,10 @@ def make_output_directory(path: Path) -> None:
     """Create the directory of the option ``--out``, and its parents, unless it exists.
 
     Raises:
-        UserError: if it cannot be created or written to.
+        OSError: if it cannot be created.
+        UserError: if it cannot be written to.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {path}: cannot be created: {error.strerror}") from None
+    path.mkdir(parents=True, exist_ok=True)
     if not os.access(path, os.W_OK):
         raise UserError(f"--out {path} is not a writable directory; choose another one")
 

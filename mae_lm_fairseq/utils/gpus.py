@@ -5,9 +5,12 @@ torch is imported where it is used, so that a program's help, which needs none o
 
 import os
 import subprocess
+from pathlib import Path
 from typing import NamedTuple
 
 from mae_lm_fairseq.utils.errors import UserError, first_line
+
+DEVICES = Path("/dev")
 
 
 class UnusableGPU(NamedTuple):
@@ -46,13 +49,16 @@ def unusable_gpu() -> UnusableGPU | None:
 
 
 def gpu_and_driver() -> tuple[str, str] | None:
-    """Return name and driver version of the first NVIDIA GPU, without CUDA; None if nvidia-smi finds none."""
+    """Return name and driver version of the first NVIDIA GPU, without CUDA; None if there is none.
+
+    Where nvidia-smi is not installed or fails, as in containers, the name is that of the device file.
+    """
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):  # not installed, or waiting for a GPU that is broken
-        return None
-    if done.returncode or "," not in done.stdout:
-        return None
-    name, driver = done.stdout.splitlines()[0].rsplit(",", 1)
-    return name.strip(), driver.strip()
+        name, driver = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.split(",")[
+            :2
+        ]
+        return name.strip(), driver.split()[0]
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):  # a broken GPU may time out
+        files = sorted(DEVICES.glob("nvidia[0-9]*"))
+        return (str(files[0]), "unknown") if files else None

@@ -30,75 +30,56 @@ child, which has a copy of this dictionary but no lock, take its own.
 
 
 @contextlib.contextmanager
-def directory_lock(directory: Path) -> Iterator[bool]:
+def directory_lock(directory: Path) -> Iterator[None]:
     """Let no other process lock a directory during the ``with`` block, and create the directory for it.
 
     Nothing stays behind in a directory that is empty otherwise. If the directory cannot be written to, the block runs
     without a lock, and reports the error in its own words.
 
-    Yields:
-        Whether this process has the lock.
-
     Raises:
-        UserError: if another process has it.
+        UserError: if another process has the lock.
     """
     with contextlib.ExitStack() as stack:
-        try:
+        with contextlib.suppress(OSError):
             stack.enter_context(directory_while_used(directory))
-            if not holds(directory) and lock_directory(directory):
-                stack.callback(_unlock, directory, _key(directory))
-            locked = holds(directory)
-        except OSError:
-            locked = False
-        yield locked
+            key = _key(directory)
+            if key not in _held:
+                lock_directory(directory)
+                stack.callback(_unlock, directory, key)
+        yield
 
 
-def lock_directory(directory: Path) -> bool:
-    """Lock a directory until this process ends; a second call has no effect.
-
-    Returns:
-        Whether this process has the lock; it has not on a file system without locks.
+def lock_directory(directory: Path) -> None:
+    """Lock a directory until this process ends; a second call has no effect, as on a file system without locks.
 
     Raises:
-        UserError: if another process has it, or another user's lock file is there.
+        UserError: if another process has the lock.
         OSError: if the directory cannot be written to.
     """
-    while not holds(directory):
-        try:
-            descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        except PermissionError:
-            if not (directory / LOCK).exists():
-                raise
-            raise UserError(
-                f"{directory / LOCK} belongs to another user, who may be writing there; choose another directory, or "
-                "remove that file"
-            ) from None
+    while (key := _key(directory)) not in _held:
+        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT)
+        with contextlib.suppress(OSError):  # the file of another user
+            os.fchmod(descriptor, 0o666)  # so that other users can lock it
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
             os.close(descriptor)
             raise UserError(
-                f"another process is using {directory}{f' ({holder})' if holder else ''}; wait until it has ended, end "
-                "it, or choose another directory"
+                f"another process is using {directory} ({holder}); wait until it has ended, end it, or choose another "
+                "directory"
             ) from None
         except OSError as error:
             os.close(descriptor)
             logger.warning("%s: cannot be locked (%s); let no second process write there", directory, error.strerror)
-            return False
+            return
         if _is_file(descriptor, directory / LOCK):
-            _held[_key(directory)] = descriptor
+            _held[key] = descriptor
             with contextlib.suppress(OSError):  # the disk may be full
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         else:  # the process that had the lock has removed the file in between
             os.close(descriptor)
-    return True
-
-
-def holds(directory: Path) -> bool:
-    """Return whether this process has the lock of a directory."""
-    return _key(directory) in _held
 
 
 def _key(directory: Path) -> tuple[int, int, int]:
@@ -116,6 +97,7 @@ def _is_file(descriptor: int, path: Path) -> bool:
 
 def _unlock(directory: Path, key: tuple[int, int, int]) -> None:
     """Remove the file while it is locked, so that no process can have locked it, and release the lock."""
-    with contextlib.suppress(OSError):  # the directory may be gone
-        os.unlink(directory / LOCK)
-    os.close(_held.pop(key))
+    if key in _held:
+        with contextlib.suppress(OSError):  # the directory may be gone
+            os.unlink(directory / LOCK)
+        os.close(_held.pop(key))

@@ -78,14 +78,6 @@ def test_formula_counts_what_torch_counts(preset, size):
     assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total + again, rel=0.02)
 
 
-def test_an_error_removes_the_hooks(monkeypatch):
-    training_step = FakeTrainingStep(config("mae_lm", "tiny"), VOCABULARY, Sample(16, 12, 4), rows=1)
-    monkeypatch.setattr(training_step, "run", None)
-    with pytest.raises(TypeError):
-        training_memory(training_step, accumulate=False)
-    assert not any(parameter._post_accumulate_grad_hooks for parameter in training_step.network.parameters())
-
-
 @pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("preset", [*PRESETS, *PRE_NORM])

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import CancelledError
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 import sentencepiece
@@ -26,7 +24,6 @@ from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import LOCK
-from mae_lm_fairseq.utils.workers import open_workers
 from tests.support.processes import fork, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
@@ -175,19 +172,6 @@ def test_a_dask_cluster_gives_the_same_bytes(again, mixed, tmp_path, kill):
 def kill_a_worker(cluster, parts):
     wait_for(lambda: len(list(parts.glob("train-*/part.json"))) > 3)
     os.kill(cluster.workers[1].pid, signal.SIGKILL)
-
-
-def test_a_lost_scheduler_is_reported(monkeypatch):
-    monkeypatch.setattr("distributed.Client", MagicMock())
-    with pytest.raises(UserError, match="tcp://x:1: the connection was lost"), open_workers(1, "tcp://x:1"):
-        raise CancelledError
-
-
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere://x"])
-def test_a_scheduler_that_cannot_be_reached_is_reported(monkeypatch, address):
-    monkeypatch.setattr("mae_lm_fairseq.utils.workers._SECONDS_TO_CONNECT", 1)
-    with pytest.raises(UserError, match=f"--scheduler {address}: cannot be reached"), open_workers(1, address):
-        pass
 
 
 def test_workers_are_as_many_as_cores_of_the_job(monkeypatch):

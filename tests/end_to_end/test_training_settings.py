@@ -129,7 +129,6 @@ def test_compile_compiles(run_cli, data_bin, tmp_path):
     done = run_cli(command, cwd=tmp_path, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")})
     assert done.returncode == 0, done.stderr
     assert "num_updates=2" in done.stdout + done.stderr
-    assert "training without --compile" not in done.stdout + done.stderr
     assert list((tmp_path / "compiled").rglob("*.so"))
 
 

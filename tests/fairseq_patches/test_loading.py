@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 
 import mae_lm_fairseq
-from mae_lm_fairseq.fairseq_patches import loading
 from tests.support.fairseq_commands import STATE, refusal
 
 mae_lm_fairseq.register()
@@ -45,15 +43,6 @@ class TestReading:
         path.write_bytes(path.read_bytes().replace(written, module))
         assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["best"] == np.float64(0.1)
 
-    def test_numpy_scalars_are_refused_without_the_patch(self, tmp_path):
-        torch.save({**STATE, "best": np.float64(0.1)}, tmp_path / "checkpoint.pt")
-        allowed = torch.serialization.get_safe_globals()
-        torch.serialization.clear_safe_globals()
-        try:
-            assert "refused" in refusal(checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path / "checkpoint.pt"))
-        finally:
-            torch.serialization.add_safe_globals(allowed)
-
     @pytest.mark.parametrize("new_format", [True, False])
     @pytest.mark.parametrize("protocol", [2, 4])
     @pytest.mark.parametrize("function", [os.mkdir, Path.mkdir, eval])
@@ -82,28 +71,16 @@ class TestReading:
         with pytest.raises(KeyError):
             checkpoint_utils.load_checkpoint_to_cpu.__wrapped__(path)
 
-    def test_builds_of_fairseq_that_allow_code(self, tmp_path):
-        torch.save({**STATE, "best": SimpleNamespace()}, tmp_path / "checkpoint.pt")
-
-        def load(path):
-            return torch.load(path, weights_only=False)
-
-        assert "SimpleNamespace" in refusal(loading._load_checkpoint_as_data, load, tmp_path / "checkpoint.pt")
-
     def test_damaged_file(self, tmp_path):
         whole, path = tmp_path / "whole.pt", tmp_path / "checkpoint.pt"
         torch.save(STATE, whole)
         content, generator = whole.read_bytes(), random.Random(0)
         cuts = [content[:length] for length in (0, 1, 100, len(content) // 2, len(content) - 1)]
-        noise = [generator.randbytes(length) for length in (1, 10, 100, 1000) for _ in range(20)]
+        noise = [generator.randbytes(length) for length in (1, 10, 100, 1000)]
         for damaged in (*cuts, *noise, b"\x80\x02" + noise[-1], b"version https://git-lfs.github.com/spec/v1\n"):
             path.write_bytes(damaged)
             message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
             assert message == f"cannot read the checkpoint {path}: {DAMAGED}", damaged[:20]
-
-    def test_path_that_is_no_file(self, tmp_path):
-        message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path))
-        assert message == f"{tmp_path}/config.json: No such file or directory"
 
     @pytest.mark.parametrize("content", [{"encoder.weight": torch.zeros(2)}, [1, 2], torch.zeros(2)])
     def test_file_of_something_else(self, tmp_path, content):

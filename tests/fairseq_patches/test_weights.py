@@ -1,16 +1,13 @@
 """Training with ``--store-ema``: the averages, resuming, and starting from checkpoints with and without them."""
 
-import logging
-
 import pytest
 import torch
 
 from mae_lm_fairseq.checkpoints.averaging import with_ema
-from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import saved
 from tests.support.finetuning import finetune, train_here, write_sentences
-from tests.support.training import RECIPE, parse
+from tests.support.training import RECIPE
 
 pytestmark = pytest.mark.integration  # trains
 
@@ -71,34 +68,12 @@ def test_averages_can_begin_with_a_checkpoint_that_has_none(data_bin, tmp_path):
         train(data_bin, tmp_path / "refused", 1, *seed, tmp_path / "checkpoint_1_1.pt")
 
 
-def test_fine_tuning_logs_what_it_loads_once(data_bin, tmp_path, caplog):
-    sentences = write_sentences(tmp_path / "sentences", data_bin / "dict.txt")
-    train(data_bin, tmp_path / "pretrained", 1)
-    start = ["--finetune-from-model", tmp_path / "pretrained" / "checkpoint_last.pt"]
-    with caplog.at_level(logging.INFO, "mae_lm_fairseq.models.finetuning"):
-        last = finetune(sentences, tmp_path / "tuned", *start, "--store-ema", "--max-update", 3)
-    assert last["extra_state"]["ema"].keys() == last["model"].keys()
-    messages = [record.message for record in caplog.records]
-    assert sum(message.startswith("loaded from the checkpoint") for message in messages) == 2  # model and average
-
-
-@pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file"])
-def test_averages_of_the_parts_that_fine_tuning_drops_are_not_saved(data_bin, tmp_path, option):
+def test_averages_of_the_parts_that_fine_tuning_drops_are_not_saved(data_bin, tmp_path):
     sentences = write_sentences(tmp_path / "sentences", data_bin / "dict.txt")
     averaged = ["--store-ema", "--ema-fp32", "--ema-decay", DECAY]
     train(data_bin, tmp_path / "pretrained", 1, *averaged)
-    start = [option, tmp_path / "pretrained" / "checkpoint_last.pt"]
-    if option == "--restore-file":
-        start += ["--reset-optimizer", "--reset-dataloader", "--reset-meters"]
+    start = ["--finetune-from-model", tmp_path / "pretrained" / "checkpoint_last.pt"]
     last = finetune(sentences, tmp_path / "tuned", *start, *averaged, "--max-update", 1)
     extra = last["extra_state"]
     assert extra["ema_fp32_params"].keys() == last["model"].keys()
     assert_equal(with_ema(last, "checkpoint.pt")["model"], extra["ema"])
-
-
-@pytest.mark.parametrize(("name", "value"), [("ema_decay", 1.5), ("ema_update_freq", 0)])
-def test_invalid_values_are_refused(name, value):
-    cfg = parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny")
-    cfg.ema[name] = value
-    with pytest.raises(UserError, match=f"--{name.replace('_', '-')} {value} must be a number"):
-        check_settings(cfg)

@@ -1,4 +1,4 @@
-"""Damaged data-bins, texts and checkpoints, and invalid options. Each function yields rows of the table.
+"""Damaged data-bins, texts and checkpoints. Each function yields rows of the table.
 
 Every case must end with an error message, or succeed where its row allows that. Files that it leaves on the disk must
 be valid.
@@ -10,14 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis.strategies as st
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, optim, options, tasks
+from fairseq import checkpoint_utils, options, tasks
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from mae_lm_fairseq.fairseq_patches import option_checks
 from mae_lm_fairseq.text.data_bin import DataBinWriter, check_data_bin, check_token_range
 from mae_lm_fairseq.text.preparation import PARTS, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
@@ -121,7 +119,7 @@ def _is_valid_or_missing(directory: Path) -> str | None:
     return outcome(lambda: [check_data_bin(directory / split) for split in ("train", "valid")])
 
 
-# ------------------------------------------------------------------------------------------- checkpoints and options
+# ------------------------------------------------------------------------------------------------------- checkpoints
 
 
 def truncated_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
@@ -141,30 +139,6 @@ def truncated_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     yield row
 
 
-RANGES = {
-    **dict.fromkeys(
-        (
-            *("encoder-layers", "encoder-embed-dim", "encoder-ffn-embed-dim", "encoder-attention-heads"),
-            *("decoder-layers", "decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads"),
-            *("max-positions", "tokens-per-sample", "relative-buckets", "decoder-relative-buckets"),
-            *("mask-join-layer", "mask-multiple-length", "batch-size", "num-workers", "seed"),
-        ),
-        ("-1", "0", "1", "2", "3", "7", "1000", "1.5", "many", "99999999999999999999"),
-    ),
-    **dict.fromkeys(
-        (
-            *("mask-prob", "leave-unmasked-prob", "random-token-prob", "mask-in-encoder", "mask-stdev"),
-            *("dropout", "attention-dropout", "lr", "clip-norm", "weight-decay", "adam-eps"),
-        ),
-        ("-0.5", "0", "0.5", "1", "1.5", "nan", "inf", "1e-400", "half"),
-    ),
-    "sample-break-mode": ("none", "complete", "complete_doc", "eos", "sometimes"),
-    "mask-join": ("embeddings", "encoder", "decoder", "nowhere"),
-    "attention-backend": ("auto", "eager", "sdpa", "fused", "fast"),
-    "optimizer": ("adam", "fused_adamw"),
-    "adam-betas": ("(0.9, 0.98)", "()", "1", "0.9", "(2, 3)"),
-}
-"""Valid and invalid values of options."""
 _BASE = shlex.split(
     "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --cpu --optimizer adam "
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --batch-size 4 "
@@ -172,40 +146,9 @@ _BASE = shlex.split(
 )
 
 
-_SETTINGS = st.sampled_from([(f"--{name}", value) for name, values in RANGES.items() for value in values])
-
-
-def absurd_options(place: Workplace, times: int) -> Iterator[Row]:
-    """Set one to three options to values from :data:`RANGES`, and train up to the first update."""
-    row = Row("options of the model and of the task with values out of range, one to three at a time", NO_CRASH)
-    directory = place.directory
-    (directory / "dict.txt").write_text("".join(f"\u2581w{n} 1\n" for n in range(VOCABULARY - 4)), encoding="utf-8")
-    write_data_bin(directory / "train")
-    chosen = st.lists(_SETTINGS, min_size=1, max_size=3, unique_by=lambda pair: pair[0])
-
-    def case(options: list[tuple[str, str]]) -> str | None:
-        return outcome(lambda: _set_up(str(directory), *(word for option in options for word in option)))
-
-    attempt(place, row, case, chosen, times)
-    yield row
-
-
 def _parse(data: str, *arguments: str):
     parsed = options.parse_args_and_arch(options.get_training_parser(), [data, *_BASE, *arguments])
     return convert_namespace_to_omegaconf(parsed)
-
-
-def _set_up(data: str, *arguments: str) -> None:
-    cfg = _parse(data, "--save-dir", f"{data}/saved", *arguments)
-    option_checks.check_settings(cfg)
-    task = tasks.setup_task(cfg.task)
-    model = task.build_model(cfg.model)
-    task.load_dataset("train")
-    sample = task.dataset("train").collater([task.dataset("train")[0]])
-    loss, _, _ = task.build_criterion(cfg.criterion)(model, sample)
-    optimizer = optim.build_optimizer(cfg.optimizer, list(model.parameters()))
-    optimizer.backward(loss)
-    optimizer.step()
 
 
 FAULTS = (
@@ -214,5 +157,4 @@ FAULTS = (
     Fault(damaged_files, 100, 200, 2000),
     Fault(absurd_texts, 1, 1, 20),
     Fault(truncated_checkpoints, 40, 100, 1000),
-    Fault(absurd_options, 15, 30, 300),
 )

@@ -4,18 +4,16 @@ The nodes share the directory of the checkpoints. After the faults, training is 
 an undisturbed run on two nodes.
 """
 
-import contextlib
 import os
 import re
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
-from tests.fault_injection.processes import private_memory
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import SETTINGS, Workplace, difference
 from tests.support.nodes import TORCHRUN, Node, two_nodes
@@ -32,9 +30,6 @@ _TIMED_OUT = "error: lost the connection to another process of this job: Timed o
 _NOT_SAVED = "error: cannot save"
 _TIMEOUT = 20
 """``--ddp-timeout`` where a link goes down, in seconds."""
-_WARM = 300
-"""Number of updates after which the memory of a rank should not grow."""
-_GROWTH = 1.03
 
 
 class TwoNodeRun:
@@ -125,14 +120,9 @@ class TwoNodeRun:
         return reference and difference(self.last, reference.last)
 
 
-def _undisturbed(
-    place: Workplace, *options: object, watch: Callable[[TwoNodeRun, tuple[Node, Node]], None] | None = None
-) -> TwoNodeRun:
-    """Return an undisturbed run; ``watch`` may follow it until it ends."""
+def _undisturbed(place: Workplace, *options: object) -> TwoNodeRun:
     with two_nodes() as nodes:
         run = TwoNodeRun(nodes, place.data, place.directory / "undisturbed", *options)
-        if watch is not None:
-            watch(run, nodes)
         problem = run.finish()
     if problem is not None:
         raise RuntimeError(f"the undisturbed run failed: {problem}")
@@ -149,7 +139,6 @@ def soak(place: Workplace, times: int) -> Iterator[Row]:
     disks = Row("the disk that they save to is full until saving has failed", on)
     with two_nodes() as nodes:
         run = TwoNodeRun(nodes, place.data, place.directory / "soak", *options, checkpoints=nodes[0].disk / "run")
-        launchers, ranks = [], []
         for number in range(times):
             run.wait_for_updates(place.random.randint(1, 20))
             time.sleep(place.random.uniform(0, 0.3))
@@ -160,13 +149,10 @@ def soak(place: Workplace, times: int) -> Iterator[Row]:
             if number % 10 == 2:
                 run.wait_for_updates(place.random.randint(1, 20))
                 disks.record(run.disturb(lambda: _fill_disk(nodes[0].disk, run, place.random.uniform(0.1, 0.9))))
-                launchers.append(_memory(map(Node.launchers, nodes)))
-        launchers.append(_memory(map(Node.launchers, nodes)))
-        reference = _undisturbed(place, *options, watch=lambda *watched: ranks.extend(_memory_of_ranks(*watched)))
+        reference = _undisturbed(place, *options)
         whole = Row(f"all of it in one run of {updates:,} updates", f"{EQUAL}; no other file is left")
         whole.record(run.finish(reference) or _left_over(run, reference))
-    yield from (kills, links, disks, whole, _flat("torchrun, restarted over and over", launchers))
-    yield _flat(f"the ranks of an undisturbed run after {_WARM} updates", ranks)
+    yield from (kills, links, disks, whole)
 
 
 def _kill_ranks(node: Node) -> None:
@@ -188,34 +174,6 @@ def _fill_disk(disk: Path, run: TwoNodeRun, room: float) -> None:
         os.posix_fallocate(file.fileno(), 0, free - int(run.last.stat().st_size * room))
     run.wait_for_message(_NOT_SAVED, 1)
     filler.unlink()
-
-
-def _memory_of_ranks(run: TwoNodeRun, nodes: tuple[Node, Node]) -> list[int]:
-    """Wait until the run ends or stands still; return its ranks' memory, second by second, after the first updates."""
-    found, updates, since = [], 0, time.monotonic()
-    while any(torchrun.poll() is None for torchrun in run.torchruns) and time.monotonic() - since < SECONDS:
-        if (logged := run.output().count("num_updates=")) > updates:
-            updates, since = logged, time.monotonic()
-        if logged > _WARM:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a rank has ended
-                found.append(_memory(map(Node.ranks, nodes)))
-        time.sleep(1)
-    return found[:-1]  # the last may be of a rank that is ending
-
-
-def _memory(processes: Iterable[Iterable[int]]) -> int:
-    """Return the private memory of the processes of all nodes, in bytes."""
-    return sum(private_memory(pid) for of_node in processes for pid in of_node)
-
-
-def _flat(what: str, sizes: list[int]) -> Row:
-    megabytes = [size / 2**20 for size in sizes]
-    row = Row(
-        f"private memory of {what}, in MiB: {megabytes[0]:.1f} at first, {max(megabytes):.1f} at most",
-        f"it grows by less than {_GROWTH - 1:.0%}",
-    )
-    row.record(None if max(sizes) < _GROWTH * sizes[0] else "it grows")
-    return row
 
 
 def _left_over(run: TwoNodeRun, reference: TwoNodeRun) -> str | None:
@@ -251,33 +209,4 @@ def failing_nodes(place: Workplace, times: int) -> Iterator[Row]:
     yield row
 
 
-def dead_link(place: Workplace, times: int) -> Iterator[Row]:
-    """Take the link between the nodes down, and up again when both ranks have ended.
-
-    Every other time the second node is started anew before. Otherwise its ``torchrun``, which has waited for the one
-    that hosts the rendezvous, restarts its rank.
-    """
-    row = Row(
-        "the link between two nodes goes down until both ranks have ended",
-        f"they end with an error message after --ddp-timeout; {EQUAL}",
-    )
-    options = ["--max-update", 60, "--ddp-timeout", _TIMEOUT]
-    reference = _undisturbed(place, *options)
-    for number in range(times):
-        with two_nodes() as nodes:
-            run = TwoNodeRun(nodes, place.data, place.directory / f"link-{number}", *options)
-            run.wait_for_updates(place.random.randint(1, 20))
-            nodes[1].set_link("down")
-            began = time.monotonic()
-            run.wait_for_message(_TIMED_OUT.format(_TIMEOUT), 2)
-            waited = time.monotonic() - began
-            if number % 2:
-                run.kill(nodes[1])
-                time.sleep(_FORGET_SECONDS)
-                run.start_again()
-            nodes[1].set_link("up")
-            row.record(run.finish(reference) or (f"waited {waited:.0f} seconds" if waited < _TIMEOUT else None))
-    yield row
-
-
-FAULTS = [Fault(soak, 10, 10, 50), Fault(failing_nodes, 2, 2, 4), Fault(dead_link, 2, 2, 2)]
+FAULTS = [Fault(soak, 10, 10, 50), Fault(failing_nodes, 2, 2, 4)]

@@ -1,17 +1,13 @@
 """Faults of a training run, a few tries each; scripts/fault_injection.py tries them more often."""
 
-import json
-import multiprocessing
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.fault_injection import crashes
-from tests.fault_injection.report import RESULTS, TWO_NODES, Row, read, table
+from tests.fault_injection.report import read
 from tests.fault_injection.training import Workplace, difference, make_data, prepare_to_fork
 from tests.support import ROOT
 
@@ -89,36 +85,3 @@ class TestTheTableCanFail:
         ):
             torch.save(state | change, tmp_path / "b.pt")
             assert difference(tmp_path / "a.pt", tmp_path / "b.pt"), change
-
-
-def test_the_table_is_made_from_the_file(tmp_path):
-    rows = [Row("kill", "it resumes", 3, ["the end differs"]), Row("flood", "dry", 2)]
-    text = json.dumps({"rows": [vars(row) for row in rows]})
-    (tmp_path / "table.json").write_text(text)
-    lines = table(read(tmp_path / "table.json")).splitlines()
-    assert lines[2:] == ["| kill | it resumes | 3 | 2 | 1 |", "| flood | dry | 2 | 2 | 0 |"]
-
-
-@pytest.mark.parametrize("results", [RESULTS, TWO_NODES], ids=lambda results: results.stem)
-def test_the_published_tables_are_without_losses(results):
-    assert all(row.tried and not row.losses for row in read(results))
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")
-def test_permissions_hold_for_the_superuser(tmp_path):
-    directory = tmp_path / "closed"
-    directory.mkdir(mode=0o555)
-    process = multiprocessing.get_context("fork").Process(target=_write_into, args=[directory])
-    process.start()
-    process.join()
-    assert process.exitcode == 7
-
-
-def _write_into(directory: Path):
-    from tests.fault_injection.processes import obey_permissions
-
-    obey_permissions()
-    try:
-        (directory / "file").touch()
-    except PermissionError:
-        os._exit(7)

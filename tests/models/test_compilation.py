@@ -1,6 +1,5 @@
-"""``--compile``: equal results, no recompilation once warm, and eager execution if compiling fails."""
+"""``--compile``: equal results, and no recompilation once warm."""
 
-import logging
 from functools import partial
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from mae_lm_fairseq.models import mae_lm
-from mae_lm_fairseq.models.compilation import Compiled
+from mae_lm_fairseq.models.backend import compiled
 from tests.support.networks import MASK, PAD, batch, layout_for, network, text
 from tests.support.processes import untraced
 from tests.support.training import batches, set_up
@@ -56,18 +55,17 @@ def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, check
     net = network(preset, encoder_layers=1).train()
     for stack in net.stacks():
         stack.checkpoint_activations = checkpointing
-    compiled = Compiled(net.predicted_states, backend="aot_eager")
+    fast = compiled(net.predicted_states, backend="aot_eager")
     kinds = set()
     for step in range(9):
         case = random_batch(step, full=step % 3 == 0)
         layout = layout_for(*case)
         kinds.add((layout.sequence.is_full, net.encoder_layouts(layout)[0].is_full))
         expected, expected_gradients = run(net, net.predicted_states, step, *case)
-        states, found = run(net, compiled, step, *case)
+        states, found = run(net, fast, step, *case)
         torch.testing.assert_close(states, expected, rtol=0, atol=1e-5)
         for name, gradient in found.items():
             torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-4, msg=name)
-    assert compiled.compiled is not None
     # Graphs differ only in whether rows are full or ragged, in the encoder and in the decoder.
     assert counters["stats"]["unique_graphs"] == len(kinds) == 2
 
@@ -88,7 +86,7 @@ def test_same_results_with_dropout_and_one_graph_per_kind_of_batch(preset, check
 )
 def test_compile_option_compiles_only_training(data_bin, monkeypatch, backend, setting):
     if backend != "inductor":  # the default, which compiles C++ for more than a minute
-        monkeypatch.setattr(mae_lm, "Compiled", partial(Compiled, backend=backend))
+        monkeypatch.setattr(mae_lm, "compiled", partial(compiled, backend=backend))
     arch, *layers = *setting.split(), "--encoder-layers", 1
     _, task, model, criterion = set_up(data_bin, *layers, "--compile", arch=arch)
     _, _, plain, _ = set_up(data_bin, *layers, arch=arch)
@@ -102,34 +100,11 @@ def test_compile_option_compiles_only_training(data_bin, monkeypatch, backend, s
         loss, _, _ = criterion(each.train(), sample)
         loss.backward()
         losses.append(loss.item())
-    assert model.compiled.compiled is not None
     graphs = counters["stats"]["unique_graphs"]
     assert graphs == 1 or "exlm" in setting  # whose expansion is not compiled, and lies between graphs
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    for compiled, eager in zip(model.parameters(), plain.parameters(), strict=True):
+    for fast, eager in zip(model.parameters(), plain.parameters(), strict=True):
         scale = float(eager.grad.abs().max())
-        torch.testing.assert_close(compiled.grad, eager.grad, rtol=0, atol=1e-5 * scale + 1e-7)
+        torch.testing.assert_close(fast.grad, eager.grad, rtol=0, atol=1e-5 * scale + 1e-7)
     criterion(model.eval(), sample)
     assert counters["stats"]["unique_graphs"] == graphs
-
-
-def test_failed_compilation_warns_once_and_runs_eagerly(caplog):
-    def broken(graph, inputs):
-        raise OSError("no compiler here")
-
-    net = network().eval()
-    compiled = Compiled(net.predicted_states, backend=broken)
-    with caplog.at_level(logging.WARNING):
-        for step in range(3):
-            case = random_batch(step, full=False)
-            assert torch.equal(run(net, compiled, 0, *case)[0], run(net, net.predicted_states, 0, *case)[0])
-    (warning,) = [record.getMessage() for record in caplog.records if "--compile" in record.getMessage()]
-    assert "no compiler here" in warning
-
-
-def test_errors_of_the_network_are_passed_on():
-    net = network()
-    compiled = Compiled(net.predicted_states, backend="aot_eager")
-    tokens = batch(text(25))
-    with pytest.raises(ValueError, match="25 tokens is longer than max_positions 24"):
-        compiled(tokens, layout_for(tokens, torch.full_like(tokens, PAD)))

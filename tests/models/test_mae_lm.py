@@ -17,17 +17,13 @@ from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
-from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.training import batches, parse, set_up
 
-ARCHITECTURES = [
-    "mae_lm",
-    *(f"{preset}_{size}" for preset in PRESETS for size in ("tiny", "small", "base", "large")),
-]
 BF16 = ["--autocast", "bf16"]
-TINY = [arch for arch in ARCHITECTURES if arch.endswith("_tiny")]
+TINY = [f"{preset}_tiny" for preset in PRESETS]
+ARCHITECTURES = ["mae_lm", "mae_lm_small", "mae_lm_roberta_large", *TINY]
 
 
 def command_line(arch, *arguments):
@@ -54,7 +50,7 @@ def test_mae_lm_is_base():
     assert architecture_values("mae_lm") == architecture_values("mae_lm_base")
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", TINY)
 def test_checkpoints_keep_every_value(arch):
     saved = OmegaConf.to_container(OmegaConf.create({"model": command_line(arch)}), enum_to_str=True)["model"]
     assert {name: saved[name] for name in architecture_values(arch)} == architecture_values(arch)
@@ -252,26 +248,11 @@ def settings_of_cuda():
     torch.backends.cuda.enable_cudnn_sdp(True)
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-def test_training_on_a_gpu_uses_tf32_and_no_cudnn_attention(data_bin, settings_of_cuda, caplog, recwarn, backend):
-    """The weights stay on the CPU, whose kernel for attention with a trainable bias is logged."""
-    _, _, model, _ = set_up(data_bin, "--attention-backend", backend)
-    with caplog.at_level("INFO"):
-        model.begin_training(torch.device("cuda"))
+def test_training_on_a_gpu_uses_tf32_and_no_cudnn_attention(data_bin, settings_of_cuda, recwarn):
+    set_up(data_bin)[2].begin_training(torch.device("cuda"))
     assert torch.get_float32_matmul_precision() == "high"
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert not [warning for warning in recwarn if "TF32" in str(warning.message)]
-    assert ("kernel of sdpa in the encoder: math" in caplog.text) is (backend == "sdpa")
-
-
-@pytest.mark.parametrize(
-    ("options", "kernel"),
-    [("", "math"), ("--relative-buckets 0 --attention-dropout 0", "flash_attention"), ("--relative-buckets 0", "math")],
-)
-def test_the_kernel_is_the_one_that_torch_chooses(data_bin, options, kernel):
-    """On a CPU, the fused kernel takes neither a bias that needs a gradient nor dropout."""
-    _, _, model, _ = set_up(data_bin, *options.split())
-    assert model.backend.sdpa_kernel() == kernel
 
 
 def test_training_on_a_cpu_leaves_the_precision_of_products(data_bin):
@@ -309,7 +290,12 @@ def test_inner_states_have_no_masks_below_the_join(data_bin):
     assert extra["encoder_tokens"] == pytest.approx((4 + 4 + 5) / 3)
 
 
-PRECISIONS = [*TINY, "mae_lm_tiny --decoder-embed-dim 32", "mae_lm_tiny --decoder-attention cross"]
+PRECISIONS = [
+    "mae_lm_roberta_tiny",
+    "mae_lm_3ml_cross_tiny",
+    "mae_lm_exlm_decoder_tiny",
+    "mae_lm_tiny --decoder-embed-dim 32",
+]
 
 
 @pytest.mark.parametrize("options", PRECISIONS)
@@ -412,7 +398,6 @@ def compared(monkeypatch, settings_of_cuda):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(BackendChoice, "sdpa_kernel", lambda self: "efficient_attention")
 
     def pretend(difference):
         def difference_from_eager(stack, dtype):

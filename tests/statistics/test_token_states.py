@@ -145,15 +145,6 @@ def test_measuring_keeps_training_mode_and_random_state(masked_text):
         assert not any(x[3].requires_grad for x in once)
 
 
-def test_an_error_keeps_training_mode(masked_text, monkeypatch):
-    states = states_of("mae_lm")
-    states.encoder.train()
-    monkeypatch.setattr(states.encoder, "run", None)
-    with pytest.raises(TypeError):
-        states(masked_text.tokens, see_masks=False)
-    assert all(module.training for module in states.encoder.modules())
-
-
 def test_masks_are_a_fraction_of_ordinary_tokens():
     texts = [[*text(length, seed).tolist(), EOS] for seed, length in enumerate((20, 11, 5, 3))]
     masked = mask_texts(texts, PAD, KEEP, 0.3, seed=1)
@@ -186,11 +177,3 @@ def test_hugging_face_states_do_not_depend_on_padding(kind):
         with torch.no_grad():
             alone = [model(ids[None], output_hidden_states=True).hidden_states[layer][0] for ids in texts]
         torch.testing.assert_close(rows, torch.cat(alone), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_maximum_length_of_hugging_face_models(kind):
-    states = HuggingFaceStates(tiny_model(kind, vocabulary=30, pad=PAD), PAD, MASK)
-    assert len(states(text(64)[None], see_masks=True)[0].states) == 64
-    with pytest.raises((IndexError, RuntimeError)):
-        states(text(65)[None], see_masks=True)

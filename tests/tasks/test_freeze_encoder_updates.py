@@ -6,10 +6,7 @@ from fairseq import checkpoint_utils
 from fairseq.logging import metrics
 from fairseq_cli import train
 
-from mae_lm_fairseq.fairseq_patches import option_checks
-from mae_lm_fairseq.utils.errors import UserError
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
-from tests.support.fairseq_commands import refusal
 from tests.support.training import RECIPE, parse, set_up
 
 pytestmark = pytest.mark.integration  # trains
@@ -65,27 +62,6 @@ def test_a_run_resumes_before_at_and_after_the_thaw(pretrain, tmp_path):
     for stop in (FROZEN - 2, FROZEN, FROZEN + 2, FROZEN + 4):
         resumed = pretrain(tmp_path / "resumed", *options, "--max-update", stop)
     assert_same_training_state(straight, resumed)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--fp16"], "--fp16 does not work with --freeze-encoder-updates 2; use --autocast bf16"),
-        (["--memory-efficient-bf16"], "--bf16 does not work with"),
-    ],
-)
-def test_what_cannot_leave_weights_alone_is_refused(monkeypatch, options, named):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    on_gpu = [word for word in RECIPE if word != "--cpu"]
-    cfg = parse("data", *on_gpu, "--arch", "mae_lm_tiny", "--freeze-encoder-updates", 2, *options)
-    assert named in refusal(option_checks.check_settings, cfg)
-
-
-def test_invalid_options_are_refused(data_bin):
-    with pytest.raises(UserError, match="--freeze-encoder-updates -1 must be at least 0"):
-        set_up(data_bin, "--freeze-encoder-updates", -1)
-    with pytest.raises(UserError, match="--freeze-encoder-updates is for models of mae_lm_fairseq"):
-        set_up(data_bin, "--freeze-encoder-updates", 1, arch="roberta_base")
 
 
 @pytest.mark.parametrize("pre_norm", [[], ["--pre-norm"]])

@@ -2,9 +2,7 @@
 
 import json
 import multiprocessing
-import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ def original(batch, pad):
     return torch.where(target.ne(pad), target, tokens)
 
 
-@pytest.mark.parametrize("tokens_per_sample", [8, 64, 128, 512])
+@pytest.mark.parametrize("tokens_per_sample", [8, 128])
 @pytest.mark.parametrize("mode", ["none", "complete", "complete_doc", "eos"])
 def test_tokens_in_are_tokens_trained_on(task_for, data_bin, tokens_per_sample, mode):
     task = task_for(
@@ -57,31 +55,6 @@ def test_tokens_in_are_tokens_trained_on(task_for, data_bin, tokens_per_sample, 
             trained.append(row[1:])
     assert sum(map(len, trained)) == len(expected)
     assert torch.equal(torch.cat(trained).bincount(), expected.bincount())
-
-
-def mapped_kilobytes(path, kind):
-    """Return the kB that this process holds of a mapped file, for one field of smaps: Rss, Anonymous, ..."""
-    entries = Path("/proc/self/smaps").read_text().split(f"{path}\n")[1:]
-    return sum(int(re.search(rf"^{kind}: +(\d+) kB", entry, re.MULTILINE)[1]) for entry in entries)
-
-
-def test_processes_share_the_data_in_memory(task_for, data_bin):
-    """Workers map the pages of the file, which the system shares, and make no private copies."""
-    task = task_for()
-    context = multiprocessing.get_context("fork")
-    found = context.Queue()
-
-    def read_all():
-        for number in range(len(task.dataset("train"))):
-            task.dataset("train")[number]
-        found.put([mapped_kilobytes(data_bin / "train.bin", kind) for kind in ("Rss", "Anonymous")])
-
-    process = context.Process(target=read_all)
-    process.start()
-    resident, own = found.get(timeout=60)
-    process.join()
-    assert resident > 0
-    assert own == mapped_kilobytes(data_bin / "train.bin", "Anonymous") == 0
 
 
 def masks_by_sample(task, epoch, workers):
@@ -102,6 +75,7 @@ def test_masks_change_every_epoch_alike_with_any_number_of_workers(task_for):
     changed = [first[sample] != second[sample] and second[sample] != third[sample] for sample in first]
     assert np.mean(changed) > 0.9
     assert by_workers[2] == by_workers[0]
+    assert masks_by_sample(task_for(), epoch=3, workers=1) == third  # a run that starts there
 
 
 def early_masks_by_sample(task, epoch, workers, batch_size=8):
@@ -156,13 +130,6 @@ def test_mask_in_encoder_0_changes_nothing(task_for):
         assert batch["layout"].early_in_visible.numel() == 0
 
 
-@pytest.mark.integration  # starts data workers
-def test_a_run_that_starts_in_a_later_epoch_draws_that_epochs_masks(task_for):
-    from_the_start = task_for()
-    wanted = [masks_by_sample(from_the_start, epoch, workers=1) for epoch in (1, 2, 3)][2]
-    assert masks_by_sample(task_for(), epoch=3, workers=1) == wanted
-
-
 def test_masks_depend_on_the_seed(task_for):
     assert masks_by_sample(task_for("--seed", 1), 1, 0) != masks_by_sample(task_for("--seed", 2), 1, 0)
 
@@ -192,7 +159,6 @@ def test_validation_masks_are_constant(task_for):
     assert all(torch.equal(a, b) for a, b in zip(*targets, strict=True))
 
 
-@pytest.mark.integration  # makes all batches of two tasks
 @pytest.mark.parametrize(
     ("option", "values"),
     [
@@ -206,14 +172,8 @@ def test_validation_masks_are_constant(task_for):
     ],
 )
 def test_options_change_the_batches(task_for, option, values):
-    first, second = (
-        batches(
-            task_for(option, value, "--tokens-per-sample", 16)
-            if option == "--shorten-method"
-            else task_for(option, value)
-        )
-        for value in values
-    )
+    more = ["--tokens-per-sample", 16] if option == "--shorten-method" else []
+    first, second = (batches(task_for(*more, option, value, splits=["valid"]), "valid") for value in values)
     assert len(first) != len(second) or any(
         not torch.equal(a["net_input"]["src_tokens"], b["net_input"]["src_tokens"])
         for a, b in zip(first, second, strict=True)
@@ -285,11 +245,6 @@ def test_repeated_tokens(task_for, times):
         (["--repeat-tokens", 2, "--mask-whole-words"], "remove --mask-whole-words"),
         (["--repeat-tokens", 2, "--mask-multiple-length", 2], "--mask-multiple-length"),
         (["--repeat-tokens", 2, "--mask-stdev", 1], "--mask-stdev"),
-        (["--mask-prob", 0], "--mask-prob"),
-        (["--mask-prob", 1], "--mask-prob"),
-        (["--leave-unmasked-prob", 0.6, "--random-token-prob", 0.6], "--random-token-prob"),
-        (["--random-token-prob", -0.1], "--random-token-prob"),
-        (["--mask-in-encoder", 1.5], "--mask-in-encoder"),
         (["--mask-in-encoder", -0.5], "--mask-in-encoder"),
         (["--reset-mask-states"], "--reset-mask-states .* --mask-in-encoder 0"),
         *(
@@ -301,10 +256,6 @@ def test_repeated_tokens(task_for, times):
             "--mask-in-encoder 0.5 .* --mask-join embeddings",
         ),
         (["--freq-weighted-replacement"], "--freq-weighted-replacement"),
-        (["--mask-stdev", -1], "--mask-stdev"),
-        (["--mask-stdev", "nan"], "--mask-stdev nan"),
-        (["--mask-stdev", "inf"], "--mask-stdev inf"),
-        (["--mask-multiple-length", 10**20], "--mask-multiple-length 1"),
         *((["--tokens-per-sample", length], f"^--tokens-per-sample {length} ") for length in (3, 0, -5)),
         (["--tokens-per-sample", 65, "--max-positions", 64], "--max-positions 64"),
     ],
@@ -364,21 +315,6 @@ def test_further_parts_of_a_split_are_checked_and_used(task_for, copied):
     (copied / "train1.bin").write_bytes(b"")
     with pytest.raises(UserError, match=r"train1\.bin"):
         task.load_dataset("train", combine=True)
-
-
-@pytest.mark.parametrize("suffix", ["bin", "idx"])
-def test_truncated_data_are_named(task_for, copied, suffix):
-    path = copied / f"train.{suffix}"
-    path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(UserError, match=rf"train\.{suffix}"):
-        task_for(data=copied)
-
-
-def test_invalid_dictionaries_are_named(task_for, copied):
-    for content in (b"word without count\n", b"\xff\xfe 3\n", b"a 1\na 1\n"):
-        (copied / "dict.txt").write_bytes(content)
-        with pytest.raises(UserError, match=r"dict\.txt"):
-            task_for(data=copied)
 
 
 def test_a_dictionary_that_is_too_short_for_the_data_is_refused(task_for, copied):

@@ -124,7 +124,7 @@ def test_each_sequence_has_a_rate_from_the_range(task_for):
 
 @pytest.mark.integration  # starts data workers
 @pytest.mark.parametrize("options", [SCHEDULE, RANGE], ids=["schedule", "range"])
-@pytest.mark.parametrize("workers", [0, 1, 4])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_masks_of_a_batch_do_not_depend_on_the_way_there(task_for, options, workers):
     expected = [content(batch) for batch in train_on(task_for(*options), 5, 6)]
     assert len(expected) > 12
@@ -241,18 +241,5 @@ def test_a_schedule_has_the_length_of_the_learning_rates(data_bin, recipe, optio
 
 def test_a_schedule_needs_a_length(data_bin):
     cfg = parse(data_bin, *FIXED, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05)
-    with pytest.raises(UserError, match=r"^--mask-prob-end 0.05 needs .* --mask-prob-updates"):
+    with pytest.raises(UserError, match=r"^--mask-prob-end 0.05 needs --mask-prob-updates"):
         tasks.setup_task(cfg.task)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--mask-prob-range", "0.2,0.6", "--mask-prob-updates", 50], "no effect without --mask-prob-end"),
-        (["--mask-prob-range", "0.2,0.6", "--mask-prob-schedule", "cosine"], "no effect without --mask-prob-end"),
-        (["--mask-prob-end", 0.1, "--mask-prob-updates", 0], "--mask-prob-updates 0 must be at least 1"),
-    ],
-)
-def test_options_of_a_schedule_are_not_ignored(task_for, options, message):
-    with pytest.raises(UserError, match=message):
-        task_for(*options)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mae_lm_fairseq.utils.errors import Interrupted, UserError, errors_end_the_program, needs_transformers
+from mae_lm_fairseq.utils.errors import Interrupted, UserError, errors_end_the_program
 
 
 @pytest.mark.parametrize(
@@ -29,18 +29,3 @@ def test_a_program_ends_with_an_error_message(error, message):
     with pytest.raises(SystemExit) as end, errors_end_the_program():
         raise error
     assert end.value.code == message
-
-
-def test_a_missing_package_is_named():
-    with pytest.raises(UserError, match="'transformers'; pip install transformers protobuf"), needs_transformers():
-        raise ImportError("No module named 'transformers'")
-
-
-def test_other_errors_pass():
-    with pytest.raises(ZeroDivisionError), errors_end_the_program():
-        1 / 0  # noqa: B018
-
-
-def test_user_errors_are_exceptions_and_interruptions_are_not():
-    assert issubclass(UserError, Exception)
-    assert not issubclass(Interrupted, Exception)

@@ -113,12 +113,3 @@ def test_directories_that_existed_or_are_in_use_stay(tmp_path):
     with directory_while_used(tmp_path / "c" / "d"):
         (tmp_path / "c" / "file").touch()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "c", "file"]
-
-
-def test_other_errors_are_passed_on(tmp_path):
-    def make():
-        with new_directory(tmp_path / "out"):
-            raise KeyError("a fault of the program")
-
-    with pytest.raises(KeyError):
-        make()

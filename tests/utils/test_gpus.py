@@ -1,28 +1,26 @@
-"""GPUs that CUDA cannot use, on simulated machines."""
+"""GPUs that CUDA cannot use, on simulated machines: training must not fall back to the CPU without a word."""
 
 import subprocess
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
-from mae_lm_fairseq.training import pretrain
-from mae_lm_fairseq.training.command import in_background
+from mae_lm_fairseq.training.command import unattended_settings
 from mae_lm_fairseq.utils import gpus
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import config
 
-A100 = "NVIDIA A100-SXM4-80GB"
-OLD = f"{A100}, 535.104.05"
-PROBLEM = rf"torch \S+ \(CUDA 13\.0\) cannot use {A100} with driver 535\.104\.05: CUDA unknown error; update .*"
+SMI = "NVIDIA A100-SXM4-80GB, 535.104.05\nNVIDIA A100-SXM4-80GB, 535.104.05\n"
+PROBLEM = r"torch \S+ \(CUDA 13\.0\) cannot use {} with driver {}: CUDA unknown error; update .*"
+UNUSABLE = PROBLEM.format("NVIDIA A100-SXM4-80GB", r"535\.104\.05")
 
 
 @pytest.fixture
-def machine(monkeypatch):
-    """Return ``pretend(smi, code)``: torch's CUDA, which finds no GPU, and output and code of nvidia-smi.
+def machine(monkeypatch, tmp_path):
+    """Return ``pretend(smi, *files)``: a machine whose GPU torch cannot use, if there is one.
 
-    Without ``smi``, the program does not exist.
+    ``smi`` is the output of nvidia-smi, empty if it fails, None if it is not installed; ``files`` are in ``/dev``.
     """
 
     def init():
@@ -32,58 +30,50 @@ def machine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "init", init)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
 
-    def pretend(smi=None, code=0):
+    def pretend(smi=None, *files):
         def run(command, **options):
             assert command[0] == "nvidia-smi"
             if smi is None:
                 raise FileNotFoundError(command[0])
-            return SimpleNamespace(returncode=code, stdout=smi, stderr="")
+            if not smi:
+                raise subprocess.CalledProcessError(6, command)
+            return subprocess.CompletedProcess(command, 0, smi)
 
-        monkeypatch.setattr(gpus, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+        monkeypatch.setattr(gpus.subprocess, "run", run)
+        for file in files:
+            (tmp_path / file).touch()
 
     return pretend
 
 
 def test_a_gpu_that_cuda_cannot_use(machine):
-    machine(f"{OLD}\n{OLD}\n")
-    with pytest.raises(UserError, match=f'^{PROBLEM}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""$'):
+    machine(SMI)
+    with pytest.raises(UserError, match=f'^{UNUSABLE}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""$'):
         gpus.check_gpu()
 
 
-@pytest.mark.parametrize(("smi", "code"), [(None, 0), ("No devices were found", 6), ("", 0)])
-def test_a_machine_without_a_gpu(machine, smi, code):
-    machine(smi, code)
-    assert gpus.unusable_gpu() is None
+@pytest.mark.parametrize("smi", [None, "", "No devices were found"])
+def test_a_device_file_is_a_gpu_too(machine, smi, tmp_path):
+    machine(smi, "nvidiactl", "nvidia-uvm")
+    gpus.check_gpu()
+    machine(smi, "nvidia0")
+    with pytest.raises(UserError, match=f"^{PROBLEM.format(tmp_path / 'nvidia0', 'unknown')}"):
+        gpus.check_gpu()
 
 
 @pytest.mark.parametrize(("value", "is_chosen"), [("", True), ("-1", True), ("0", False), ("0,1", False)])
 def test_gpus_may_be_hidden(machine, monkeypatch, value, is_chosen):
-    machine(f"{OLD}\n")
+    machine(SMI)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert (gpus.unusable_gpu() is None) is is_chosen
 
 
 def test_training_starts_on_the_cpu_if_asked_to(machine):
-    machine(f"{OLD}\n")
-    with pytest.raises(UserError, match=f"^--cpu is needed to train on the CPU of this machine: {PROBLEM}$"):
+    machine(SMI)
+    with pytest.raises(UserError, match=f"^--cpu is needed to train on the CPU of this machine: {UNUSABLE}$"):
         check_settings(config())
     check_settings(config("--cpu"))
-
-
-def test_trainings_in_the_background_do_not_fall_back_to_the_cpu(machine):
-    machine(f"{OLD}\n")
-    with pytest.raises(UserError, match=PROBLEM):
-        in_background()
-    machine("No devices were found", 6)
-    assert in_background()["common"]["cpu"]
-
-
-def test_pretrain_says_so_before_it_loads_fairseq(machine, monkeypatch, tmp_path):
-    machine(f"{OLD}\n")
-    monkeypatch.setattr(pretrain, "configure", lambda *arguments: 1 / 0)
-    options = {"preset": "mae_lm_tiny", "data_bin": str(tmp_path), "save_dir": "saved"}
-    with pytest.raises(UserError, match=PROBLEM):
-        pretrain.pretrain(pretrain.PretrainOptions(**options))
-    with pytest.raises(ZeroDivisionError):
-        pretrain.pretrain(pretrain.PretrainOptions(**options, flags=("--cpu",)))
+    with pytest.raises(UserError, match=UNUSABLE):
+        unattended_settings()

@@ -1,7 +1,5 @@
 """Our models, built with fairseq's parser as ``fairseq-train --user-dir`` does."""
 
-import sys
-
 from fairseq_roberta import fairseq_parts, fairseq_sample, fp16_optimizer
 from training import Training
 
@@ -35,12 +33,6 @@ def build(spec: dict) -> Training:
     optimizer = fairseq_adam if spec["optimizer"] == "fairseq" else None
     if spec["precision"] == "fp16":
         model, optimizer = model.half(), fp16_optimizer(cfg)
-    if model.compiled is not None:
-        model.compiled.function = _fail  # in place of the fallback to eager execution
     training = Training(spec, model, collate, loss, optimizer, autocast=False)
     model.begin_training(training.device)
     return training
-
-
-def _fail(*_args):
-    raise RuntimeError(f"compilation failed: {' '.join(str(sys.exception()).split())[:300]}")
