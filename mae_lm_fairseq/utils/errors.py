@@ -52,6 +52,19 @@ def needs_transformers() -> Iterator[None]:
         raise UserError(f"{error}; pip install transformers protobuf, or this package with its extra hf") from None
 
 
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Convert an ``ImportError`` in the ``with`` block to an error message that names an extra of this package.
+
+    Raises:
+        UserError: if a package is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{error}; pip install 'mae_lm_fairseq[{extra}]'") from None
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)
