@@ -29,7 +29,7 @@ def main(options: Options) -> None:
         with handled_by(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
             manifest = prepare(options)
             if manifest is None:
-                print(f"the parts of this run are finished in {options.destdir / PARTS}; --merge joins all of them")
+                print(f"the parts of this run are in {options.destdir / PARTS}; the command without --part merges all")
                 return
             print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
             if malformed := sum(split.malformed for split in manifest.splits.values()):

@@ -84,7 +84,7 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
 
 def _check_text(path: Path):
     """Check the beginning of a plain text file. Archives, most other binary files and UTF-16 contain NUL bytes."""
-    with open_text(path) as (stream, _):
+    with open_text(path) as stream:
         beginning = stream.read(_CHECKED_BYTES)
     if b"\0" in beginning:
         raise UserError(
@@ -128,14 +128,14 @@ def read_piece(piece: Piece, reading: Reading, chunk_bytes: int = CHUNK_BYTES) -
 
 
 def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: int) -> Iterator[Chunk]:
-    chunk = Chunk(piece.path, 1, b"", 0, piece.start, from_records=True)
+    chunk = Chunk(piece.path, 1, b"", piece.start, from_records=True)
     documents, size, malformed = [], 0, 0
-    for record in kind.records(piece.path, reading.text_field, piece.start, piece.end):
+    for number, value in kind.records(piece.path, reading.text_field, piece.start, piece.end):
         try:
-            document = _lines(record.value, reading.text_field)
+            document = _lines(value, reading.text_field)
         except ValueError as error:
             if not reading.skip_malformed:
-                where = kind.name(piece.path, piece.start, record.number)
+                where = kind.name(piece.path, piece.start, number)
                 advice = "correct it, or skip it (mae-lm prepare --skip-malformed)"
                 raise UserError(f"{piece.path}: {where} {error}; {advice}") from None
             malformed += 1
@@ -143,11 +143,11 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
         documents += [document] if document else []
         size += len(document)
         if size >= chunk_bytes:
-            chunk = replace(chunk, data=b"\n".join(documents), position=record.position, malformed=malformed)
+            chunk = replace(chunk, data=b"\n".join(documents), malformed=malformed)
             yield chunk
             chunk = replace(chunk, first_line=chunk.first_line + chunk.line_count())
             documents, size, malformed = [], 0, 0
-    yield replace(chunk, data=b"\n".join(documents), position=piece.path.stat().st_size, malformed=malformed)
+    yield replace(chunk, data=b"\n".join(documents), malformed=malformed)
 
 
 def _lines(value: object, field: str) -> bytes:

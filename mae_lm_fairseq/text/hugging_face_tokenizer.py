@@ -7,7 +7,6 @@ tokens in a text are ordinary text, as for sentencepiece.
 import contextlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.errors import UserError, first_line, needs_extra
 from mae_lm_fairseq.utils.files import parse_json, read_bytes
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -40,13 +39,8 @@ def import_tokenizers():
         UserError: if it is not installed.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
+    with needs_extra("tokenizers"):
         import tokenizers
-    except ImportError as error:
-        raise UserError(
-            f"this kind of tokenizer needs the package tokenizers ({error}); pip install tokenizers, or this package "
-            "with its extra tokenizers"
-        ) from None
     return tokenizers
 
 
@@ -98,17 +92,17 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _find_unknown_ids(self) -> tuple[int, ...]:
         """Return the value of ``unknown_ids``: the library's token for unknown characters may be an ordinary one."""
-        unknown, remedy = _NONCHARACTER, "add its unknown token to the vocabulary, or use another tokenizer"
+        unknown = _NONCHARACTER
         if self.is_byte_level:
             alphabet = import_tokenizers().pre_tokenizers.ByteLevel.alphabet()
             missing = set(alphabet) - self.library.get_vocab(with_added_tokens=False).keys() - _NEVER_IN_UTF8
             if not missing:
                 return (UNK,)
-            unknown, remedy = min(missing), "train it with initial_alphabet=ByteLevel.alphabet()"
-        with library_errors(f"{self.path}: cannot encode unknown characters; {remedy}"):
+            unknown = min(missing)
+        with library_errors(f"{self.path}: cannot encode unknown characters"):
             tokens = self.library.model.tokenize(unknown)
         if not tokens:
-            raise UserError(f"{self.path}: drops unknown characters; {remedy}")
+            raise UserError(f"{self.path}: drops unknown characters; use one with an unknown token or all bytes")
         if len(tokens) > 1:  # its bytes
             return (UNK,)
         return tuple({UNK, int(self._fairseq_ids[tokens[0].id])})
@@ -158,23 +152,6 @@ class HuggingFaceTokenizer(Tokenizer):
         normalizer = self.library.normalizer
         return normalizer.normalize_str(text) if normalizer else text
 
-    def unknown_characters(self, lines: list[str]) -> Counter[str]:
-        characters = Counter()
-        for line in lines:
-            ids, offsets = self.encode_with_offsets(line)
-            for start, end in offsets[np.isin(ids, self.unknown_ids)]:
-                characters.update(self._unknown_in(line[start:end]))
-        return characters
-
-    def _unknown_in(self, text: str) -> str | list[str]:
-        """Return the unknown characters of the text of an ``<unk>``, which for WordPiece is a word."""
-        if self._description["model"]["type"] != "WordPiece":
-            return text
-        prefix, characters = self._continuation_prefix or "", "".join(self.normalize(text).split())
-        known = self.library.token_to_id
-        unknown = [c for c in characters if known(c) is None and known(prefix + c) is None]
-        return unknown or text  # a word that is too long can have known characters only
-
     def token(self, index: int) -> str:
         """Return the library's token of a fairseq id."""
         return self.library.id_to_token(int(self.exported_ids[index]))
@@ -188,10 +165,6 @@ class HuggingFaceTokenizer(Tokenizer):
         if prefix := self._continuation_prefix:
             return token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
         return token.replace(self._word_start, " ") if self._word_start else token
-
-    def word_starts(self) -> np.ndarray:
-        starts = [index < len(SPECIALS) or self.token_text(index)[:1].isspace() for index in range(self.mask)]
-        return np.array([*starts, True])
 
     @cached_property
     def _description(self) -> dict[str, Any]:
@@ -307,22 +280,24 @@ def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _token_by_number(encoder: dict[str, int]) -> dict[str, str]:
-    if not all(type(number) is int for number in encoder.values()):
-        raise TypeError("the values must be numbers")
     return {str(number): token for token, number in encoder.items()}
 
 
 def _byte_level_bpe(tokens: Sequence[str], merges: bytes, path: Path):
     """Return a byte-level BPE with tokens in the order of their ids and the merges of a ``vocab.bpe``."""
-    library = import_tokenizers()
-    try:
+    with library_errors(f"{path}: not the merges of the {ENCODER_JSON} beside it"):
         lines = merges.decode().split("\n")
         pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
-        model = library.models.BPE({token: index for index, token in enumerate(tokens)}, pairs)
-    except Exception as error:  # the library raises Exception itself
-        raise UserError(f"{path}: not the merges of the {ENCODER_JSON} beside it: {first_line(error)}") from None
+        model = import_tokenizers().models.BPE({token: index for index, token in enumerate(tokens)}, pairs)
+    tokenizer = byte_level(model)
+    _add_special_tokens(tokenizer)
+    return tokenizer
+
+
+def byte_level(model):
+    """Return a tokenizer of the library that splits the bytes of a text, as GPT-2's does."""
+    library = import_tokenizers()
     tokenizer = library.Tokenizer(model)
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
-    _add_special_tokens(tokenizer)
     return tokenizer

@@ -22,8 +22,7 @@ class SplitStatistics:
         documents: number of documents (runs of lines with text, separated by blank lines).
         lines: lines in the data-bin: all lines of the files, and a blank line between two files if neither has one
             there.
-        tokens_in: number of tokens that the tokenizer returned, plus one end-of-line per line.
-        tokens_out: number of tokens in the finished data-bin.
+        tokens_in, tokens_out: number of tokens in the data-bin, with one end-of-line per line.
         unk: number of ``<unk>`` tokens, and of the tokenizer's own tokens for unknown characters.
         unk_rate: fraction of these among the tokens, without line ends.
         malformed: number of malformed records that were skipped.
@@ -50,10 +49,10 @@ def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def add_up(shards: list[SplitStatistics]) -> SplitStatistics:
-    """Return the statistics of all shards together."""
+    """Return the statistics of all shards (or parts) together."""
     fields = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed", "lost_joiners")
     total = {name: sum(getattr(shard, name) for shard in shards) for name in fields}
-    return SplitStatistics(**total, unk_rate=total["unk"] / (total["tokens_out"] - total["lines"]))
+    return SplitStatistics(**total, unk_rate=total["unk"] / max(1, total["tokens_out"] - total["lines"]))
 
 
 @dataclass(frozen=True)

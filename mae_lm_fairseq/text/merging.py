@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter, read_lines
-from mae_lm_fairseq.text.encoding import SEPARATOR, EncodedBlock, RunningStatistics
+from mae_lm_fairseq.text.encoding import SEPARATOR, Block, RunningStatistics
 from mae_lm_fairseq.text.parts import PartRecord
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 
@@ -30,33 +31,33 @@ def merge_parts(
     Returns:
         The statistics of each data-bin; the first one has all malformed records and lost joiners.
     """
-    statistics = [RunningStatistics.of(tokenizer) for _ in prefixes]
+    statistics = [RunningStatistics(tokenizer) for _ in prefixes]
     dealer = _Dealer(len(prefixes))
     with ExitStack() as stack:
         writers = [stack.enter_context(DataBinWriter(prefix, len(tokenizer.symbols))) for prefix in prefixes]
         for tokens, sizes in _all_lines(parts):
             shards = dealer.deal(sizes > 1)
             for shard, block in _split(tokens, sizes, shards):
-                writers[shard].write(block.tokens, block.sizes)
-                statistics[shard].add(block, len(block.sizes))
-    statistics[0].malformed = sum(record.malformed for _, record in parts)
-    statistics[0].lost_joiners = sum(record.lost_joiners for _, record in parts)
+                writers[shard].write(*block)
+                statistics[shard].add(block)
+    statistics[0].malformed = sum(record.statistics.malformed for _, record in parts)
+    statistics[0].lost_joiners = sum(record.statistics.lost_joiners for _, record in parts)
     return statistics
 
 
-def _all_lines(parts: list[tuple[Path, PartRecord]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of lines, with a blank line between two files or records, unless the first one ends with one."""
+def _all_lines(parts: list[tuple[Path, PartRecord]]) -> Iterator[Block]:
+    """Yield blocks of lines, with the blank line that a new document needs between two parts."""
     in_document = False
     for directory, record in parts:
         if record.begins_document and in_document:
-            yield SEPARATOR.tokens, SEPARATOR.sizes
+            yield SEPARATOR
             in_document = False
-        for tokens, sizes in read_lines(directory / "tokens"):
-            yield tokens, sizes
-            in_document = bool(sizes[-1] > 1)
+        for block in starmap(Block, read_lines(directory / "tokens")):
+            yield block
+            in_document = bool(block.sizes[-1] > 1)
 
 
-def _split(tokens: np.ndarray, sizes: np.ndarray, shards: np.ndarray) -> Iterator[tuple[int, EncodedBlock]]:
+def _split(tokens: np.ndarray, sizes: np.ndarray, shards: np.ndarray) -> Iterator[tuple[int, Block]]:
     # Sorting small integers takes linear time.
     lines = np.argsort(shards, kind="stable")
     tokens = tokens[np.argsort(np.repeat(shards, sizes), kind="stable")]
@@ -65,7 +66,7 @@ def _split(tokens: np.ndarray, sizes: np.ndarray, shards: np.ndarray) -> Iterato
     for shard in np.flatnonzero(found):
         inside = sizes[line : line + found[shard]]
         line, end = line + found[shard], token + int(inside.sum())
-        yield int(shard), EncodedBlock(tokens[token:end], inside, SEPARATOR.unknown)
+        yield int(shard), Block(tokens[token:end], inside)
         token = end
 
 

@@ -10,14 +10,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.text.corpus import Piece, Reading, divide, read_piece
-from mae_lm_fairseq.text.data_bin import DataBinWriter, check_written, token_type
+from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.text.encoding import SEPARATOR, Encode, RunningStatistics, encode_here, load_tokenizer
+from mae_lm_fairseq.text.manifest import SplitStatistics
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
 
@@ -25,11 +25,7 @@ PART_BYTES = 1 << 24
 MOST_PARTS = 4096
 _LARGE = 4
 """Size of a large part in sizes of an ordinary one."""
-_LISTED_CHARACTERS = 100
 _RECORD = "part.json"
-_PROBES, _PROBE_BYTES = 8, 1 << 16
-_INDEX_BYTES = 12
-"""Size of a line in the index on the disk."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +68,12 @@ class PartRecord:
 
     Attributes:
         begins_document: whether the part does not continue the document of the part before it.
-        lines, tokens: size of its data-bin.
-        unk: number of ``<unk>`` tokens.
-        malformed: number of malformed records that were skipped.
-        lost_joiners: number of joiners that the tokenizer has dropped or replaced by a space.
-        unknown: counts of the most frequent characters that became ``<unk>``.
+        statistics: statistics of its lines.
         sha256: SHA-256 of ``tokens.bin`` and ``tokens.idx``.
     """
 
     begins_document: bool
-    lines: int
-    tokens: int
-    unk: int
-    malformed: int
-    lost_joiners: int
-    unknown: dict[str, int]
+    statistics: SplitStatistics
     sha256: dict[str, str]
 
 
@@ -133,7 +120,7 @@ def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[Par
     """
     destination = job.directory / part.name
     found = _read_record(destination)
-    if found is not None and (job.reading.skip_malformed or not found.malformed):
+    if found is not None and (job.reading.skip_malformed or not found.statistics.malformed):
         return found, True
     with tempfile.TemporaryDirectory(prefix=f".{part.name}.", dir=job.directory, ignore_cleanup_errors=True) as name:
         record = _write_part(part, job, encode, Path(name))
@@ -146,30 +133,20 @@ def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[Par
 def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRecord:
     """Write a part. A blank line is added between two records or files, unless the first one ends with one."""
     tokenizer = load_tokenizer(job.tokenizer)
-    statistics, begins_document = RunningStatistics.of(tokenizer), False
+    statistics, begins_document = RunningStatistics(tokenizer), False
     chunks = (chunk for piece in part.pieces for chunk in read_piece(piece, job.reading))
     with DataBinWriter(directory / "tokens", len(tokenizer.symbols)) as writer:
         for chunk, block in encode(chunks, job.tokenizer):
             if chunk.begins_document and statistics.in_document:
-                writer.write(SEPARATOR.tokens, SEPARATOR.sizes)
-                statistics.add(SEPARATOR, 1)
+                writer.write(*SEPARATOR)
+                statistics.add(SEPARATOR)
             if len(block.sizes):
                 begins_document = begins_document if statistics.lines else chunk.begins_document
-                writer.write(block.tokens, block.sizes)
-                statistics.add(block, chunk.line_count())
+                writer.write(*block)
+                statistics.add(block)
             statistics.malformed += chunk.malformed
-    if statistics.lines:
-        check_written(directory / "tokens", statistics.lines, statistics.tokens)
-    record = PartRecord(
-        begins_document=begins_document,
-        lines=statistics.lines,
-        tokens=statistics.tokens,
-        unk=statistics.unknown_tokens(tokenizer),
-        malformed=statistics.malformed,
-        lost_joiners=statistics.lost_joiners,
-        unknown=dict(statistics.unknown.most_common(_LISTED_CHARACTERS)),
-        sha256=_checksums(directory),
-    )
+            statistics.lost_joiners += sum(chunk.data.count(joiner.encode()) for joiner in tokenizer.lost_joiners)
+    record = PartRecord(begins_document, statistics.of_split(), _checksums(directory))
     (directory / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
     return record
 
@@ -186,29 +163,12 @@ def rename_new(directory: Path, destination: Path):
 def _read_record(directory: Path) -> PartRecord | None:
     """Return the record of a finished part in a directory; None unless its checksums are right."""
     try:
-        record = PartRecord(**json.loads((directory / _RECORD).read_text(encoding="utf-8")))
+        fields = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
+        record = PartRecord(**fields | {"statistics": SplitStatistics(**fields["statistics"])})
         return record if record.sha256 == _checksums(directory) else None
-    except (OSError, ValueError, TypeError, UserError):
+    except (OSError, ValueError, LookupError, TypeError, UserError):
         return None
 
 
 def _checksums(directory: Path) -> dict[str, str]:
     return {name: file_sha256(directory / name) for name in ("tokens.bin", "tokens.idx")}
-
-
-def estimate(parts: Mapping[str, list[Part]], job: Job, data_bins: int) -> str:
-    """Return a sentence about disk space, from a few parts of each split; every data-bin has the validation text."""
-    train, valid = (_encoded_bytes(parts[split], job) for split in ("train", "valid"))
-    kept = train + data_bins * valid
-    return f"estimate: {(kept + train + valid) / 1e6:,.0f} MB of disk while preparing, {kept / 1e6:,.0f} MB afterwards"
-
-
-def _encoded_bytes(parts: list[Part], job: Job) -> float:
-    tokenizer, reading = load_tokenizer(job.tokenizer), replace(job.reading, skip_malformed=True)
-    text = encoded = 0
-    for part in parts[:: max(1, len(parts) // _PROBES)]:
-        for chunk in islice(read_piece(part.pieces[0], reading, _PROBE_BYTES), 1):
-            tokens, sizes = tokenizer.encode_block(chunk.lines())
-            text += len(chunk.data)
-            encoded += len(tokens) * token_type(len(tokenizer.symbols)).itemsize + len(sizes) * _INDEX_BYTES
-    return encoded * sum(part.size for part in parts) / max(text, 1)

@@ -9,8 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import as_completed
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,13 +19,13 @@ from pathlib import Path
 from tqdm import tqdm
 
 from mae_lm_fairseq.text.corpus import open_corpus, sample_corpus
-from mae_lm_fairseq.text.data_bin import DICTIONARY, check_written, dictionary_fingerprint
-from mae_lm_fairseq.text.encoding import Encode, EncodedBlock, encode_by_all, encode_here, load_tokenizer
+from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
+from mae_lm_fairseq.text.encoding import Encode, encode_by_all, encode_here, load_tokenizer
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up, current_versions
 from mae_lm_fairseq.text.merging import merge_parts
-from mae_lm_fairseq.text.parts import Job, Part, PartRecord, encode_part, estimate, plan_parts, rename_new
+from mae_lm_fairseq.text.parts import Job, Part, PartRecord, encode_part, plan_parts, rename_new
 from mae_lm_fairseq.text.preparation_options import PRODUCTS, PreparationOptions
-from mae_lm_fairseq.text.text_files import Chunk, expand
+from mae_lm_fairseq.text.text_files import expand
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import train_tokenizer
@@ -36,7 +35,7 @@ from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import uninterrupted
 from mae_lm_fairseq.utils.workers import Workers, open_workers
 
-SAMPLE_BYTES = 50_000_000
+SAMPLE_BYTES, _UNKNOWN_BYTES = 50_000_000, 1_000_000
 PARTS = "parts"
 """Directory of tokenizer and finished parts in ``--destdir``, until they are merged."""
 
@@ -45,7 +44,7 @@ Made = list[tuple[Path, PartRecord]]
 
 
 def prepare(options: PreparationOptions) -> Manifest | None:
-    """Make the parts that the options select, and merge them if these are all.
+    """Make the parts that the options select, and merge all parts unless ``--part`` selects some.
 
     Finished parts stay until they are merged, also after an error, and the next call uses them.
 
@@ -85,13 +84,11 @@ def find_splits(options: PreparationOptions) -> dict[str, list[Path]]:
 
 
 def _prepare(files: Mapping[str, list[Path]], directory: Path, options: PreparationOptions) -> Manifest | None:
-    with open_workers(1 if options.merge else options.processes, options.scheduler) as workers:
+    with open_workers(options.processes, options.scheduler) as workers:
         path = _shared_tokenizer(directory, files["train"], options)
         tokenizer = load_tokenizer(path)
         job = Job(directory, path, _fingerprint(tokenizer), options.reading)
         parts = {split: plan_parts(split, paths, job) for split, paths in files.items()}
-        if not options.merge:
-            print(estimate(parts, job, len(options.data_bins)), flush=True)
         if options.part is not None:
             number, count = options.part
             selected = list(chain.from_iterable(parts.values()))[number - 1 :: count]
@@ -99,22 +96,24 @@ def _prepare(files: Mapping[str, list[Path]], directory: Path, options: Preparat
             return None
         made = {}
         for split, planned in parts.items():
-            records = _make(split, planned, job, workers, _refuse if options.merge else encode_here)
-            _check_records(split, records, options)
+            records = _make(split, planned, job, workers)
+            total = add_up([record.statistics for record in records])
+            if total.tokens_out == total.lines:
+                raise UserError(f"--{split}: the files contain no text, and {total.malformed} malformed records")
+            if total.unk_rate > options.max_unk_rate:
+                raise UserError(
+                    f"--{split}: {total.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
+                    f"{options.max_unk_rate:.3%}; most frequent in a sample: {_unknown_in(files[split], job)}"
+                )
             made[split] = [(directory / part.name, record) for part, record in zip(planned, records, strict=True)]
     with tempfile.TemporaryDirectory(prefix=".merged.", dir=directory, ignore_cleanup_errors=True) as name:
         return _merge(made, Path(name), tokenizer, options)
 
 
 def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOptions) -> Path:
-    """Return the directory of the tokenizer among the parts; if it does not exist, write it.
-
-    Several processes may train it at the same time. The first to finish decides.
-    """
+    """Return the directory of the tokenizer among the parts, which the first process to finish has written."""
     path = directory / f"tokenizer-{_tokenizer_key(files, options)}"
     if not path.exists():
-        if options.merge:
-            raise UserError(f"{directory}: no part has been made with these options and this text; use --part first")
         with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
             _make_tokenizer(files, options).save(temporary)
             rename_new(Path(temporary), path)
@@ -137,30 +136,21 @@ def _fingerprint(tokenizer: Tokenizer) -> str:
 
 def _make_tokenizer(files: list[Path], options: PreparationOptions) -> Tokenizer:
     if options.kind is None:
-        tokenizer = open_tokenizer_path(options.tokenizer)
-    else:
-        lines = sample_corpus(files, options.reading, SAMPLE_BYTES)
-        bar = tqdm(lines, desc="sample for the tokenizer, then training", unit=" lines", unit_scale=True, mininterval=1)
-        tokenizer = train_tokenizer(options.kind, bar, options.vocab_size, options.character_coverage)
-    if options.vocab_size not in (None, tokenizer.model_size):
-        raise UserError(
-            f"{options.tokenizer}: has {tokenizer.model_size} pieces, not --vocab-size {options.vocab_size}; "
-            "remove --vocab-size"
-        )
-    return tokenizer
+        return open_tokenizer_path(options.tokenizer)
+    lines = sample_corpus(files, options.reading, SAMPLE_BYTES)
+    bar = tqdm(lines, desc="sample for the tokenizer, then training", unit=" lines", unit_scale=True, mininterval=1)
+    return train_tokenizer(options.kind, bar, options.vocab_size, options.character_coverage)
 
 
-def _make(
-    name: str, parts: list[Part], job: Job, workers: Workers, encode_alone: Encode = encode_here
-) -> list[PartRecord]:
+def _make(name: str, parts: list[Part], job: Job, workers: Workers) -> list[PartRecord]:
     """Make parts, and return their records.
 
     A worker makes a part. A part that is much larger than others is read by this process and encoded by all workers,
-    unless every worker can have one. Without workers, ``encode_alone`` encodes.
+    unless every worker can have one.
     """
     executor, count = workers
     shares_large = sum(part.is_large for part in parts) < count
-    encode = encode_alone if executor is None else encode_by_all(executor, count)
+    encode = encode_here if executor is None else encode_by_all(executor, count)
     made, here = {}, [part for part in parts if executor is None or (part.is_large and shares_large)]
     with tqdm(desc=name, total=sum(part.size for part in parts), unit="B", unit_scale=True, mininterval=1) as bar:
         elsewhere = set(parts).difference(here)
@@ -169,48 +159,25 @@ def _make(
             made[futures[future].name] = future.result()
             bar.update(futures[future].size)
         for part in here:
-            before = bar.n
-            made[part.name] = encode_part(part, job, _watched(encode, part, bar) if part.is_large else encode)
-            bar.update(before + part.size - bar.n)
+            made[part.name] = encode_part(part, job, _watched(encode, bar))
     if reused := sum(is_reused for _, is_reused in made.values()):
         print(f"{name}: {reused} of {len(parts)} parts are from an earlier run", flush=True)
     return [made[part.name][0] for part in parts]
 
 
-def _watched(encode: Encode, part: Part, bar: tqdm) -> Encode:
-    """Move a bar with the position in the file of a part while it is encoded."""
-
+def _watched(encode: Encode, bar: tqdm) -> Encode:
     def watched(chunks, tokenizer):
-        before = bar.n
         for chunk, block in encode(chunks, tokenizer):
             yield chunk, block
-            bar.update(before + part.size * chunk.position // chunk.path.stat().st_size - bar.n)
+            bar.update(len(chunk.data))
 
     return watched
 
 
-def _refuse(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedBlock]]:
-    """Stand in for an encoder where all parts must be finished."""
-    raise UserError("--merge: a part is missing or damaged; make it with --part, or with this command without --merge")
-    yield
-
-
-def _check_records(split: str, records: list[PartRecord], options: PreparationOptions):
-    """Raise a UserError if a split has no text or too many ``<unk>``."""
-    lines, tokens, unk, malformed = (
-        sum(getattr(record, name) for record in records) for name in ("lines", "tokens", "unk", "malformed")
-    )
-    if tokens == lines:
-        skipped = f"; {malformed} malformed records were skipped" if malformed else ""
-        raise UserError(f"--{split}: the files contain no text{skipped}")
-    rate = unk / (tokens - lines)
-    if rate > options.max_unk_rate:
-        unknown = sum((Counter(record.unknown) for record in records), Counter())
-        worst = ", ".join(f"{c!r} ({count})" for c, count in unknown.most_common(10))
-        raise UserError(
-            f"--{split}: {rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
-            f"{options.max_unk_rate:.3%}; most frequent characters: {worst}"
-        )
+def _unknown_in(files: list[Path], job: Job) -> str:
+    sample = list(sample_corpus(files, job.reading, _UNKNOWN_BYTES))
+    counts = load_tokenizer(job.tokenizer).unknown_texts(sample)
+    return ", ".join(f"{text!r} ({count})" for text, count in counts.most_common(10))
 
 
 def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, options: PreparationOptions) -> Manifest:
@@ -251,20 +218,13 @@ def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, opti
 
 def _merge_split(split: str, parts: Made, directories: list[Path], tokenizer: Tokenizer) -> list[SplitStatistics]:
     """Merge the parts of a split, and write the dictionary with its counts; return the statistics of each data-bin."""
-    prefixes = [directory / split for directory in directories]
-    merged = merge_parts(parts, prefixes, tokenizer)
+    merged = merge_parts(parts, [directory / split for directory in directories], tokenizer)
     empty = sum(shard.documents == 0 for shard in merged)
     if empty:
         raise UserError(
             f"--shards {len(merged)}: the text has only {len(merged) - empty} documents; use fewer shards, or "
             "separate documents by blank lines"
         )
-    statistics = []
-    for prefix, shard in zip(prefixes, merged, strict=True):
-        check_written(prefix, shard.lines, shard.tokens)
-        tokenizer.write_dictionary(prefix.with_name(DICTIONARY), sum(one.counts for one in merged))
-        unk = shard.unknown_tokens(tokenizer)
-        counts = (shard.documents, shard.lines, shard.tokens, shard.tokens, unk)
-        rate = unk / (shard.tokens - shard.lines)
-        statistics.append(SplitStatistics(*counts, rate, shard.malformed, shard.lost_joiners))
-    return statistics
+    for directory in directories:
+        tokenizer.write_dictionary(directory / DICTIONARY, sum(shard.counts for shard in merged))
+    return [shard.of_split() for shard in merged]

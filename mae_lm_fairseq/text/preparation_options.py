@@ -9,7 +9,6 @@ from typing import Annotated, NamedTuple
 from mae_lm_fairseq.text.corpus import Reading
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.manifest import MANIFEST
-from mae_lm_fairseq.text.sentencepiece_tokenizer import LARGEST_VOCABULARY, LOWEST_COVERAGE, SMALLEST_VOCABULARY
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options
@@ -17,7 +16,7 @@ from mae_lm_fairseq.utils.errors import UserError
 
 PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 """Files of a data-bin beside the tokenizer, in the order in which they are moved there; the last one completes it."""
-_MACHINES = ("workers", "part", "merge", "scheduler")
+_MACHINES = ("workers", "part", "scheduler")
 
 
 class PartFraction(NamedTuple):
@@ -28,10 +27,7 @@ class PartFraction(NamedTuple):
 
 
 def _parse_fraction(text: str) -> PartFraction:
-    try:
-        fraction = PartFraction(*map(int, text.split("/")))
-    except (ValueError, TypeError):
-        raise ArgumentTypeError(f"{text}: must be I/N, such as 1/8") from None
+    fraction = PartFraction(*map(int, text.split("/")))
     if not 1 <= fraction.number <= fraction.count:
         raise ArgumentTypeError(f"{text}: I must be from 1 to N")
     return fraction
@@ -59,24 +55,22 @@ class PreparationOptions(Options):
         shards: spread the training documents over N data-bins DIR/shard0, DIR/shard1, ..., which fairseq-train reads in
             turn, one in each epoch (at most 256: so many pairs of files are open at the same time).
         part: make only the I-th of N fractions of the parts, in DIR/parts; run it for I from 1 to N, on any machines
-            that share a file system, then use --merge.
-        merge: merge the parts that --part has made.
+            that share a file system, then the command without it, which merges them.
         scheduler: encode on the Dask cluster of this scheduler, such as tcp://host:8786.
     """
 
     train: Annotated[tuple[str, ...], Argument("PATH")]
     valid: Annotated[tuple[str, ...], Argument("PATH")]
     destdir: Directory
-    vocab_size: Annotated[int, Argument("N", at_least=SMALLEST_VOCABULARY, at_most=LARGEST_VOCABULARY)] | None = None
+    vocab_size: Count | None = None
     tokenizer: Annotated[str, Argument("KIND_OR_PATH")] | None = None
     text_field: Annotated[str, Argument("NAME")] = "text"
     skip_malformed: bool = False
-    character_coverage: Annotated[float, Argument("FRACTION", at_least=LOWEST_COVERAGE, at_most=1)] = 0.99999
+    character_coverage: Annotated[float, Argument("FRACTION", at_least=0.98, at_most=1)] = 0.99999
     max_unk_rate: Annotated[float, Argument("FRACTION", at_least=0, at_most=1)] = 0.001
     workers: Count | None = None
     shards: Annotated[int, Argument("N", at_least=1, at_most=256)] | None = None
     part: Annotated[PartFraction, Argument("I/N", parse=_parse_fraction)] | None = None
-    merge: bool = False
     scheduler: Annotated[str, Argument("ADDRESS")] | None = None
 
     @property
@@ -117,24 +111,12 @@ class PreparationOptions(Options):
         if self.vocab_size is None and self.kind:
             raise UserError("--vocab-size is missing; give it, or an existing tokenizer with --tokenizer")
         has_coverage = self.character_coverage != type(self).character_coverage
-        for is_useless, option, beside in (
-            (has_coverage and self.kind in (None, "byte-bpe"), "character-coverage", f"tokenizer {self.tokenizer}"),
-            (self.part is not None and self.merge, "part", "merge"),
-            (self.scheduler is not None and self.merge, "scheduler", "merge"),
-            (self.workers is not None and self.merge, "workers", "merge"),
-            (self.workers is not None and self.scheduler is not None, "workers", "scheduler"),
-        ):
-            if is_useless:
-                raise UserError(f"--{option}: has no effect with --{beside}; remove it")
-        self._check_destination()
-
-    def _check_destination(self):
-        if os.pathsep in str(self.destdir):
-            raise UserError(
-                f"--destdir {self.destdir}: fairseq splits paths of data at {os.pathsep}; choose another name"
-            )
-        if self.destdir.is_file():
-            raise UserError(f"--destdir {self.destdir}: is a file; choose a directory")
+        if has_coverage and self.kind in (None, "byte-bpe"):
+            raise UserError(f"--character-coverage: has no effect with --tokenizer {self.tokenizer}; remove it")
+        if self.vocab_size is not None and self.kind is None:
+            raise UserError(f"--vocab-size: has no effect with --tokenizer {self.tokenizer}; remove it")
+        if self.workers is not None and self.scheduler is not None:
+            raise UserError("--workers: has no effect with --scheduler; remove it")
         given = self.tokenizer if self.kind is None and os.path.exists(self.tokenizer) else None
         products = [Path(directory, name) for directory in self.data_bins for name in (*TOKENIZER_FILES, *PRODUCTS)]
         for path in (*products, self.destdir / MANIFEST):

@@ -6,12 +6,12 @@ beginning, because a quoted field may contain line breaks.
 
 import csv
 import io
-import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, Protocol
 
 from mae_lm_fairseq.text.text_files import (
     LONGEST_LINE,
@@ -21,23 +21,9 @@ from mae_lm_fairseq.text.text_files import (
     open_text,
     read_chunks,
 )
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, needs_extra
 
 _BATCH_ROWS = 256
-
-
-class Record(NamedTuple):
-    """A record of a file.
-
-    Attributes:
-        number: number of its (first) line or row, counted from 1 at the start of reading.
-        value: value of its field, which should be text; a ValueError if there is none.
-        position: number of bytes of the file that have been read, approximately.
-    """
-
-    number: int
-    value: object
-    position: int
 
 
 class Format(Protocol):
@@ -49,8 +35,12 @@ class Format(Protocol):
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         """Divide a file that is not compressed into stretches of about ``size`` bytes: start, end and size of each."""
 
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
-        """Yield the records from ``start`` to ``end``."""
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
+        """Yield the records from ``start`` to ``end``.
+
+        Each is the number of its (first) line or row, counted from 1 at ``start``, and the value of its field, which
+        should be text; a ValueError if there is none.
+        """
 
     def name(self, path: Path, start: int, number: int) -> str:
         """Return how error messages name a record."""
@@ -79,7 +69,7 @@ class JsonLines:
     """A JSON object on each line."""
 
     def fields(self, path: Path) -> list[str] | None:
-        first = next((line for _, line, _ in _json_lines(path, 0, None)), b"")
+        first = next((line for _, line in _json_lines(path, 0, None)), b"")
         try:
             return list(_json_object(first))
         except ValueError:
@@ -88,24 +78,24 @@ class JsonLines:
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         return line_stretches(path, size)
 
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
-        for number, line, position in _json_lines(path, start, end):
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
+        for number, line in _json_lines(path, start, end):
             try:
                 value = _json_object(line).get(field, ValueError(f"has no field {field!r}"))
             except ValueError as error:
                 value = error
-            yield Record(number, value, position)
+            yield number, value
 
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number + count_lines(path, start)}"
 
 
-def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, bytes, int]]:
-    """Yield number and content of each line that is not blank, and the position in the file."""
+def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of each line that is not blank."""
     for chunk in read_chunks(path, start=start, end=end):
         for number, line in enumerate(chunk.data.split(b"\n"), chunk.first_line):
             if line.strip():
-                yield number, line, chunk.position
+                yield number, line
 
 
 def _json_object(line: bytes) -> dict[str, object]:
@@ -125,20 +115,20 @@ class Table:
         self._delimiter = delimiter
 
     def fields(self, path: Path) -> list[str] | None:
-        with open_text(path) as (stream, _):
+        with open_text(path) as stream:
             return next((row for _, row in self._rows(stream, path)), None)
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         return [(0, None, path.stat().st_size)]
 
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
-        with open_text(path) as (stream, raw):
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
+        with open_text(path) as stream:
             rows = self._rows(stream, path)
             _, header = next(rows, (0, []))
             column = header.index(field) if header else 0
             for number, row in rows:
                 problem = ValueError(f"has {len(row)} fields, and the header {len(header)}")
-                yield Record(number, row[column] if len(row) == len(header) else problem, raw.tell())
+                yield number, row[column] if len(row) == len(header) else problem
 
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number}"
@@ -174,36 +164,15 @@ class Parquet:
         sizes = [sum(c.total_uncompressed_size for c in group if c.path_in_schema == field) for group in columns]
         return _grouped(sizes, size)
 
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[Record]:
+    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
         with parquet_file(path) as file:
-            count = file.metadata.num_row_groups
-            groups = range(start, count if end is None else end)
-            size, numbers = path.stat().st_size, itertools.count(1)
-            for group in groups:
-                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[field]):
-                    for value in _values(batch.column(0)):
-                        yield Record(next(numbers), value, size * (group + 1) // count)
+            groups = range(start, file.metadata.num_row_groups if end is None else end)
+            batches = file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[field])
+            yield from enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches), 1)
 
     def name(self, path: Path, start: int, number: int) -> str:
         with parquet_file(path) as file:
             return f"row {number + sum(file.metadata.row_group(group).num_rows for group in range(start))}"
-
-
-def _values(column) -> Iterator[object]:
-    for start in range(0, len(column), _BATCH_ROWS):
-        rows = column.slice(start, _BATCH_ROWS)
-        try:
-            yield from rows.to_pylist()
-        except UnicodeDecodeError:
-            yield from map(_value, rows)
-
-
-def _value(scalar) -> object:
-    """Return the value of a scalar. Bytes that are not UTF-8 become lone surrogates, and their record is malformed."""
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError as error:
-        return error.object.decode(errors="surrogateescape")
 
 
 def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:
@@ -224,11 +193,9 @@ def parquet_file(path: Path) -> Iterator:
     Raises:
         UserError: if pyarrow is missing, or cannot read the file, also inside the ``with`` block.
     """
-    try:
+    with needs_extra("corpora"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError:
-        raise UserError(f"{path}: reading it needs pyarrow; pip install 'mae_lm_fairseq[corpora]'") from None
     try:
         with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             yield file

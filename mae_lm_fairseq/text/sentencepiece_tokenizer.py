@@ -6,8 +6,6 @@ order, which ``fairseq-preprocess`` writes without ``--srcdict``, is matched by 
 """
 
 import io
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -26,13 +24,8 @@ WORD_START = "\u2581"
 # Serialised messages that follow each other are merged: normalizer_spec (field 3) { add_dummy_prefix (3): false }.
 _NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 4, 2**31 - 1
-"""Limits for a model to train: ``<unk> <s> </s>`` and one character; the range of sentencepiece's counter."""
-LOWEST_COVERAGE = 0.98
-"""Lowest character coverage that sentencepiece accepts."""
-
 # sentencepiece's trainer skips longer sentences, with only a log message.
-LONGEST_SENTENCE = 4192
+_LONGEST_SENTENCE = 4192
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -76,14 +69,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def model_size(self) -> int:
-        """Number of pieces in the model, unknown and control pieces included; the value of ``--vocab-size``."""
         return len(self._fairseq_ids)
 
     def library_ids(self, lines: list[str]) -> list[list[int]]:
         return self._model.encode(lines, out_type=int, num_threads=1)
 
     def encode_masked(self, text: str) -> list[int]:
-        """Encode a text without ``</s>``, with the mask token for each ``<mask>``.
+        """Encode a text with masks; see the interface.
 
         White space before a ``<mask>`` belongs to the masked token. Text that follows a ``<mask>`` without white space
         continues its word: the full stop of "in <mask>." is encoded as at the end of a word.
@@ -120,31 +112,12 @@ class SentencePieceTokenizer(Tokenizer):
     def normalize(self, text: str) -> str:
         return self._model.normalize(text)
 
-    def unknown_characters(self, lines: list[str]) -> Counter[str]:
-        characters = Counter()
-        for line in lines:
-            ids = self._model.encode(line, out_type=int)
-            surfaces = self._model.encode(line, out_type=str)
-            for index, surface in zip(ids, surfaces, strict=True):
-                if self._fairseq_ids[index] == UNK:
-                    characters.update(surface)
-        return characters
-
-    def word_starts(self) -> np.ndarray:
-        special = [True] * len(SPECIALS)
-        starts = [piece.startswith(WORD_START) for piece in self.pieces]
-        return np.array([*special, *starts, True])
-
     def token_text(self, index: int) -> str:
-        return [*self.symbols, MASK][index].replace(WORD_START, " ")
+        return MASK if index == self.mask else self.symbols[index].replace(WORD_START, " ")
 
 
 def _ids_in(symbols: list[str], ours: list[str], path: Path) -> np.ndarray:
-    """Return int[ours]: the id in a dictionary of each symbol of a model.
-
-    Raises:
-        UserError: if the dictionary is that of another model.
-    """
+    """Return int[ours]: the id in a dictionary of each symbol of a model."""
     known = set(ours)
     for symbol in symbols:
         # Characters that the model does not know are symbols to fairseq, which also pads the dictionary.
@@ -170,34 +143,25 @@ def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float
         The content of a sentencepiece model file.
 
     Raises:
-        UserError: if there is no text, or ``vocab_size`` is too large or too small for it.
+        UserError: if sentencepiece cannot train: there is no text, or ``vocab_size`` does not fit it.
     """
-    model, failures = io.BytesIO(), []
+    model, sentences = io.BytesIO(), list(_sentences(lines))  # sentencepiece would hide an error of an iterator
+    if not any(sentences):
+        raise UserError("--train: the files contain no text")
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_remember_failure(_sentences(lines), failures),
+            sentence_iterator=iter(sentences),
             model_writer=model,
             model_type=model_type,
             vocab_size=vocab_size,
             character_coverage=character_coverage,
-            max_sentence_length=LONGEST_SENTENCE,
+            max_sentence_length=_LONGEST_SENTENCE,
             num_threads=1,
             minloglevel=2,
         )
-    except RuntimeError as error:
-        if failures:
-            raise failures[0] from None
-        raise _explain(error, vocab_size) from error
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"--vocab-size {vocab_size}: sentencepiece cannot train on this text: {error}") from None
     return model.getvalue()
-
-
-def _remember_failure(lines: Iterator[str], failures: list[BaseException]) -> Iterator[str]:
-    """Yield the lines; append an exception of their iterator, of which sentencepiece makes a RuntimeError."""
-    try:
-        yield from lines
-    except (Exception, KeyboardInterrupt) as error:
-        failures.append(error)
-        raise
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[str]:
@@ -206,27 +170,10 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
         # sentencepiece does not normalise U+0085, and dict.txt cannot represent white space in a piece.
         line = " ".join(line.split())
         # The limit is in bytes, and a character has at most four.
-        start, longest = 0, LONGEST_SENTENCE // 4
+        start, longest = 0, _LONGEST_SENTENCE // 4
         while len(line) - start > longest:
             cut = max(line.rfind(" ", start + 1, start + longest), start)
             cut = cut if cut > start else start + longest
             yield line[start:cut]
             start = cut
         yield line[start:]
-
-
-def _explain(error: RuntimeError, vocab_size: int) -> UserError:
-    reason = str(error)
-    if "sentences_.empty()" in reason or "all_chars_count" in reason:
-        return UserError("--train: the files contain no text")
-    if "Vocabulary size too high" in reason:
-        limit = reason.rsplit("<=", 1)[-1].strip(" .")
-        return UserError(f"--vocab-size {vocab_size} is too large for this text: at most {limit}")
-    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
-        return UserError(
-            f"--vocab-size {vocab_size} is too small for the characters in the text: at least {least[1]}; or lower "
-            "--character-coverage"
-        )
-    return UserError(
-        f"--vocab-size {vocab_size}: sentencepiece cannot train such a model on this text; try another size"
-    )

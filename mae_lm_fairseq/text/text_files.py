@@ -36,7 +36,6 @@ class Chunk:
         path: path of the file.
         first_line: number of the first line, counted from 1 at ``start``.
         data: the bytes of the lines, decompressed, without a byte order mark.
-        position: number of bytes of the file on disk that have been read (compressed bytes for a compressed file).
         start: where reading started in the file.
         malformed: number of malformed records that were skipped.
         from_records: whether the lines are those of records, and so begin a document.
@@ -45,7 +44,6 @@ class Chunk:
     path: Path
     first_line: int
     data: bytes
-    position: int
     start: int = 0
     malformed: int = 0
     from_records: bool = False
@@ -68,12 +66,8 @@ class Chunk:
         try:
             return split_lines(self.data)
         except UnicodeDecodeError as error:
-            raise self.not_utf8(error) from None
-
-    def not_utf8(self, error: UnicodeDecodeError) -> UserError:
-        """Return the error to raise after ``split_lines(self.data)`` has raised ``error``."""
-        number = self.first_line + self.data.count(b"\n", 0, error.start) + count_lines(self.path, self.start)
-        return UserError(f"{self.path}: line {number} is not UTF-8 ({error.reason}); convert the file")
+            number = self.first_line + self.data.count(b"\n", 0, error.start) + count_lines(self.path, self.start)
+            raise UserError(f"{self.path}: line {number} is not UTF-8 ({error.reason}); convert the file") from None
 
 
 def split_lines(data: bytes) -> list[str]:
@@ -152,11 +146,15 @@ def text_bytes(path: Path) -> int:
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Open a file as a stream of text bytes; also yield the file on disk, whose position shows the progress."""
+def open_text(path: Path) -> Iterator[BinaryIO]:
+    """Open a file as a stream of text bytes.
+
+    Raises:
+        UserError: if it cannot be read or decompressed, also inside the ``with`` block.
+    """
     try:
         with open(path, "rb") as raw:
-            yield decompressed(raw, path.suffix.lower()) if is_compressed(path) else raw, raw
+            yield decompressed(raw, path.suffix.lower()) if is_compressed(path) else raw
     except EOFError as error:
         raise UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})") from None
     except OSError as error:
@@ -193,14 +191,14 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end:
     Raises:
         UserError: if the file cannot be read or decompressed, or a line is too long to be text.
     """
-    with open_text(path) as (stream, raw):
+    with open_text(path) as stream:
         if start:
             stream.seek(start)
         first_line, left = 1, float("inf") if end is None else end - start
         while left > 0 and (data := stream.read(min(chunk_bytes, left))):
             data += _read_line(stream, path) if len(data) < left else b""
             text = data.removeprefix(codecs.BOM_UTF8) if start == 0 and first_line == 1 else data
-            yield Chunk(path, first_line, text, raw.tell(), start)
+            yield Chunk(path, first_line, text, start)
             first_line += data.count(b"\n")
             left -= len(data)
 
@@ -212,7 +210,7 @@ def line_stretches(path: Path, size: int) -> list[tuple[int, int, int]]:
         UserError: if the file cannot be read, or a line is too long to be text.
     """
     total, cuts = path.stat().st_size, [0]
-    with open_text(path) as (stream, _):
+    with open_text(path) as stream:
         while cuts[-1] < total:
             # Start one byte before, so that a line that starts exactly at the offset counts.
             stream.seek(min(cuts[-1] + size, total) - 1)
@@ -239,7 +237,7 @@ def sample_lines(files: list[Path], max_bytes: int, block: int | None = None) ->
     plan = _stretches(list(map(text_bytes, files)), max_bytes, block or sample_block(max_bytes))
     for path, stretches in zip(files, plan, strict=True):
         if stretches:
-            with open_text(path) as (stream, _):
+            with open_text(path) as stream:
                 yield from _lines_starting_in(stream, stretches, path)
 
 
@@ -264,10 +262,9 @@ def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[
 def _lines_starting_in(stream: BinaryIO, stretches: list[tuple[int, int]], path: Path) -> Iterator[str]:
     position = 0
     for start, end in stretches:
-        # Never seek backwards, where a compressed stream starts over: the last line may extend past this offset.
-        if position < start:
+        if position < start:  # else the last line extended past this offset
             # Start one byte before, so that a line that starts exactly at the offset is kept.
-            stream.seek(start - 1)
+            _skip(stream, start - 1 - position)
             position = start - 1 + len(_read_line(stream, path))
         while position < end and (line := _read_line(stream, path)):
             try:
@@ -276,3 +273,11 @@ def _lines_starting_in(stream: BinaryIO, stretches: list[tuple[int, int]], path:
                 byte = position + error.start
                 raise UserError(f"{path}: not UTF-8 at byte {byte} ({error.reason}); convert the file") from None
             position += len(line)
+
+
+def _skip(stream: BinaryIO, count: int):
+    if stream.seekable():
+        stream.seek(count, os.SEEK_CUR)
+        return
+    while count > 0 and (data := stream.read(min(count, CHUNK_BYTES))):
+        count -= len(data)

@@ -131,13 +131,18 @@ class Tokenizer(ABC):
         """The :data:`JOINERS` that the normalizer drops or replaces by a space."""
         return tuple(joiner for joiner in JOINERS if joiner not in self.normalize(f"a{joiner}b"))
 
-    @abstractmethod
-    def unknown_characters(self, lines: list[str]) -> Counter[str]:
-        """Count the characters that became part of an ``<unk>``."""
+    def unknown_texts(self, lines: list[str]) -> Counter[str]:
+        """Count the texts that became ``<unk>``: characters, or words for WordPiece."""
+        texts = Counter()
+        for line in lines:
+            ids, offsets = self.encode_with_offsets(line)
+            texts.update(line[start:end].strip() for start, end in offsets[np.isin(ids, self.unknown_ids)])
+        return texts
 
-    @abstractmethod
     def word_starts(self) -> np.ndarray:
         """Return bool[vocabulary with ``<mask>``]: subwords marked as the start of a word, and special tokens."""
+        starts = [index < len(SPECIALS) or self.token_text(index)[:1].isspace() for index in range(self.mask)]
+        return np.array([*starts, True])
 
     @abstractmethod
     def token_text(self, index: int) -> str:
@@ -155,13 +160,14 @@ class Tokenizer(ABC):
         return [ids if len(ids) else np.array([UNK], dtype=np.int32) for ids in self.encode_lines(words)]
 
     def encode_block(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode all lines into one array, with ``</s>`` after each line.
+        """Encode all lines into one array, with ``</s>`` after each line. A line of only white space is blank.
 
         Returns:
             tokens: int32[sum of sizes], fairseq ids.
             sizes: int32[lines], tokens of each line, ``</s>`` included.
         """
-        encoded = self.library_ids(lines)
+        # Byte-level BPE has tokens for white space, but only a line without tokens ends a document.
+        encoded = self.library_ids([line if line.strip() else "" for line in lines])
         sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
         tokens = np.full(sizes.sum(), EOS, dtype=np.int32)
         inside = np.ones(len(tokens), dtype=bool)

@@ -16,7 +16,7 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, needs_extra
 from mae_lm_fairseq.utils.files import read_bytes
 
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
@@ -81,13 +81,8 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
 
 def _from_transformers(directory: Path) -> Tokenizer:
     """Return the tokenizer of a directory that has no ``tokenizer.json``, as ``transformers`` builds it."""
-    try:
+    with needs_extra("hf"):
         from transformers import AutoTokenizer
-    except ImportError as error:
-        raise UserError(
-            f"{directory}: has no {TOKENIZER_JSON}, so that it needs transformers ({error}); pip install transformers, "
-            "or this package with its extra hf"
-        ) from None
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         content = loaded.backend_tokenizer.to_str().encode()

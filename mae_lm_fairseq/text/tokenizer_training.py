@@ -6,7 +6,12 @@ Training is deterministic. Special tokens have fairseq's ids, so that the ids of
 from collections.abc import Iterable
 
 from mae_lm_fairseq.text.data_bin import TOKENIZER
-from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, import_tokenizers
+from mae_lm_fairseq.text.hugging_face_tokenizer import (
+    TOKENIZER_JSON,
+    HuggingFaceTokenizer,
+    byte_level,
+    import_tokenizers,
+)
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.text.tokenizer import SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -28,29 +33,16 @@ def train_tokenizer(kind: str, lines: Iterable[str], vocab_size: int, character_
         UserError: if there is no text, or ``vocab_size`` is too large or too small for it.
     """
     if kind == "byte-bpe":
-        return train_byte_bpe(lines, vocab_size)
+        return _train_byte_bpe(lines, vocab_size)
     model_type = kind.removeprefix("sentencepiece-")
     return SentencePieceTokenizer(TOKENIZER, train_model(lines, vocab_size, character_coverage, model_type))
 
 
-def train_byte_bpe(lines: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
-    """Train GPT-2's and RoBERTa's kind of tokenizer, which has no unknown characters.
-
-    Args:
-        lines: text.
-        vocab_size: number of subwords, including 256 bytes and ``<unk> <s> </s>``.
-
-    Raises:
-        UserError: if ``vocab_size`` is too large for the text, or too small.
-    """
+def _train_byte_bpe(lines: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
+    """Train GPT-2's and RoBERTa's kind of tokenizer, which has no unknown characters."""
     library = import_tokenizers()
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    least = len(alphabet) + 3
-    if vocab_size < least:
-        raise UserError(f"--vocab-size {vocab_size} is too small for byte-level BPE: at least {least}")
+    tokenizer = byte_level(library.models.BPE())
     trainer = library.trainers.BpeTrainer(
         vocab_size=vocab_size + 1,  # <pad>
         special_tokens=list(SPECIALS),
@@ -60,8 +52,9 @@ def train_byte_bpe(lines: Iterable[str], vocab_size: int) -> HuggingFaceTokenize
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.add_special_tokens(list(SPECIALS))
     found = HuggingFaceTokenizer(TOKENIZER_JSON, tokenizer.to_str(pretty=True).encode())
-    if found.model_size == least < vocab_size:
-        raise UserError("--train: the files contain no text, or no pair of characters")
-    if found.model_size < vocab_size:
-        raise UserError(f"--vocab-size {vocab_size} is too large for this text: at most {found.model_size}")
+    if found.model_size != vocab_size:
+        raise UserError(
+            f"--vocab-size {vocab_size}: byte-level BPE has at least {len(alphabet) + 3} subwords, and makes "
+            f"{found.model_size} of this text; choose another number"
+        )
     return found

@@ -33,7 +33,6 @@ COMMANDS = {
     "study": "plan.toml --out out",
     "prepare": PREPARE,
     "prepare --shards 2": PREPARE,
-    "prepare --merge": PREPARE,
 }
 
 

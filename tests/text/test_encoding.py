@@ -10,7 +10,7 @@ from tests.support.tokenizers import paragraphs, write
 
 def test_chunks_are_encoded_in_order_and_read_ahead_is_bounded(tmp_path):
     directory, taken = write(tmp_path, "sentencepiece-bpe"), []
-    chunks = [Chunk(Path("x"), number, f"{line}\n".encode(), 0) for number, line in enumerate(paragraphs(50))]
+    chunks = [Chunk(Path("x"), number, f"{line}\n".encode()) for number, line in enumerate(paragraphs(50))]
 
     def read():
         for chunk in chunks:

@@ -26,7 +26,7 @@ from pyarrow import parquet
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.text import parts as parts_module
 from mae_lm_fairseq.text import preparation
-from mae_lm_fairseq.text.data_bin import DataBinWriter, check_data_bin, dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -34,7 +34,6 @@ from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
 from tests.support.processes import interrupt_moves
-from tests.support.tokenizers import write
 
 PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
     f"{split}.{suffix}" for split in ("train", "valid") for suffix in ("bin", "idx")
@@ -52,7 +51,7 @@ def texts(count, seed=0):
 
 def prepare(train, valid, *options):
     """Run the command in this process."""
-    machines = {"--workers", "--scheduler", "--merge"}.intersection(options)
+    machines = {"--workers", "--scheduler"}.intersection(options)
     words = ["--train", train, "--valid", valid, *([] if machines else ["--workers", 1]), *options]
     cli.run("prepare", [str(word) for word in words])
 
@@ -186,11 +185,9 @@ def test_small_parts_parts_made_apart_and_one_shard_give_the_same_bytes(corpus, 
     assert content(again()) == expected
     assert content(again("--shards", 1, destdir=tmp_path / "shards") / "shard0") == expected
     for number in (2, 1):
-        with pytest.raises(UserError, match=r"a part is missing or damaged|no part has"):  # incomplete data
-            again("--merge", destdir=tmp_path / "apart")
         again("--part", f"{number}/2", destdir=tmp_path / "apart")
     assert len(list((tmp_path / "apart/parts").glob("train-*"))) > 5
-    assert content(again("--merge", destdir=tmp_path / "apart")) == expected
+    assert content(again(destdir=tmp_path / "apart")) == expected
 
 
 def test_shards_hold_the_documents_of_one_data_bin(corpus, again, tmp_path, monkeypatch):
@@ -220,20 +217,11 @@ def test_more_shards_than_documents_are_refused(again, tmp_path):
 
 @pytest.mark.parametrize("options", [["--vocab-size", 100], ["--vocab-size", 300, "--tokenizer", "byte-bpe"]])
 def test_parts_share_one_trained_tokenizer(corpus, tmp_path, options):
-    for name, parts in (("expected", [[]]), ("out", [["--part", "1/2"], ["--part", "2/2"], ["--merge"]])):
+    for name, parts in (("expected", [[]]), ("out", [["--part", "1/2"], ["--part", "2/2"], []])):
         for part in parts:
             prepare(corpus / "train", corpus / "valid.txt", "--destdir", tmp_path / name, *options, *part)
             assert len(list((tmp_path / name / "parts").glob("tokenizer-*"))) == ("--part" in part)
     assert content(tmp_path / "out") == content(tmp_path / "expected")
-
-
-def test_parts_of_another_dictionary_are_not_merged(corpus, again, tmp_path):
-    given = write(tmp_path / "given", "fairseq")
-    again("--tokenizer", given, "--max-unk-rate", 1, "--part", "1/1")
-    first, second, *others = (given / "dict.txt").read_text().splitlines()
-    (given / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
-    with pytest.raises(UserError, match="no part has been made with these options"):
-        again("--tokenizer", given, "--max-unk-rate", 1, "--merge")
 
 
 def reused(output, name="train"):
@@ -280,7 +268,7 @@ def test_malformed_records_can_be_skipped_after_a_failure(again, tmp_path, capsy
 def test_unknown_characters_are_counted_and_limited(again, tmp_path):
     (tmp_path / "train").write_text("abc def\n" * 100 + "漢字 漢\n")
     for split in ("train", "valid"):
-        with pytest.raises(UserError, match=rf"--{split}: .*% of the tokens are <unk>, .*'漢' \(2\), '字' \(1\)"):
+        with pytest.raises(UserError, match=rf"--{split}: .*% of the tokens are <unk>, .*: '漢字' \(1\), '漢' \(1\)"):
             again(**{split: tmp_path / "train"})
         assert not list((tmp_path / "out").glob("parts/train*")) or split == "train"  # valid is checked first
         shutil.rmtree(tmp_path / "out")
@@ -305,16 +293,6 @@ def test_character_coverage_reaches_the_training(tmp_path):
         assert ("Ω" in (tmp_path / str(coverage) / "dict.txt").read_text()) == known
 
 
-def test_the_estimate_is_about_the_size_of_the_shards(again, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(parts_module, "_PROBES", 20)
-    (tmp_path / "valid.txt").write_text("\n\n".join(texts(3000, seed=3)))
-    out = again("--shards", 8, valid=tmp_path / "valid.txt")
-    preparing, kept = map(int, re.search(r"estimate: (\d+) .*preparing, (\d+) ", capsys.readouterr().out).groups())
-    assert preparing >= kept
-    files = [path for path in out.glob("shard*/*") if path.suffix in (".bin", ".idx")]
-    assert kept == round(sum(path.stat().st_size for path in files) / 1e6)
-
-
 @pytest.mark.parametrize("name", ["train.idx", "dict.txt", "sentencepiece.bpe.model"])
 def test_nothing_is_overwritten(again, tmp_path, name):
     (tmp_path / "out").mkdir()
@@ -335,13 +313,6 @@ def test_a_signal_while_files_are_moved_waits_for_the_others(again, tmp_path, mo
     expected = content(again(*options, destdir=tmp_path / "expected"))
     interrupt_moves(monkeypatch)
     assert content(again(*options)) == expected
-
-
-def test_lost_tokens_are_detected(again, tmp_path, monkeypatch):
-    write = DataBinWriter.write
-    monkeypatch.setattr(DataBinWriter, "write", lambda self, ids, sizes: write(self, ids[:1], sizes[:1] * 0 + 1))
-    with pytest.raises(UserError, match=r"tokens went in, 1 and 1 came out"):
-        again()
 
 
 @pytest.mark.parametrize(
@@ -375,13 +346,9 @@ def test_text_that_would_give_wrong_data_is_refused(again, tmp_path, monkeypatch
         ["--character-coverage", 0.9999],
         ["--tokenizer", "byte-bpe", "--vocab-size", 300, "--character-coverage", 1],
         ["--vocab-size", 7],
-        ["--part", "1/2", "--merge"],
-        ["--merge", "--workers", 2],
-        ["--merge", "--scheduler", "nowhere://x"],
         ["--scheduler", "nowhere://x", "--workers", 2],
     ],
 )
 def test_an_option_without_effect_is_refused(again, tmp_path, options):
-    with pytest.raises(UserError, match=r"has no effect with --|has 100 pieces, not --vocab-size 7"):
+    with pytest.raises(UserError, match="has no effect with --"):
         again(*options)
-    assert not (tmp_path / "out").exists()

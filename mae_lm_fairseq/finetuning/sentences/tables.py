@@ -139,7 +139,7 @@ def cell_text(cell: Any) -> str:
 def _read_lines(path: Path) -> list[str]:
     """Return the lines of a text file, without the byte order mark."""
     data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
-    return Chunk(path, 1, data, len(data)).lines()
+    return Chunk(path, 1, data).lines()
 
 
 def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]]:

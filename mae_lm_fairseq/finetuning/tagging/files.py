@@ -182,12 +182,10 @@ def read_text(path: Path) -> str:
     if not os.path.isfile(path):
         problem = "not a regular file" if os.path.exists(path) else "no such file"
         raise UserError(f"{path}: {problem}; name one file")
-    with open_text(path) as (stream, _):
+    with open_text(path) as stream:
         data = stream.read()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Chunk(path, 1, data, len(data)).not_utf8(error) from None
+    Chunk(path, 1, data).lines()  # names the line that is not UTF-8
+    return data.decode()
 
 
 def plain_name(path: Path) -> Path:
