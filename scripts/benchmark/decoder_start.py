@@ -19,8 +19,8 @@ from mae_lm_fairseq.adapt import INITIAL, OWNED, as_objective, make_start, plan_
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import OWN_BIAS, completed
 from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.measures.evaluation import Loss
 from mae_lm_fairseq.study.engine import complete
-from mae_lm_fairseq.study.measures import Loss
 from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.study.plan import Measure
 from mae_lm_fairseq.training.keys import Products
