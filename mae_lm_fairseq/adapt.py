@@ -18,9 +18,10 @@ from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
-from mae_lm_fairseq.measures.evaluation import table
+from mae_lm_fairseq.measures.evaluation import Evaluate
+from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import complete
-from mae_lm_fairseq.study.measures import Data, Evaluate, fingerprints
+from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
 from mae_lm_fairseq.study.results import Training
@@ -386,7 +387,7 @@ def report(content: dict[str, Any]) -> str:
         pseudo_tokens=content["measurement"]["pseudo_tokens"],
         seconds=content["training"]["seconds"],
         machine=content["machine"],
-        measurements=table(measured, content["measurement"]["mask_prob"]),
+        measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
         before="predicted by the model's own head, through its decoder if it had one."
         if content["before"]
         else "the model lacked a trained head or decoder, so there is nothing to compare with.",

@@ -11,28 +11,28 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.versions import package_version
 
 VERBS = {
-    "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
-    "prepare": ("prepare", "turn text into a tokenizer and a data-bin"),
-    "pretrain": ("pretrain", "pretrain an architecture with its recipe"),
-    "finetune glue": ("finetune_glue", "fine-tune on a GLUE task"),
-    "finetune squad": ("finetune_squad", "fine-tune on SQuAD 1.1 or 2.0"),
-    "finetune classification": ("finetune_classification", "fine-tune on your own files of labelled texts"),
-    "finetune tagging": ("finetune_tagging", "fine-tune on labelled words: CoNLL files"),
-    "predict": ("predict", "predict labels, scores or answers with a model"),
-    "rank": ("rank", "measure effective ranks, layer by layer"),
-    "probe": ("probe", "probe frozen hidden states for word labels"),
-    "minimal-pairs": ("minimal_pairs", "score grammatical minimal pairs"),
-    "evaluate": ("evaluate", "masked loss and pseudo-perplexity on a text"),
-    "study": ("study", "compare models over seeds, as a plan says"),
-    "export": ("export", "export a model to Hugging Face transformers"),
-    "import": ("import_", "import an encoder of transformers or fairseq"),
-    "adapt": ("adapt", "train a pretrained model further on your text"),
-    "average": ("average", "average the weights of checkpoints"),
-    "bundle": ("bundle", "bundle a checkpoint with its tokenizer"),
-    "plan": ("plan", "estimate FLOPs, memory and time of pretraining"),
-    "doctor": ("doctor", "check the environment"),
+    "quickstart": ("commands.quickstart", "train two tiny models, compare them in a report"),
+    "prepare": ("commands.prepare", "turn text into a tokenizer and a data-bin"),
+    "pretrain": ("commands.pretrain", "pretrain an architecture with its recipe"),
+    "finetune glue": ("commands.finetune_glue", "fine-tune on a GLUE task"),
+    "finetune squad": ("commands.finetune_squad", "fine-tune on SQuAD 1.1 or 2.0"),
+    "finetune classification": ("commands.finetune_classification", "fine-tune on your own files of labelled texts"),
+    "finetune tagging": ("commands.finetune_tagging", "fine-tune on labelled words: CoNLL files"),
+    "predict": ("commands.predict", "predict labels, scores or answers with a model"),
+    "rank": ("measures.rank", "measure effective ranks, layer by layer"),
+    "probe": ("measures.probe", "probe frozen hidden states for word labels"),
+    "minimal-pairs": ("measures.minimal_pairs.measure", "score grammatical minimal pairs"),
+    "evaluate": ("measures.evaluation", "masked loss and pseudo-perplexity on a text"),
+    "study": ("commands.study", "compare models over seeds, as a plan says"),
+    "export": ("commands.export", "export a model to Hugging Face transformers"),
+    "import": ("commands.import_", "import an encoder of transformers or fairseq"),
+    "adapt": ("commands.adapt", "train a pretrained model further on your text"),
+    "average": ("commands.average", "average the weights of checkpoints"),
+    "bundle": ("commands.bundle", "bundle a checkpoint with its tokenizer"),
+    "plan": ("commands.plan", "estimate FLOPs, memory and time of pretraining"),
+    "doctor": ("commands.doctor", "check the environment"),
 }
-"""The module in ``mae_lm_fairseq.commands`` and the summary of each verb."""
+"""The module and the summary of each verb. A module has the help as its docstring, ``Options`` and ``main``."""
 HELP = "\n".join(
     [
         "usage: mae-lm VERB [arguments], or mae-lm --version",
@@ -64,7 +64,7 @@ def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
 
 
 def _module(verb: str) -> ModuleType:
-    return importlib.import_module(f"mae_lm_fairseq.commands.{VERBS[verb][0]}")
+    return importlib.import_module(f"mae_lm_fairseq.{VERBS[verb][0]}")
 
 
 def main() -> int | None:

@@ -18,8 +18,8 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.docstrings import split_corpus
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import RESULTS, Study
-from mae_lm_fairseq.study.measures import Data
 from mae_lm_fairseq.study.options import QuickstartOptions
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
 from mae_lm_fairseq.text import preparation

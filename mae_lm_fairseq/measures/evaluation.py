@@ -1,81 +1,114 @@
-"""Masked language model loss, accuracy and pseudo-perplexity of trained models on a text."""
+"""Measure how well masked language models predict a text.
+
+Prints a table of all models. Loss and accuracy are those at masked positions, which depend on the seed and the tokens
+alone, so that models with the same tokenizer predict the same tokens. The unigram entropy is the lowest loss with the
+same prediction at every position. Pseudo-perplexity per token masks every token on its own. Pseudo-perplexity per word
+masks every word (what white space separates) with all of its subwords, and can be compared between models with
+different tokenizers.
+
+Example:
+    mae-lm evaluate checkpoint_last.pt --data-bin data-bin --text valid.txt --out evaluation.json
+"""
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-import torch
-import torch.nn.functional as F
-from fairseq import checkpoint_utils, utils
-from torch import Tensor
-
-from mae_lm_fairseq.core.packing import restore
-from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
-from mae_lm_fairseq.measures.masked_prediction import (
-    NEVER_MASKED,
-    Masking,
-    Outcome,
-    Words,
-    each_token,
-    each_word,
-    predict,
-    unigram_entropy,
-)
-from mae_lm_fairseq.measures.options import EvaluateOptions, Evaluation, MaskedText
-from mae_lm_fairseq.measures.readers import Reader, checked_models, open_model
-from mae_lm_fairseq.statistics.token_states import mask_texts
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import markdown_table, progress_bar
+from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.utils.command_line import Count, File, OutputFile
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.utils.versions import versions
 
 LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
 
 
-def measure_models(options: EvaluateOptions) -> dict[str, Any]:
-    """Return the numbers of all models as JSON-serialisable data, and show progress.
+@dataclass(frozen=True, kw_only=True)
+class Loss(Kind, MaskedText):
+    """Masked loss at fixed positions, the same for all models.
 
-    Raises:
-        UserError: if a model or the text cannot be read.
+    Attributes:
+        on: the held-out text, or the validation split of the data-bin (``valid``: all of it), which has the loss alone.
     """
-    paths = checked_models(options, with_head=True)
-    settings = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
 
-    def measured(path: Path, label: str) -> dict[str, Any]:
-        return measure(open_model(path, options.data_bin, options.ema, with_head=True), label, options)
+    kind: ClassVar = "loss"
+    with_head: ClassVar = True
+    numbers: ClassVar = ("loss", "accuracy", "unigram_entropy")
+    shown: ClassVar = ("loss", "accuracy")
+    on: Literal["text", "valid"] = "text"
 
-    return {
-        "versions": versions(),
-        "text": str(options.text),
-        "settings": {name: getattr(options, name) for name in settings},
-        "models": {label: {"model": str(path), **measured(path, label)} for label, path in paths.items()},
-    }
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("text",) if self.on == "text" else ()
+
+    def values(self) -> list[str] | None:
+        return super().values() if self.on == "text" else ["loss"]
+
+    def check(self, data: Data) -> None:
+        if self.on == "text":
+            super().check(data)
+
+    def measure(self, model: Trained) -> dict[str, float]:
+        """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
+        from mae_lm_fairseq.measures.losses import load_with_validation_split, text_loss, validation_loss
+
+        if self.on == "text":
+            return text_loss(model.open(with_head=True), model, self)
+        masking = {"mask_prob": self.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
+        masking |= {"mask_whole_words": False, "seed": self.seed}
+        return {"loss": validation_loss(*load_with_validation_split(model.path, model.data.data_bin, **masking))}
+
+    def recorded(self, found: dict[str, float]) -> dict[str, float]:
+        return {name: found[name] for name in self.values()}
 
 
-def table(models: dict[str, dict[str, Any]], mask_prob: float) -> str:
-    """Return the numbers of models by label, from :func:`measure`, as a Markdown table."""
-    header = [
-        "model",
-        f"loss at {mask_prob:.0%} masked (nats)",
-        "unigram entropy (nats)",
-        "accuracy",
-        "pseudo-perplexity per token",
-        "pseudo-perplexity per word",
-    ]
-    rows = [
-        [
-            label,
-            f"{row['loss']:.3f}",
-            f"{row['unigram_entropy']:.3f}",
-            f"{row['accuracy']:.1%}",
-            perplexity_cell(row["pseudo_perplexity_per_token"]),
-            perplexity_cell(row["pseudo_perplexity_per_word"]),
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Kind, MaskedText):
+    """Loss, accuracy and pseudo-perplexity on the held-out text, as ``mae-lm evaluate`` measures them.
+
+    Attributes:
+        tokens: tokens of the text to use for loss and accuracy.
+        pseudo_tokens: tokens to use for pseudo-perplexity, which predicts each of them twice.
+        mask_prob: fraction of the tokens to mask for loss and accuracy.
+    """
+
+    kind: ClassVar = "evaluate"
+    needs: ClassVar = ("text",)
+    with_head: ClassVar = True
+    numbers: ClassVar = (
+        *("loss", "unigram_entropy", "accuracy", "predicted"),
+        *("pseudo_perplexity_per_token", "tokens", "pseudo_perplexity_per_word", "words"),
+    )
+    shown: ClassVar = ("loss", "accuracy", "pseudo_perplexity_per_token")
+    pseudo_tokens: Count = 5_000
+
+    def measure(self, model: Trained) -> dict[str, float | None]:
+        """Return loss, accuracy and pseudo-perplexities, and of how many tokens and words; see :func:`perplexity`."""
+        from mae_lm_fairseq.measures.losses import pseudo_log_likelihoods, text_loss
+
+        reader = model.open(with_head=True)
+        found = text_loss(reader, model, self)
+        for name, (total, count) in pseudo_log_likelihoods(reader, model, self, self.pseudo_tokens).items():
+            found |= {f"pseudo_perplexity_per_{name}": perplexity(total, count), f"{name}s": count}
+        return found
+
+    def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return what is found in models, by label, as a Markdown table."""
+        header = ["model", f"loss at {self.mask_prob:.0%} masked (nats)", "unigram entropy (nats)", "accuracy"]
+        header += ["pseudo-perplexity per token", "pseudo-perplexity per word"]
+        rows = [
+            [
+                label,
+                f"{found['loss']:.3f}",
+                f"{found['unigram_entropy']:.3f}",
+                f"{found['accuracy']:.1%}",
+                *(perplexity_cell(found[f"pseudo_perplexity_per_{name}"]) for name in ("token", "word")),
+            ]
+            for label, found in models.items()
         ]
-        for label, row in models.items()
-    ]
-    return markdown_table(header, rows)
+        return markdown_table(header, rows)
 
 
 def perplexity(log_likelihood: float, count: int) -> float | None:
@@ -92,105 +125,26 @@ def perplexity_cell(value: float | None) -> str:
     return f"above {LARGEST_PERPLEXITY:.0e}" if value is None else f"{value:,.2f}"
 
 
-def measure(reader: Reader, label: str, evaluation: Evaluation) -> dict[str, Any]:
-    """Return loss, accuracy and pseudo-perplexities of a model, and show progress.
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, Evaluate):
+    """Models to evaluate.
 
-    Args:
-        reader: the model, opened with its head.
-        label: its name in the progress display.
-        evaluation: what to predict.
-
-    Raises:
-        UserError: if the text cannot be read, or nothing of it is masked.
+    Attributes:
+        text: UTF-8 text, plain or compressed.
+        out: also write the numbers to this JSON file.
     """
-    texts = reader.texts_with_words(evaluation.text, evaluation.tokens_per_sample, evaluation.pseudo_tokens)
-    found = masked_prediction(reader, label, evaluation.text, evaluation)
-    tokens = _outcome(reader, texts, [each_token(text.words) for text in texts], f"{label}, tokens")
-    whole_words = [each_word(text.words) for text in texts]
-    words = _outcome(reader, texts, whole_words, f"{label}, words")
-    token_count, word_count = int(tokens.predicted.sum()), sum(len(masking.predicted) for masking in whole_words)
-    return found | {
-        "pseudo_perplexity_per_token": perplexity(float(tokens.log_likelihoods.sum()), token_count),
-        "tokens": token_count,
-        "pseudo_perplexity_per_word": perplexity(float(words.log_likelihoods.sum()), word_count),
-        "words": word_count,
-    }
+
+    text: File
+    out: OutputFile | None = None
 
 
-def masked_prediction(reader: Reader, label: str, path: Path, sample: MaskedText) -> dict[str, float]:
-    """Return loss and accuracy at the masked positions of a text, as :func:`measure` does."""
-    texts = reader.texts_with_words(path, sample.tokens_per_sample, sample.tokens)
-    fixed = [_fixed_positions(text, number, reader, sample) for number, text in enumerate(texts)]
-    masked = _outcome(reader, texts, fixed, f"{label}, masked positions")
-    predicted = int(masked.predicted.sum())
-    if not predicted:
-        fraction = f"{sample.mask_prob:.3%} of a sequence"
-        raise UserError(f"{path} is too short: {fraction} is less than one token; use a longer text")
-    return {
-        "loss": -float(masked.log_likelihoods.sum()) / predicted,
-        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
-        "accuracy": int(masked.correct.sum()) / predicted,
-        "predicted": predicted,
-    }
-
-
-def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
-    return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
-
-
-def _fixed_positions(text: Words, number: int, reader: Reader, sample: MaskedText) -> Masking:
-    """Mask a fraction of a text's tokens in one row; in none if the fraction is less than one token."""
-    seed, fraction = sample.seed, sample.mask_prob
-    masked = mask_texts([text.ids.tolist()], reader.predictor.pad, reader.special, fraction, seed, first=number)
-    row = masked.is_masked.numpy()
-    rows = row[row.any(1)]
-    return Masking(rows, rows)
-
-
-BATCH = 32
-
-
-def load(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module, object]:
-    """Load a trained model in evaluation mode, and its task with the validation split.
-
-    Args:
-        checkpoint: a fairseq checkpoint.
-        data: the data-bin.
-        task_options: task options that replace those of the training, such as ``mask_prob``.
-    """
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides={"data": str(data), **task_options}
-    )
-    task.load_dataset("valid")
-    return models[0].eval(), task
-
-
-def _batches(task, size: int = BATCH) -> Iterator[dict]:
-    """Yield batches of the validation split, in its order."""
-    dataset = task.dataset("valid")
-    for start in range(0, len(dataset), size):
-        yield dataset.collater([dataset[index] for index in range(start, min(start + size, len(dataset)))])
-
-
-@torch.no_grad()
-def masked_loss(model: torch.nn.Module, task) -> float:
-    """Return the cross-entropy in nats per masked token of the validation split, computed on a GPU if available.
-
-    Which tokens are masked depends on the task's options and seed, not on the model. For a model that expands
-    ``<mask>`` tokens, whose training loss is that of all targets together, each target is predicted on its own.
-    """
-    states = model.autoencoder.config.mask_states
-    criterion, batches = MaskedAutoencoderLMCriterion(task), _batches(task, max(1, BATCH // states**2))
-    if torch.cuda.is_available():
-        model, batches = model.cuda(), map(utils.move_to_cuda, batches)
-    loss_of = criterion if states == 1 else _marginal_loss  # which holds the logits of all states
-    losses, predicted, *_ = zip(*(loss_of(model, batch) for batch in batches), strict=True)
-    return float(sum(losses)) / sum(predicted)
-
-
-def _marginal_loss(model: torch.nn.Module, batch: dict) -> tuple[Tensor, int]:
-    """Return the summed cross-entropy at the predicted positions, and their number."""
-    layout = restore(batch["layout"])
-    targets = batch["target"].flatten().index_select(0, layout.predicted.index)
-    logits, _ = model(**batch["net_input"], layout=layout)
-    return F.cross_entropy(logits.float(), targets, reduction="sum"), len(targets)
+def main(options: Options) -> None:
+    """Run the verb."""
+    models = options.trained(options, Data(options.data_bin, text=options.text))
+    found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
+    print(options.table(found))
+    if options.out:
+        names = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
+        settings = {name: getattr(options, name) for name in names}
+        about = {"versions": versions(), "text": str(options.text), "settings": settings}
+        write_json(options.out, about | {"models": found})

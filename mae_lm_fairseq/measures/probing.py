@@ -2,32 +2,119 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.packing import batches_of_similar_length
-from mae_lm_fairseq.statistics.effective_rank import ratio_interval
+from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import StatesOf
 from mae_lm_fairseq.text.conllu import LabelledSentence
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.output import progress_bars
 
 ITERATIONS = 1000
 """At most, of the solver; fewer are needed on standardised states."""
+MEMORY = 1 << 31
+"""Bytes of hidden states to hold at a time. If all layers need more, the text is encoded several times."""
+SETTINGS = {
+    "iterations": ITERATIONS,
+    "resamples": RESAMPLES,
+    "bootstrap_seed": BOOTSTRAP_SEED,
+    "random_weights_seed": RANDOM_SEED,
+}
+"""What results depend on, beside options and data."""
 
 
-def check_sklearn() -> None:
-    """Check that scikit-learn is installed. Called before long work that ends in probes.
+class Part(NamedTuple):
+    """Sentences as the tokens of a model, and their labelled words."""
 
-    Raises:
-        UserError: if scikit-learn, which comes with the extra "analysis", is not installed.
+    texts: list[list[int]]
+    positions: list[list[int]]
+    """The first subword of each word, by sentence."""
+    labels: list[str]
+    sentences: np.ndarray
+    """int[words]: the number of each word's sentence."""
+    words: list[str]
+    """The form of each word."""
+
+
+def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]], label: str) -> dict[str, Any]:
+    """Return the accuracy of a probe on each layer, and of the most frequent label.
+
+    Args:
+        reader: the model.
+        data: sentences by part: ``train``, ``test``, and perhaps ``dev``, which chooses the best layer.
+        label: name of the model in the progress display.
+
+    Returns:
+        ``train_words``, ``test_words``, ``classes``, ``majority``, ``lookup`` (the accuracy of
+        :class:`Lookup`), ``ambiguous_words`` (how many test words are ambiguous), ``ambiguous_lookup``, ``layers``
+        (from the embeddings up, with the accuracies of :func:`accuracy`, and ``ambiguous_accuracy``), ``best_layer``,
+        ``last_less_best``.
     """
-    if find_spec("sklearn") is None:
-        raise UserError("probes need scikit-learn: pip install scikit-learn, or this package with its extra analysis")
+    parts = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
+    train, test = parts["train"], parts["test"]
+    lookup = Lookup(train.words, train.labels)
+    looked_up = np.array([lookup.label(word) for word in test.words]) == np.array(test.labels)
+    is_ambiguous = lookup.are_ambiguous(test.words)
+    layers = _layers(reader, parts, label, is_ambiguous)
+    best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
+    return {
+        "train_words": len(train.labels),
+        "test_words": len(test.labels),
+        "classes": len(set(train.labels)),
+        "majority": accuracy(np.array(test.labels) == lookup.most_frequent, test.sentences),
+        "lookup": accuracy(looked_up, test.sentences),
+        "ambiguous_words": int(is_ambiguous.sum()),
+        "ambiguous_lookup": float(looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None,
+        "layers": layers,
+        "best_layer": best["layer"],
+        "last_less_best": layers[-1]["accuracy"] - best["accuracy"],
+    }
+
+
+def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
+    """Return the tokens of sentences, without what is beyond the model's maximum sequence length."""
+    texts, positions, labels, numbers, forms = [], [], [], [], []
+    room = reader.states.max_tokens - len(reader.line_end) - len(reader.closing)
+    for number, sentence in enumerate(sentences):
+        ids, spans = reader.encode_with_spans(sentence.text)
+        start = [*reader.opening, *map(int, ids)][:room]
+        words = [len(reader.opening) + index for index in first_subwords(spans, sentence.starts)]
+        labelled = zip(words, sentence.labels, sentence.words, strict=True)
+        kept = [(word, label, form) for word, label, form in labelled if word < len(start)]
+        texts.append([*start, *reader.line_end, *reader.closing])
+        positions.append([word for word, _, _ in kept])
+        labels += [label for _, label, _ in kept]
+        forms += [form for _, _, form in kept]
+        numbers += [number] * len(kept)
+    return Part(texts, positions, labels, np.array(numbers), forms)
+
+
+def _layers(reader: Reader, parts: dict[str, Part], label: str, is_ambiguous: np.ndarray) -> list[dict[str, Any]]:
+    """Return the accuracy of a probe on each layer, of all test words and of those that ``is_ambiguous`` marks."""
+    progress = progress_bars(label)
+    rows, count, words = [], reader.states.layers + 1, sum(len(part.labels) for part in parts.values())
+    at_once = max(1, MEMORY // (4 * reader.states.dim * words))
+    for first in range(0, count, at_once):
+        layers = range(first, min(first + at_once, count))
+        states = [
+            token_states(reader.states, part.texts, part.positions, layers, lambda x, name=name: progress(x, name))
+            for name, part in parts.items()
+        ]
+        for layer, *of_layer in progress(list(zip(layers, *states, strict=True)), "probes"):
+            labelled = [(x, part.labels) for x, part in zip(of_layer, parts.values(), strict=True)]
+            correct, *dev = probe(*labelled)
+            rows.append({"layer": layer, **accuracy(correct, parts["test"].sentences)})
+            if is_ambiguous.any():
+                rows[-1]["ambiguous_accuracy"] = float(correct[is_ambiguous].mean())
+            if dev:
+                rows[-1]["dev_accuracy"] = float(dev[0].mean())
+    return rows
 
 
 def first_subwords(spans: Sequence[tuple[int, int]], starts: Sequence[int]) -> list[int]:
@@ -77,18 +164,6 @@ def token_states(
 def _at(states: Tensor, index: Tensor, wanted: Tensor) -> np.ndarray:
     """Return the states [number wanted, dim] at some positions of the flattened batch."""
     return states[torch.searchsorted(index, wanted).to(states.device)].cpu().numpy()
-
-
-def check_labels(sentences: Sequence[LabelledSentence], path: Path, column: str) -> None:
-    """Check that there are two labels to tell apart in the training sentences.
-
-    Raises:
-        UserError: if there are not.
-    """
-    labels = {label for sentence in sentences for label in sentence.labels}
-    if len(labels) < 2:
-        found = f"only the label {labels.pop()}" if labels else "no label"
-        raise UserError(f"{path}: the training sentences have {found} in column {column}; a probe needs two")
 
 
 def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Sequence[str]]) -> list[np.ndarray]:

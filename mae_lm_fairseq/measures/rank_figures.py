@@ -1,6 +1,6 @@
 """Plots of effective rank against layer, in the form of figures 1 and 5 of the MAE-LM paper, and of exclusivity."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ SERIES = {
 KINDS = {"as_trained": "", "forced": ", forced [MASK]"}
 """Ends of labels, by input."""
 
-Ranges = Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""Lowest values, medians and highest values by layer, by label."""
+CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
+"""Labels of the controls of exclusivity."""
 
 
 def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
@@ -29,7 +29,7 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
 
     Args:
         path: the PNG to write.
-        models: results of :func:`~mae_lm_fairseq.measures.ranks.model_ranks`.
+        models: the models of ``ranks.json``.
     """
     panels = []
     for model in models:
@@ -38,49 +38,37 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
             for kind, label in SERIES.items()
         }
         panels.append(_panel(f"{model['label']} (hidden size {model['width']})", rows, "threshold"))
-    title, label = "Effective rank by layer" + _masked(models), _rank_label(models)
+    title, label = "Effective rank by layer" + title_end(models), _rank_label(models)
     one_width = len({model["width"] for model in models}) == 1
     plot_panels(path, title, *panels, y_label=label, share=one_width, zero=True)
 
 
-def plot_exclusivity(path: Path, models: Sequence[dict[str, Any]]) -> None:
+def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
     """Plot the exclusivity of ``[MASK]`` against layer beside its controls, one panel per model.
 
-    Args: as for :func:`plot_ranks`.
+    Args:
+        path: the PNG to write.
+        title: title of the figure.
+        lines: values of :class:`~mae_lm_fairseq.measures.rank.Exclusivity` by name and model.
+
+    Returns:
+        Whether any model takes ``[MASK]`` in a layer.
     """
     panels = []
-    for model in models:
-        rows = [row for row in model["exclusivity"] if "types" in row]
-        found = {control: np.array([row[control] for row in rows]) for control in ("types", "groups")}
-        controls = {name: (of.min(1), np.median(of, 1), of.max(1)) for name, of in found.items() if of.size}
-        of_mask = np.array([[row["exclusivity_0.9"] for row in rows]])
-        layers = np.array([row["layer"] for row in rows])
-        title = f"{model['label']} (hidden size {model['width']})"
-        panels.append(exclusivity_panel(title, layers, of_mask, controls))
-    plot_exclusivity_panels(path, "Exclusive directions" + _masked(models), panels)
-
-
-def exclusivity_panel(title: str, layers: np.ndarray, of_mask: np.ndarray, controls: Ranges) -> Panel:
-    """Return the panel of a model.
-
-    Args:
-        title: its title.
-        layers: int[layers].
-        of_mask: exclusivity of ``[MASK]``: float[seeds, layers].
-        controls: ranges of the exclusivity of ``types`` and ``groups``.
-    """
-    labels = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
-    of = {labels[name]: [100 * values for values in ranges] for name, ranges in controls.items()}
-    lines = {"[MASK] (forced in where the encoder never saw it)": Lines(layers, 100 * of_mask)}
-    lines |= {label: Lines(layers, middle[None]) for label, (_, middle, _) in of.items()}
-    return Panel(title, LAYER, lines, {label: Band(layers, low, high) for label, (low, _, high) in of.items()})
-
-
-def plot_exclusivity_panels(path: Path, title: str, panels: Iterable[Panel]) -> None:
-    """Plot the panels of several models; ``path`` is the PNG to write."""
+    for model, of_mask in lines.get("exclusivity_0.9", {}).items():
+        shown = {"[MASK] (forced in where the encoder never saw it)": Lines(of_mask.x, 100 * of_mask.y)}
+        ranges = {}
+        for control, label in CONTROLS.items():
+            ends = [lines.get(f"{control}_{end}", {}).get(model) for end in ("lowest", "median", "highest")]
+            if None not in ends:
+                low, middle, high = (100 * line.y.mean(0) for line in ends)
+                shown[label], ranges[label] = Lines(of_mask.x, middle[None]), Band(of_mask.x, low, high)
+        panels.append(Panel(model, LAYER, shown, ranges))
     label = "share of the sum of squares outside the directions of"
     label += "\nreal tokens, less that of held-out ones (percentage points)"
-    plot_panels(path, title, *panels, y_label=label, zero=True)
+    if panels:
+        plot_panels(path, title, *panels, y_label=label, zero=True)
+    return bool(panels)
 
 
 def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
@@ -88,7 +76,7 @@ def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
 
     Args: as for :func:`plot_ranks`.
     """
-    title = "Effect of [MASK] in the text on the rank of real tokens" + _masked(models)
+    title = "Effect of [MASK] in the text on the rank of real tokens" + title_end(models)
     label = f"rank with [MASK] minus rank without\n({_rank_label(models)})"
     plot_panels(path, title, _panel("", _of_models(models, "gaps"), "threshold"), y_label=label, zero=True)
 
@@ -98,7 +86,7 @@ def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
 
     Args: as for :func:`plot_ranks`.
     """
-    title = "[MASK] outside the space of the real tokens around it" + _masked(models)
+    title = "[MASK] outside the space of the real tokens around it" + title_end(models)
     label = "fraction of [MASK]'s sum of squares outside,\nminus that of the real tokens (percentage points)"
     panel = _panel("", _of_models(models, "outside"), "excess", scale=100)
     plot_panels(path, title, panel, y_label=label, zero=True)
@@ -127,5 +115,6 @@ def _rank_label(models: Sequence[dict[str, Any]]) -> str:
     return f"directions that hold {100 * models[0]['threshold']:g} % of Σσ²"
 
 
-def _masked(models: Sequence[dict[str, Any]]) -> str:
+def title_end(models: Sequence[dict[str, Any]]) -> str:
+    """Return the end of a title: how much was masked."""
     return f" ({100 * models[0]['mask_prob']:g} % masked)"

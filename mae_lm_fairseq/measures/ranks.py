@@ -1,111 +1,96 @@
-"""Effective ranks of trained models on a text, for our checkpoints and bundles, and for Hugging Face encoders."""
+"""Effective ranks and exclusive directions of a trained model's hidden states on a text."""
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.measures.options import MaskedText, RankOptions
-from mae_lm_fairseq.measures.readers import Reader, checked_models, open_model
-from mae_lm_fairseq.statistics.effective_rank import MEASURES, SecondMoments
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mae_lm_fairseq.measures.kind import Trained
+from mae_lm_fairseq.measures.rank import Exclusivity, OneDocumentError, Rank
+from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import rank_profile
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import progress_bars
 
 
-def model_ranks(path: Path, label: str, options: RankOptions) -> dict[str, Any]:
-    """Measure the effective ranks of a model, layer by layer, and return them as JSON-serialisable data.
+class Moments:
+    """Second moments of hidden states, from which any rank can be computed without the model.
 
-    Shows progress.
+    The safetensors file has, for each name and layer, ``NAME.LAYER.products`` float32[dim, dim] (sum of the outer
+    products of the states), ``.sums`` float32[dim] and ``.count``.
+    """
 
-    Args:
-        path: the model.
-        label: name of the model.
-        options: the text, and settings of the measurement.
+    def __init__(self):
+        self.tensors: dict[str, Tensor] = {}
 
-    Returns:
-        ``label``, ``model`` (the path), ``ema``, ``text``, ``tokens_per_sample``, the result of
-        :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`, and ``exclusivity``, that of
-        :func:`exclusive_directions`, empty if the text has a single document.
+    def add(self, layer: int, name: str, moments: SecondMoments) -> None:
+        """Add the moments of a layer."""
+        for kind in ("products", "sums", "counts"):
+            self.tensors[f"{name}.{layer}.{kind.replace('counts', 'count')}"] = getattr(moments, kind).sum(0).float()
+
+    def together(self, layer: int, kind: str) -> SecondMoments:
+        """Return the second moments of real tokens and of ``[MASK]`` in an input, as one matrix of states."""
+        both = [f"{tokens}_{kind}.{layer}" for tokens in ("real", "mask")]
+        moments = SecondMoments(self.tensors[f"{both[0]}.sums"].numel())
+        for name in both:
+            moments.counts += self.tensors[f"{name}.count"]
+            moments.sums += self.tensors[f"{name}.sums"]
+            moments.products += self.tensors[f"{name}.products"]
+        return moments
+
+    def save(self, path: Path | None) -> None:
+        """Write the file, whose path is given without an ending; None writes nothing."""
+        if path is not None:
+            save_file(self.tensors, path.with_suffix(".safetensors"))
+
+
+def measure_ranks(model: Trained, sample: Rank) -> dict[str, Any]:
+    """Return the ranks of a model, see :meth:`~mae_lm_fairseq.measures.rank.Rank.measure`.
 
     Raises:
-        UserError: if a file is missing, files do not belong together, or the text is too short.
+        UserError: if the text cannot be read, is too short, or none of it is masked.
     """
-    reader = open_model(path, options.data_bin, options.ema)
-    texts = reader.texts(options.text, options.tokens_per_sample, options.tokens)
+    reader, path = model.open(), model.data.text
+    texts = reader.texts(path, sample.tokens_per_sample, sample.tokens)
     if len(texts) < 2:
         raise UserError(
-            f"{options.text} is too short, or --tokens {options.tokens} too small: at least two texts of up to "
-            f"{options.tokens_per_sample} tokens are needed"
+            f"{path} is too short, or --tokens {sample.tokens} too small: at least two texts of up to "
+            f"{sample.tokens_per_sample} tokens are needed"
         )
-
     longest = max(len(text) for text in texts)
-    if not round(options.mask_prob * longest):
-        raise UserError(f"--mask-prob {options.mask_prob}: masks no token of texts of up to {longest} tokens")
+    if not round(sample.mask_prob * longest):
+        raise UserError(f"--mask-prob {sample.mask_prob}: masks no token of texts of up to {longest} tokens")
+    kept, keep = Moments(), {}
+    if model.kept:
+        keep["keep_moments"] = kept.add
+    profile = rank_profile(reader.states, texts, reader.special, sample, progress_bars(model.label), **keep)
+    if model.kept:
+        profile["ranks"] = [one for row in profile["ranks"] for one in _with_all_tokens(row, kept, sample)]
+    kept.save(model.kept)
+    return profile
 
-    progress = progress_bars(label)
-    profile = rank_profile(reader.states, texts, reader.special, options, progress)
-    described = {"label": label, "model": str(path), "ema": options.ema, "text": str(options.text)}
-    try:
-        exclusive = exclusive_directions(reader, options.text, options, progress)
-    except OneDocumentError:
-        exclusive = []
-    return described | {"tokens_per_sample": options.tokens_per_sample} | profile | {"exclusivity": exclusive}
+
+def _with_all_tokens(row: dict[str, Any], kept: Moments, sample: Rank) -> list[dict[str, Any]]:
+    """Return a row of ranks and, after that of ``[MASK]``, the one of all tokens of the same input and layer."""
+    if row["tokens"] != "mask":
+        return [row]
+    energies = kept.together(row["layer"], row["input"]).energies(centred=sample.centred)[0]
+    found = {name: float(rank) for name, rank in ranks(energies, sample.threshold).items()}
+    return [row, {"layer": row["layer"], "input": row["input"], "tokens": "all", **found}]
 
 
-def exclusive_directions(
-    reader: Reader,
-    text: Path,
-    sample: MaskedText,
-    progress: Callable[[Sequence, str], Iterable],
-    keep_moments: Callable[[int, str, SecondMoments], None] = lambda *moments: None,
-) -> list[dict[str, Any]]:
-    """Measure the exclusivity of ``[MASK]`` in a text, see :mod:`~mae_lm_fairseq.statistics.exclusivity`.
-
-    Args:
-        reader: the model.
-        text: UTF-8 text with blank lines between documents.
-        sample: amount of text, and what is masked.
-        progress, keep_moments: as in :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`, whose rows are
-            returned.
-
-    Raises:
-        OneDocumentError: if the text read is a single document.
-        UserError: if the text cannot be read.
-    """
-    texts = reader.texts_of_documents(text, sample.tokens_per_sample, sample.tokens)
+def measure_exclusivity(model: Trained, sample: Exclusivity) -> list[dict[str, Any]]:
+    """Return the exclusivity of ``[MASK]``, see :meth:`~mae_lm_fairseq.measures.rank.Exclusivity.measure`."""
+    reader, path = model.open(), model.data.text
+    texts = reader.texts_of_documents(path, sample.tokens_per_sample, sample.tokens)
     if len({document for _, document in texts}) < 2:
-        raise OneDocumentError(f"{text} must have at least two documents, with a blank line between them")
+        raise OneDocumentError(f"{path} has a single document; at least two, with a blank line between, are needed")
     ids, words, documents = zip(*((of.ids.tolist(), of.words.tolist(), number) for of, number in texts), strict=True)
-    parts = halves(ids, documents, words)
-    return exclusivity(
-        reader.states, parts, reader.special, sample.mask_prob, sample.seed, progress, keep_moments=keep_moments
-    )
-
-
-class OneDocumentError(UserError):
-    """A text has a single document, where two are needed: one to fit on, another one to compare with."""
-
-
-def measure_models(options: RankOptions) -> list[dict[str, Any]]:
-    """Return the result of :func:`model_ranks` for each model.
-
-    Raises:
-        UserError: see :func:`model_ranks`; also if the labels do not match the models.
-    """
-    return [model_ranks(path, label, options) for label, path in checked_models(options).items()]
-
-
-def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Write the ranks atomically as CSV, with a row for each model, layer, input and kind of tokens."""
-    measured = [name + end for name in MEASURES for end in ("", "_low", "_high")]
-    names = ["label", "layer", "input", "tokens", "count", "width", *measured]
-    rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names)
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    parts, kept = halves(ids, documents, words), Moments()
+    masking = sample.mask_prob, sample.seed
+    progress = progress_bars(model.label)
+    rows = exclusivity(reader.states, parts, reader.special, *masking, progress, keep_moments=kept.add)
+    kept.save(model.kept)
+    return rows

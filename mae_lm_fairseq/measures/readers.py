@@ -23,7 +23,6 @@ from mae_lm_fairseq.measures.masked_prediction import (
     RandomTokensPredictor,
     Words,
 )
-from mae_lm_fairseq.measures.options import MaskedText, ModelOptions
 from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates, StatesOf
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
@@ -130,37 +129,6 @@ class Reader:
 def _inside_words(ids: Iterable[int]) -> list[tuple[int, bool]]:
     """Return ids as tokens that start no word."""
     return [(index, False) for index in ids]
-
-
-def default_label(path: Path) -> str:
-    """Return the name of a directory, or the directory name and stem of a checkpoint."""
-    return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"
-
-
-def model_labels(paths: Sequence[Path], labels: Sequence[str]) -> list[str]:
-    """Return a label for each model: the given ones, or else the default ones.
-
-    Raises:
-        UserError: if there are not as many different labels as models.
-    """
-    labels = labels or [default_label(path) for path in paths]
-    if len(labels) != len(paths) or len(set(labels)) < len(labels):
-        raise UserError(f"--labels: {len(paths)} models need as many different labels, not {' '.join(labels)}")
-    return list(labels)
-
-
-def checked_models(options: ModelOptions, with_head: bool = False) -> dict[str, Path]:
-    """Return the models by label. Each is opened once, to reject unsuitable ones before the first measurement.
-
-    Raises:
-        UserError: see :func:`model_labels` and :func:`open_model`; or a model does not take sequences of the length.
-    """
-    models = dict(zip(model_labels(options.models, options.labels), options.models, strict=True))
-    for path in models.values():
-        reader = open_model(path, options.data_bin, options.ema, with_head)
-        if isinstance(options, MaskedText):
-            reader.check_length(options.tokens_per_sample)
-    return models
 
 
 def open_model(

@@ -158,7 +158,7 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
 
 
 RESAMPLES = 1000
-SEED = 1
+BOOTSTRAP_SEED = 1
 CHUNK = 1 << 22
 """Maximum number of weights in memory, of 8 bytes each."""
 
@@ -169,7 +169,7 @@ def ratio_interval(above: np.ndarray, below: np.ndarray) -> tuple[float, float]:
     Args:
         above, below: numbers counted in each sentence.
     """
-    generator, equal = np.random.default_rng(SEED), np.full(len(below), 1 / len(below))
+    generator, equal = np.random.default_rng(BOOTSTRAP_SEED), np.full(len(below), 1 / len(below))
     size = max(1, CHUNK // len(below))
     ratios = np.zeros(RESAMPLES)
     for start in range(0, RESAMPLES, size):

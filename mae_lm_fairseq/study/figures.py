@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines, Panel, plot_panels
-from mae_lm_fairseq.measures.rank_figures import exclusivity_panel, plot_exclusivity_panels
+from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines
 from mae_lm_fairseq.study.contrasts import Outcome
 from mae_lm_fairseq.study.endpoints import Values
+from mae_lm_fairseq.study.plan import Measure
 
 
 def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:
@@ -24,54 +24,23 @@ def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:
     }
 
 
-def plot_measure(path: Path, title: str, measured: Mapping[str, Values], shown: Sequence[str]) -> bool:
+def plot_measure(path: Path, measure: Measure, measured: Mapping[str, Values]) -> bool:
     """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything.
 
     Args:
         path: the PNG to write.
-        title: title of the figure.
-        measured: values by model.
-        shown: names of the values to plot, one panel each.
+        measure: the measure, whose kind has the figure.
+        measured: its values by model.
     """
     by_layer = value_names(measured)
-    has_layers = any(by_layer[name] for name in shown)
-    panels = []
-    for name in (name for name in shown if by_layer[name] == has_layers):
-        lines = {}
+    has_layers, lines = any(by_layer.values()), {}
+    for name in (name for name in by_layer if by_layer[name] == has_layers):
+        of_model = lines.setdefault(name, {})
         for model, values in ((model, values.other(name)) for model, values in measured.items()):
             if name in values.final_names():
                 y = values.final() if has_layers else np.stack([values.at(one) for one in values.checkpoints], axis=1)
-                lines[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(values.checkpoints), y)
-        if any(line.x.size > 1 for line in lines.values()):
-            panels.append(Panel(name, LAYER if has_layers else "updates", lines))
-    if panels:
-        plot_panels(path, title, *panels)
-    return bool(panels)
-
-
-def plot_exclusivity(path: Path, title: str, measured: Mapping[str, Values]) -> bool:
-    """Plot the exclusivity of ``[MASK]`` by layer beside its controls, one panel per model; return whether any has it.
-
-    Args:
-        path: the PNG to write.
-        title: title of the figure.
-        measured: values of the measure "exclusivity" by model.
-    """
-    panels = []
-    for model, values in measured.items():
-        of = {name: values.other(name).final() for name in values.final_names()}
-        if "exclusivity_0.9" not in of:  # no layer of this model takes [MASK]
-            continue
-        controls = {
-            control: tuple(of[f"{control}_{end}"].mean(0) for end in ("lowest", "median", "highest"))
-            for control in ("types", "groups")
-            if f"{control}_median" in of
-        }
-        of_mask = of["exclusivity_0.9"]
-        panels.append(exclusivity_panel(model, np.arange(of_mask.shape[1]), of_mask, controls))
-    if panels:
-        plot_exclusivity_panels(path, title, panels)
-    return bool(panels)
+                of_model[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(values.checkpoints), y)
+    return measure.options.figure(path, measure.name, LAYER if has_layers else "updates", lines)
 
 
 def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mae_lm_fairseq.measures.kind import Data, Kind
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
-from mae_lm_fairseq.study.measures import MEASURES, Data, Kind
+from mae_lm_fairseq.study.measures import MEASURES
 from mae_lm_fairseq.study.toml import Document
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError

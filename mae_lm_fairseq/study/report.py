@@ -9,8 +9,7 @@ import numpy as np
 
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
-from mae_lm_fairseq.study.figures import plot_contrasts, plot_exclusivity, plot_measure, value_names
-from mae_lm_fairseq.study.measures import Exclusivity
+from mae_lm_fairseq.study.figures import plot_contrasts, plot_measure, value_names
 from mae_lm_fairseq.study.plan import Measure, Plan, parse_plan
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
@@ -169,11 +168,7 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
     lines = [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_final(measured, shown)]
     lines += _by_updates(measured, shown)
     figure = out / f"{measure.name}.png"
-    if isinstance(measure.options, Exclusivity):
-        is_drawn = plot_exclusivity(figure, measure.name, measured)
-    else:
-        is_drawn = plot_measure(figure, measure.name, measured, shown)
-    if is_drawn:
+    if plot_measure(figure, measure, measured):
         lines += [f"![{measure.name}]({quote(figure.name)})", ""]
     if same:
         lines += [

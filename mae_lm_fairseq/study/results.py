@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.study.measures import Data, Trained
+from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.study.plan import Measure, Model
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
@@ -127,7 +127,16 @@ def measure(run: Run, measuring: Measuring) -> dict[str, Any]:
     found = {}
     for key, one in measuring.measures.items():
         kept = training.folder / f"{one.options.kind}-{updates}-{key}"
-        found[key] = one.options.measure(Trained(path, measuring.data, training.model.masks, kept, log))
+        model = Trained(
+            label=one.name,
+            path=path,
+            data=measuring.data,
+            masks=training.model.masks,
+            random_weights=one.options.random_weights,
+            kept=kept,
+            log=log,
+        )
+        found[key] = one.options.recorded(one.options.measure(model))
     seconds = round(time.monotonic() - began, 1)
     made_by = {"commit": commit(), "machine": machine(), "versions": versions()}
     return made_by | {"seconds": seconds, "measures": found}

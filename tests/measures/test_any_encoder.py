@@ -70,16 +70,5 @@ def test_models_that_cannot_be_measured_are_refused(kind, message, tmp_path):
         open_model(directory, None)
 
 
-def test_a_model_without_mask_token_is_refused(tmp_path):
-    directory = save_model(tmp_path / "gpt2", "gpt2", WORDS, tiny_model)
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (directory / name).exists():
-            content = json.loads((directory / name).read_text())
-            content.pop("mask_token", None)
-            (directory / name).write_text(json.dumps(content))
-    with pytest.raises(UserError, match="gpt2: its tokenizer lacks a token for the start, the end, padding"):
-        open_model(directory, None)
-
-
 def run(verb, *arguments):
     cli.run(verb, list(map(str, arguments)))

@@ -5,11 +5,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from mae_lm_fairseq.measures import probing
-from mae_lm_fairseq.measures.probing import accuracy, check_sklearn, first_subwords, probe, token_states
-from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates
-from mae_lm_fairseq.utils.errors import UserError
-from tests.support.huggingface import tiny_model
+from mae_lm_fairseq.measures.probing import accuracy, first_subwords, probe, token_states
+from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import MASK, PAD, network, text
 
 TEXTS = [text(length, seed).tolist() for seed, length in enumerate((9, 4, 9, 2, 15))]
@@ -29,18 +26,6 @@ def test_states_equal_a_loop(layers):
         np.testing.assert_allclose(states, torch.stack(expected).numpy(), rtol=0, atol=1e-5)
 
 
-def test_hugging_face_states_equal_a_loop():
-    model = tiny_model("roberta", vocabulary=30, pad=PAD)
-    *_, found = token_states(HuggingFaceStates(model, PAD, MASK), TEXTS, POSITIONS, range(3))
-    with torch.no_grad():
-        expected = [
-            model(torch.tensor([ids])).last_hidden_state[0, position]
-            for ids, positions in zip(TEXTS, POSITIONS, strict=True)
-            for position in positions
-        ]
-    np.testing.assert_allclose(found, torch.stack(expected).numpy(), rtol=0, atol=1e-5)
-
-
 def test_probe_equals_a_plain_regression():
     generator = np.random.default_rng(0)
     states = generator.normal(3, 2, (300, 5)).astype(np.float32)
@@ -53,12 +38,6 @@ def test_probe_equals_a_plain_regression():
     assert found.tolist() == (plain.predict((test - mean) / std) == labels[200:]).tolist()
     assert first.tolist() == found[:9].tolist()
     assert 0.5 < found.mean() < 1
-
-
-def test_labels_that_training_lacks_are_wrong():
-    states = np.eye(4, dtype=np.float32)
-    [correct] = probe((states, list("aabb")), (states, list("abbz")))
-    assert correct.tolist() == [True, False, True, False]
 
 
 def test_first_subwords():
@@ -74,9 +53,3 @@ def test_intervals_resample_sentences():
     assert repeated == pytest.approx(single)
     error = (correct.mean() * (1 - correct.mean()) / 500) ** 0.5
     assert single["high"] - single["low"] == pytest.approx(2 * 1.96 * error, rel=0.1)
-
-
-def test_missing_sklearn_is_reported(monkeypatch):
-    monkeypatch.setattr(probing, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="probes need scikit-learn: pip install"):
-        check_sklearn()

@@ -1,9 +1,12 @@
 """Contents of the rank figures."""
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from mae_lm_fairseq.measures.rank_figures import SERIES, plot_exclusivity, plot_gaps, plot_outside, plot_ranks
+from mae_lm_fairseq.measures.figures import Lines
+from mae_lm_fairseq.measures.rank import Exclusivity
+from mae_lm_fairseq.measures.rank_figures import CONTROLS, SERIES, plot_gaps, plot_outside, plot_ranks
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import BOS, MASK, PAD, network, text
@@ -57,12 +60,6 @@ def test_ranks_have_a_panel_for_each_model(models, drawn, tmp_path):
     assert [entry.get_text() for entry in legend.get_texts()] == [*SERIES.values()]
 
 
-def test_many_models_take_several_rows_of_panels(models, drawn, tmp_path):
-    plot_ranks(tmp_path / "ranks.png", models * 2)
-    assert len(drawn[0].axes) == 4
-    assert lines(drawn[0].axes[3])[SERIES["clean", "real"]] == values(models[1], "ranks", "threshold", input="clean")
-
-
 def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
     plot_gaps(tmp_path / "gaps.png", models)
     plot_outside(tmp_path / "outside.png", models)
@@ -81,37 +78,29 @@ def test_gaps_and_outside_figures_have_one_panel(models, drawn, tmp_path):
     assert all(figure.get_suptitle() and figure.legends for figure in drawn)
 
 
-def test_exclusivity_of_text_without_words_of_one_token(drawn, tmp_path):
-    """Such as Japanese, which has no spaces."""
-    rows = [{"layer": layer, "exclusivity_0.9": 0.2, "types": [], "groups": [0.0, 0.1]} for layer in (1, 2)]
-    model = {"label": "MLM", "width": 8, "layers": 2, "mask_prob": 0.15, "exclusivity": rows}
-    plot_exclusivity(tmp_path / "a.png", [model])
-    assert set(lines(drawn[0].axes[0])) == {
-        "[MASK] (forced in where the encoder never saw it)",
-        "random groups of real tokens",
-    }
-
-
-def test_models_of_several_widths_have_their_own_axes(models, drawn, tmp_path):
-    wide = models[0] | {"width": 32, "ranks": [row | {"threshold": row["threshold"] + 9} for row in models[0]["ranks"]]}
-    plot_ranks(tmp_path / "ranks.png", [wide, models[1]])
-    one, other = (axes.get_ylim() for axes in drawn[0].axes)
-    assert one != other
-
-
 def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
+    """Text without words of one token, such as Japanese, which has no spaces, has random groups alone."""
     rows = [{"layer": 0}]
     rows += [{"layer": 1, "exclusivity_0.9": 0.2, "types": [0.1, 0.3], "groups": [-0.01, 0.02]}]
     rows += [{"layer": 2, "exclusivity_0.9": 0.1, "types": [0.0, 0.1], "groups": [0.0, 0.01]}]
-    plot_exclusivity(
-        tmp_path / "a.png", [{"label": "MLM", "width": 8, "layers": 2, "mask_prob": 0.15, "exclusivity": rows}]
-    )
-    [axes] = drawn[0].axes
-    found = lines(axes)
-    assert found["[MASK] (forced in where the encoder never saw it)"] == [20, 10]
-    assert found["20 most frequent words (median, range)"] == [20, 5]
-    words, groups = (band.get_paths()[0].vertices for band in axes.collections)
-    assert {tuple(point) for point in words.round(9)} >= {(1, 10), (1, 30), (2, 0), (2, 10)}
-    assert {tuple(point) for point in groups.round(9)} >= {(1, -1), (1, 2), (2, 0), (2, 1)}
-    assert "15 % masked" in drawn[0].get_suptitle()
+    without_types = [{name: value for name, value in row.items() if name != "types"} for row in rows]
+    of_models = {label: Exclusivity().recorded(of) for label, of in {"MLM": rows, "Japanese": without_types}.items()}
+    lines_of = {
+        name: {
+            label: Lines(np.arange(3), np.array([values[name]], dtype=float))
+            for label, values in of_models.items()
+            if name in values
+        }
+        for name in Exclusivity.by_layer
+    }
+    assert Exclusivity().figure(tmp_path / "a.png", "Title", "layer", lines_of)
+    axes, without = drawn[0].axes
+    mask, types, groups = "[MASK] (forced in where the encoder never saw it)", *CONTROLS.values()
+    found = {name: values[1:] for name, values in lines(axes).items()}
+    assert (found[mask], found[types]) == ([20, 10], [20, 5])
+    assert set(lines(without)) == {mask, groups}
+    points = [{tuple(point) for point in band.get_paths()[0].vertices.round(9)} for band in axes.collections]
+    assert points[0] >= {(1, 10), (1, 30), (2, 0), (2, 10)}
+    assert points[1] >= {(1, -1), (1, 2), (2, 0), (2, 1)}
     assert "percentage points" in drawn[0].get_supylabel()
+    assert not Exclusivity().figure(tmp_path / "b.png", "Title", "layer", {})  # no model takes [MASK]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.options import RankOptions
-from mae_lm_fairseq.measures.ranks import model_ranks, write_csv
-from mae_lm_fairseq.measures.readers import default_label, open_model
+from mae_lm_fairseq.measures.kind import Data
+from mae_lm_fairseq.measures.rank import Options
+from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
@@ -37,10 +37,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def ranks_of(folder, path, label=None, **options):
+def ranks_of(folder, path, **options):
     options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "bootstrap": 5} | options
-    options = RankOptions(models=(path,), text=folder / "text", out=folder / "out", **options)
-    return model_ranks(path, label or default_label(path), options)
+    options = Options(models=(path,), text=folder / "text", out=folder / "out", **options)
+    [model] = options.trained(options, Data(options.data_bin, text=options.text))
+    return options.measure(model)
 
 
 def run(*arguments):
@@ -56,9 +57,10 @@ def test_command_writes_data_and_figures(folder, tmp_path, capsys):
     files = {file.name for file in (tmp_path / "out").iterdir()}
     assert files == {"ranks.json", "ranks.csv", "ranks.png", "gaps.png", "outside.png", "exclusivity.png"}
     described = json.loads((tmp_path / "out" / "ranks.json").read_text())
-    assert described["models"] == [
-        ranks_of(folder, path, label=label) for path, label in zip(models, ("MLM", "MAE-LM"), strict=True)
-    ]
+    assert [model["label"] for model in described["models"]] == ["MLM", "MAE-LM"]
+    for path, model in zip(models, described["models"], strict=True):
+        assert {**ranks_of(folder, path)}.items() <= model.items()
+        assert [row["layer"] for row in model["exclusivity"]] == [0, 1, 2]
     assert described["versions"]["mae_lm_fairseq"]
     with open(tmp_path / "out" / "ranks.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -94,7 +96,7 @@ def test_fine_tuning_before_and_after(folder, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_stock_hugging_face_models(folder, tmp_path, kind):
     found = ranks_of(folder, save_model(tmp_path / kind, kind, WORDS), data_bin=None)
-    assert (found["label"], found["width"], found["layers"]) == (kind, 16, 2)
+    assert (found["width"], found["layers"]) == (16, 2)
     kinds = {(row["layer"], row["input"], row["tokens"]) for row in found["ranks"]}
     inputs = (("clean", "real"), ("as_trained", "real"), ("as_trained", "mask"))
     assert kinds == {(layer, *kind) for layer in range(3) for kind in inputs}
@@ -122,39 +124,6 @@ def test_our_texts_are_those_of_the_data_bin(folder):
     ids = tokenizer.encode_lines([line])[0].tolist()
     assert first[: len(ids) + 2] == [0, *ids, 2]
     assert reader.states.mask == len(tokenizer.symbols)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"data_bin": None}, "give its data-bin with --data-bin"),
-        ({"tokens_per_sample": 65}, "--tokens-per-sample 65: .* takes sequences of 2 to 64"),
-        ({"tokens": 10}, "too short"),
-        ({"mask_prob": 0.001}, "--mask-prob 0.001: masks no token of texts of up to"),
-        ({"path": "missing.pt"}, "missing.pt: no such file"),
-        ({"path": "data"}, "data/config.json: No such file"),
-    ],
-)
-def test_invalid_inputs_are_named(folder, options, message):
-    path = folder / options.pop("path", "mae_lm_tiny/checkpoint.pt")
-    with pytest.raises(UserError, match=message):
-        ranks_of(folder, path, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("config.json", "[" * 100_000, r"config\.json is damaged"),
-        ("config.json", '{"model_type": ["bert"]}', r"config\.json is damaged"),
-        ("tokenizer.json", "{}", "model: transformers cannot load it: "),
-        ("model.safetensors", "nothing", "model: transformers cannot load it: "),
-    ],
-)
-def test_a_damaged_hugging_face_model_is_named(tmp_path, name, content, message):
-    directory = save_model(tmp_path / "model", "bert", ["a", "b"])
-    (directory / name).write_text(content)
-    with pytest.raises(UserError, match=message):
-        open_model(directory, None)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -185,38 +154,6 @@ def test_code_in_a_directory_is_not_run(random_weights, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="transformers cannot load it"):
         open_model(directory, None, with_head=True, random_weights=random_weights)
     assert not (tmp_path / "it ran").exists()
-
-
-def test_a_tokenizer_of_another_model_is_refused(tmp_path):
-    save_model(tmp_path / "many", "bert", WORDS)
-    few = save_model(tmp_path / "few", "bert", WORDS[:9])
-    (few / "tokenizer.json").write_bytes((tmp_path / "many" / "tokenizer.json").read_bytes())
-    with pytest.raises(UserError, match="tokenizer has 45 tokens, its model only 14"):
-        open_model(few, None)
-
-
-def test_too_many_labels_are_refused(folder, tmp_path):
-    options = ["--text", folder / "text", "--out", tmp_path, "--labels", "a", "b"]
-    with pytest.raises(UserError, match="1 models need as many different labels"):
-        run(folder / "mae_lm_tiny" / "checkpoint.pt", *options)
-
-
-def test_missing_matplotlib_is_reported_before_measuring(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.measures.figures.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="figures need matplotlib"):
-        run(folder / "missing.pt", "--text", "missing", "--out", tmp_path)
-
-
-def test_labels(tmp_path):
-    assert default_label(tmp_path) == tmp_path.name
-    assert default_label(tmp_path / "checkpoint_last.pt") == f"{tmp_path.name}/checkpoint_last"
-
-
-def test_a_table_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    (tmp_path / "ranks.csv").write_text("old")
-    with pytest.raises(ValueError, match="unknown"):
-        write_csv(tmp_path / "ranks.csv", [{"label": "a", "width": 1, "ranks": [{"unknown": 1}]}])
-    assert (tmp_path / "ranks.csv").read_text() == "old"
 
 
 def test_a_text_of_one_document_has_ranks_and_no_exclusivity(folder, tmp_path, capsys):

@@ -1,6 +1,6 @@
 import torch
 
-from mae_lm_fairseq.measures.evaluation import _marginal_loss, load, masked_loss
+from mae_lm_fairseq.measures.losses import load_with_validation_split, marginal_loss, validation_loss
 from mae_lm_fairseq.measures.masked_prediction import NetworkPredictor
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from tests.support import networks
@@ -14,10 +14,10 @@ def test_losses_are_of_the_same_masked_positions(data_bin, tmp_path):
     targets = []
     for name, options in {"usual": (), "more": ("--mask-prob", "0.5", "--seed", "2")}.items():
         path = save_pretrained(tmp_path / f"{name}.pt", data_bin, "mae_lm_tiny", *options)
-        model, task = load(path, data_bin, **masking)
+        model, task = load_with_validation_split(path, data_bin, **masking)
         targets.append([sample["target"].tolist() for sample in map(task.dataset("valid").__getitem__, range(5))])
         # An untrained model of about 200 tokens: ln 200 = 5.3, and more where it is confidently wrong.
-        assert 5 < masked_loss(model, task) < 7
+        assert 5 < validation_loss(model, task) < 7
     assert targets[0] == targets[1]
 
 
@@ -29,7 +29,7 @@ def test_the_loss_of_expanded_masks_is_that_of_each_target_on_its_own():
     batch = {"net_input": {"src_tokens": tokens}, "target": targets, "layout": layout}
     wanted = targets[targets.ne(networks.PAD)]
     with torch.no_grad():
-        loss, predicted = _marginal_loss(model, batch)
+        loss, predicted = marginal_loss(model, batch)
         log_probs = NetworkPredictor(model.autoencoder, networks.PAD, networks.MASK)(tokens, targets.ne(networks.PAD))
         joint = model(tokens, layout=layout, targets=wanted)[0]
     assert predicted == 3

@@ -17,10 +17,11 @@ import pytest
 import safetensors.numpy
 import torch
 
+from mae_lm_fairseq.measures.kind import Data, Trained
+from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
 from mae_lm_fairseq.study.engine import Study, all_runs, begin, changes, needed
-from mae_lm_fairseq.study.measures import Data, Seconds, Trained
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import training_runs
@@ -379,7 +380,7 @@ def test_a_start_is_measured_before_its_first_update(finished, here):
 
 def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
     (tmp_path / "log").touch()
-    trained = Trained(tmp_path / "4.pt", Data(tmp_path), "trained", tmp_path / "seconds-4", tmp_path / "log")
+    trained = Trained(label="seconds", path=tmp_path / "4.pt", data=Data(tmp_path), log=tmp_path / "log")
     assert Seconds().measure(trained) == {"per_update": None, "tokens_per_update": None}
 
 

@@ -6,7 +6,8 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.study import figures, report
+from mae_lm_fairseq.measures import rank_figures
+from mae_lm_fairseq.study import report
 
 PLAN = """
 title = "Two models"
@@ -150,37 +151,26 @@ def test_every_rate_has_what_the_contrasts_compare(tmp_path):
 
 
 def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monkeypatch):
-    results = report.Results(content())
-    drawn = []
-    monkeypatch.setattr(figures, "plot_exclusivity_panels", lambda path, title, panels: drawn.extend(panels))
-    figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", results.measured("exclusivity"))
-    assert [panel.title for panel in drawn] == ["MLM", "MAE-LM"]
-    for panel in drawn:
-        [line, median], [band] = panel.lines.values(), panel.bands.values()
-        assert median.y[0] == pytest.approx([np.nan, 10], nan_ok=True)
-        assert line.y == pytest.approx(np.array([[10, 30], [20, 30]]))
-        assert band.low == pytest.approx(np.array([np.nan, -1.5]), nan_ok=True)
-        assert band.high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
-
-
-def test_models_whose_encoder_takes_no_masks_have_no_panel(tmp_path, monkeypatch):
-    drawn, without = [], content()
-    for run in without["runs"][:2]:
+    """Models whose encoder takes no [MASK] have none."""
+    results, drawn = content(), []
+    for run in results["runs"][:2]:
         run["measures"]["exclusivity"] = {"4": {}, "8": {}}
-    monkeypatch.setattr(figures, "plot_exclusivity_panels", lambda path, title, panels: drawn.extend(panels))
-    measured = report.Results(without).measured("exclusivity")
-    assert figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", measured)
-    assert [panel.title for panel in drawn] == ["MAE-LM"]
-    assert not figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", {"MLM": measured["MLM"]})
-    assert len(drawn) == 1
+    monkeypatch.setattr(rank_figures, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
+    report.write_report(tmp_path, results)
+    [panel] = drawn
+    assert panel.title == "MAE-LM"
+    [line, median], [band] = panel.lines.values(), panel.bands.values()
+    assert median.y[0] == pytest.approx([np.nan, 10], nan_ok=True)
+    assert line.y == pytest.approx(np.array([[10, 30], [20, 30]]))
+    assert band.low == pytest.approx(np.array([np.nan, -1.5]), nan_ok=True)
+    assert band.high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
 
 
 def test_panels_with_a_common_axis_have_the_same_limits(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *arguments, **options: saved.append(figure))
-    values = report.Results(content()).measured("exclusivity")
-    figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", values)
-    limits = {axes.get_ylim() for axes in saved[0].axes}
-    assert len(saved[0].axes) == 2
+    report.write_report(tmp_path, content())
+    limits = {axes.get_ylim() for axes in saved[-1].axes}
+    assert len(saved[-1].axes) == 2
     assert len(limits) == 1
     assert limits.pop()[1] > 30

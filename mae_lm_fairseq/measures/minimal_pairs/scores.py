@@ -1,7 +1,10 @@
 """Scores of sentences (a model's pseudo-log-likelihood, and controls that know no grammar) and accuracy on pairs."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +18,65 @@ from mae_lm_fairseq.measures.masked_prediction import (
     predict,
 )
 from mae_lm_fairseq.measures.minimal_pairs.files import Paradigm
+from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
+from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.text.dictionary import read_counts
+from mae_lm_fairseq.text.text_samples import read_text
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.output import progress_bar
 
 TIE = 1e-4
 """Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
 when the same sentence is computed in another batch."""
-RESAMPLES = 1000
-SEED = 1
-"""Seed of the bootstrap."""
+SETTINGS = {
+    "tie": TIE,
+    "resamples": RESAMPLES,
+    "bootstrap_seed": BOOTSTRAP_SEED,
+    "random_weights_seed": RANDOM_SEED,
+}
+"""What results depend on, beside options and data."""
 _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
+
+
+def score(
+    reader: Reader, paradigms: Sequence[Paradigm], mask_words: bool, counts: Mapping[int, int] | None, label: str
+) -> dict[str, dict[str, Any]]:
+    """Return the accuracies of a model (``model``), of sentence ``length`` and, with counts, of ``unigram``.
+
+    Args:
+        reader: the model, opened with its head.
+        paradigms: the pairs.
+        mask_words: whether to mask the later subwords of a token's word with it.
+        counts: how often each id occurs in a text.
+        label: name of the model in the progress display.
+
+    Raises:
+        UserError: if a sentence is too long for the model.
+    """
+    sentences = [reader.sentence(text) for paradigm in paradigms for pair in paradigm.pairs for text in pair]
+    longest, most = max(len(sentence.ids) for sentence in sentences), reader.predictor.max_tokens
+    if longest > most:
+        raise UserError(f"--pairs: a sentence has {longest} tokens, and {reader.path} takes at most {most}; remove it")
+    progress = partial(progress_bar, desc=label)
+    found = {"model": pseudo_log_likelihoods(reader.predictor, sentences, mask_words, progress)}
+    if counts:
+        found["unigram"] = unigram_log_likelihoods(sentences, counts)
+    found["length"] = negative_lengths(sentences)
+    return {name: accuracies(paradigms, scores.reshape(-1, 2)) for name, scores in found.items()}
+
+
+def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Mapping[int, int] | None:
+    """Return how often each id occurs in a text, or else in a checkpoint's training data."""
+    if text:
+        lines = progress_bar(read_text(text), desc=f"tokens of {text}", unit=" lines")
+        return Counter(index for line in lines for index in reader.encode(line))
+    if reader.path.is_dir():
+        return None
+    counts = read_counts(data_bin / DICTIONARY)
+    # A dict.txt that was written without counting has the same number everywhere.
+    return counts if len(set(counts.values())) > 1 else None
 
 
 def pseudo_log_likelihoods(
@@ -82,7 +135,7 @@ def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, A
         ``overall``, and by name ``fields`` and ``paradigms``: for each ``accuracy``, ``low`` and ``high`` in [0, 1],
         ``pairs``, and ``ties``, how many of them were tied.
     """
-    generator = np.random.default_rng(SEED)
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
     ends = np.cumsum([len(paradigm.pairs) for paradigm in paradigms])
     parts = [_counts(part) for part in np.split(scores, ends[:-1])]
     means = [_resampled(counts, generator) for counts in parts]

@@ -1,0 +1,221 @@
+"""Kinds of measures: what a study and a verb of ``mae-lm`` can measure of a trained model.
+
+A kind is one class. Its fields are its options, in a plan and on the command line. To add one, write it in a module of
+its own and name it in :data:`~mae_lm_fairseq.study.measures.MEASURES`. To make it a verb, too, add to its module the
+dataclass ``Options`` and the function ``main``, and name the module in :data:`~mae_lm_fairseq.cli.VERBS`. Modules of
+kinds import what needs torch where it is used, because the help of a verb imports them.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Natural, Options, Probability
+from mae_lm_fairseq.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class Data:
+    """Files of a study, or of a verb that measures.
+
+    Attributes:
+        data_bin: the data-bin to train on; it has the tokenizer of checkpoints.
+        text: held-out text.
+        probe_train, probe_dev, probe_test: CoNLL-U files for probes.
+        pairs: directory of minimal pairs.
+        glue_dir: local copy of GLUE.
+    """
+
+    data_bin: Path | None
+    text: Path | None = None
+    probe_train: Path | None = None
+    probe_dev: Path | None = None
+    probe_test: Path | None = None
+    pairs: Path | None = None
+    glue_dir: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A trained model to measure.
+
+    Attributes:
+        label: its name in the progress display.
+        path: checkpoint, bundle, or directory of ``transformers``.
+        data: the files to measure it on.
+        masks: where the ``[MASK]`` tokens are, see :func:`~mae_lm_fairseq.measures.readers.open_model`.
+        ema: use the moving average of a checkpoint's weights.
+        random_weights: replace the trained weights by random ones, as before training.
+        kept: path, without an ending, of what the measure keeps; None to keep nothing.
+        log: the log of its training.
+        architecture: equal for models that are the same before training.
+    """
+
+    label: str
+    path: Path
+    data: Data
+    masks: str = "trained"
+    ema: bool = False
+    random_weights: bool = False
+    kept: Path | None = None
+    log: Path | None = None
+    architecture: Hashable = None
+
+    def open(self, with_head: bool = False):
+        """Return the model with its tokenizer, a :class:`~mae_lm_fairseq.measures.readers.Reader`."""
+        from mae_lm_fairseq.measures.readers import open_model
+
+        options = {"with_head": with_head, "random_weights": self.random_weights, "masks": self.masks}
+        return open_model(self.path, self.data.data_bin, self.ema, **options)
+
+
+class Kind(Options):
+    """Base of the kinds of measures. The first line of a kind's docstring is its description for users.
+
+    Attributes:
+        kind: its name in plans.
+        needs: the files of ``[data]`` that it reads.
+        also_reads: files of ``[data]`` that it reads if they are given.
+        with_head: whether it needs the head that predicts masked tokens.
+        numbers: names of its values that are numbers; None if they depend on the options.
+        by_layer: names of its values by layer. Models may lack some.
+        shown: names of the values that a report leads with; all if empty.
+        random_weights: whether to measure the model's architecture with random weights.
+    """
+
+    kind: ClassVar[str]
+    needs: ClassVar[Sequence[str]] = ()
+    also_reads: ClassVar[Sequence[str]] = ()
+    with_head: ClassVar[bool] = False
+    numbers: ClassVar[Sequence[str] | None] = ()
+    by_layer: ClassVar[Sequence[str]] = ()
+    shown: ClassVar[Sequence[str]] = ()
+    random_weights: ClassVar[bool] = False
+
+    def values(self) -> list[str] | None:
+        """Return the names of all its values with these options; None if they depend on more."""
+        return None if self.numbers is None else [*self.numbers, *self.by_layer]
+
+    def files(self, data: Data) -> dict[str, Path]:
+        """Return the files that it reads, besides the data-bin, by the name of their key."""
+        of_data = {name: getattr(data, name) for name in (*self.needs, *self.also_reads)}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: path for found in (of_data, own) for name, path in found.items() if isinstance(path, Path)}
+
+    def check(self, data: Data) -> None:
+        """Read the files of the measure, before anything is trained or measured.
+
+        Raises:
+            UserError: if one cannot be read.
+        """
+        if data.data_bin and find_tokenizer(data.data_bin) is None:
+            raise UserError(f"{data.data_bin} has no tokenizer, which is needed to read text")
+
+    def measure(self, model: Trained) -> Any:
+        """Measure a model, show progress, and return what is found, as JSON-serialisable data.
+
+        Raises:
+            UserError: if the model or a file cannot be read or measured.
+        """
+        raise NotImplementedError
+
+    def recorded(self, found: Any) -> dict[str, float | list[float]]:
+        """Return what a study records of it: numbers, or lists with a number for each layer from the embeddings up."""
+        return found
+
+    def figure(self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
+        """Plot values of several models, and return whether there is anything to plot.
+
+        Args:
+            path: the PNG to write.
+            title: title of the figure.
+            x_label: label of the x axis: layers or updates.
+            lines: the lines of the models, by value and model.
+        """
+        of_value = {name: lines[name] for name in self.shown or lines if name in lines}
+        panels = [
+            Panel(name, x_label, of_model)
+            for name, of_model in of_value.items()
+            if any(line.x.size > 1 for line in of_model.values())
+        ]
+        if panels:
+            plot_panels(path, title, *panels)
+        return bool(panels)
+
+
+def values_by_layer(found: Mapping[tuple[str, int], float], layers: int) -> dict[str, list[float]]:
+    """Return values by name and layer as lists; None for layers that have no value."""
+    names = dict.fromkeys(name for name, _ in found)
+    return {name: [found.get((name, layer)) for layer in range(layers + 1)] for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedText(Options):
+    """A sample of a text, some of whose tokens are masked.
+
+    Attributes:
+        tokens: number of tokens to read, evenly spaced in the text.
+        tokens_per_sample: maximum sequence length in tokens.
+        mask_prob: fraction of the tokens to mask.
+        seed: seed of the masked positions.
+    """
+
+    tokens: Count = 50_000
+    tokens_per_sample: Annotated[int, Argument("N", at_least=4)] = 128
+    mask_prob: Probability = 0.15
+    seed: Natural = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Options):
+    """Trained models to measure.
+
+    Attributes:
+        models: a bundle, a checkpoint (with ``--data-bin``), or the local directory of any encoder that the
+            ``AutoModel`` of ``transformers`` loads, with its tokenizer.
+        data_bin: data-bin with the checkpoints' tokenizer.
+        ema: use the checkpoint's EMA weights (``--store-ema``).
+        labels: names of the models, in their order.
+    """
+
+    models: Annotated[tuple[Path, ...], Argument("MODEL", positional=True)]
+    data_bin: Directory | None = None
+    ema: bool = False
+    labels: Annotated[tuple[str, ...], Argument("NAME")] = ()
+
+    def trained(self, kind: Kind, data: Data) -> list[Trained]:
+        """Return the models. Each is opened once, to reject unsuitable ones before the first measurement.
+
+        Raises:
+            UserError: if there are not as many different labels as models, or a model cannot be read, lacks a head that
+                the measure needs, or does not take sequences of its length.
+        """
+        labels = self.labels or tuple(map(default_label, self.models))
+        if len(labels) != len(self.models) or len(set(labels)) < len(labels):
+            listed = " ".join(labels)
+            raise UserError(f"--labels: {len(self.models)} models need as many different labels, not {listed}")
+        found = []
+        for label, path in zip(labels, self.models, strict=True):
+            model = Trained(label=label, path=path, data=data, ema=self.ema)
+            reader = model.open(kind.with_head)
+            if isinstance(kind, MaskedText):
+                reader.check_length(kind.tokens_per_sample)
+            found.append(replace(model, architecture=reader.architecture))
+        return found
+
+
+def default_label(path: Path) -> str:
+    """Return the name of a directory, or the directory name and stem of a checkpoint."""
+    return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"
+
+
+def untrained(kind: Kind, models: Sequence[Trained]) -> dict[Hashable, Any]:
+    """Return what is found in models with random weights, by architecture."""
+    one_each = {model.architecture: model for model in reversed(models)}
+    return {
+        architecture: kind.measure(replace(model, label=f"{model.label}, random weights", random_weights=True))
+        for architecture, model in one_each.items()
+    }

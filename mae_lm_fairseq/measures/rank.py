@@ -1,0 +1,177 @@
+"""Measure and plot the effective rank of trained models' hidden states, layer by layer.
+
+For each model: real tokens in clean text, real tokens in text with [MASK], and [MASK] itself; for models that keep
+[MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Beside the ranks stands the
+exclusivity of [MASK]: its share outside the directions that real tokens use in clean text, less that of real tokens of
+other documents, with frequent words and random groups of tokens as controls. Writes ranks.json, ranks.csv, ranks.png,
+gaps.png, outside.png and exclusivity.png. The models can be any encoders that the AutoModel of Hugging Face's
+transformers loads.
+
+Example:
+    mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from mae_lm_fairseq.measures.figures import LAYER, Lines, check_matplotlib
+from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained, values_by_layer
+from mae_lm_fairseq.measures.rank_figures import plot_exclusivity, plot_gaps, plot_outside, plot_ranks, title_end
+from mae_lm_fairseq.statistics.rank_settings import RankSettings
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import make_output_directory, write_json, write_text
+from mae_lm_fairseq.utils.versions import versions
+
+_RANKED = (
+    "real_clean",
+    *(f"{tokens}_{kind}" for kind in ("as_trained", "forced") for tokens in ("real", "mask", "all")),
+)
+_CSV = ("label", "layer", "input", "tokens", "count", "width")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank(Kind, RankSettings, MaskedText):
+    """Effective ranks of hidden states, layer by layer; keeps their second moments."""
+
+    kind: ClassVar = "rank"
+    needs: ClassVar = ("text",)
+    by_layer: ClassVar = [f"{prefix}{kind}" for prefix in ("", "entropy_") for kind in _RANKED]
+    shown: ClassVar = ("real_clean", "real_as_trained", "mask_as_trained", "all_as_trained")
+    tokens: Count = 20_000
+    bootstrap: ClassVar = 2  # the least: a study tests over seeds
+
+    def measure(self, model: Trained) -> dict[str, Any]:
+        """Return the result of :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
+
+        If the model keeps anything, second moments are kept, and ``ranks`` has rows of "all" tokens as well: real ones
+        and ``[MASK]`` together, in inputs with both.
+        """
+        from mae_lm_fairseq.measures.ranks import measure_ranks
+
+        return measure_ranks(model, self)
+
+    def recorded(self, found: dict[str, Any]) -> dict[str, list[float]]:
+        """Return threshold and entropy rank, named TOKENS_INPUT and entropy_TOKENS_INPUT.
+
+        Tokens are ``real``, ``mask`` and, of inputs with both, ``all``. Inputs are ``clean`` text, text with ``[MASK]``
+        ``as_trained``, and ``forced`` into the encoder.
+        """
+        values = {}
+        for row in found["ranks"]:
+            name = f"{row['tokens']}_{row['input']}"
+            values |= {(name, row["layer"]): row["threshold"], (f"entropy_{name}", row["layer"]): row["entropy"]}
+        return values_by_layer(values, found["layers"])
+
+
+class OneDocumentError(UserError):
+    """A text has a single document, where two are needed: one to fit on, another one to compare with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusivity(Kind, MaskedText):
+    """Share of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments."""
+
+    kind: ClassVar = "exclusivity"
+    needs: ClassVar = ("text",)
+    by_layer: ClassVar = (
+        *(f"{name}_{t}" for t in (0.9, 0.99) for name in ("mask", "held_out", "exclusivity", "dimensions")),
+        "type_quantile",
+        *(f"{control}_{of}" for control in ("types", "groups") for of in ("lowest", "median", "highest")),
+    )
+    shown: ClassVar = ("exclusivity_0.9", "types_highest", "type_quantile")
+
+    def measure(self, model: Trained) -> list[dict[str, Any]]:
+        """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.
+
+        Raises:
+            OneDocumentError: if the text read is a single document.
+            UserError: if the text cannot be read.
+        """
+        from mae_lm_fairseq.measures.ranks import measure_exclusivity
+
+        return measure_exclusivity(model, self)
+
+    def recorded(self, found: list[dict[str, Any]]) -> dict[str, list[float]]:
+        """Return the numbers of the rows by layer; of controls, a summary."""
+        values = {}
+        for row in found:
+            controls = {name: row[name] for name in ("types", "groups") if row.get(name)}
+            values |= {(name, row["layer"]): row[name] for name in row if name not in ("layer", "types", "groups")}
+            for name, of_control in controls.items():
+                for end, function in (("lowest", min), ("median", median), ("highest", max)):
+                    values[f"{name}_{end}", row["layer"]] = function(of_control)
+        return values_by_layer(values, len(found) - 1)
+
+    def figure(self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
+        """Plot the exclusivity of ``[MASK]`` beside its controls, one panel per model."""
+        return plot_exclusivity(path, title, lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, Rank):
+    """Models and text to measure effective ranks on.
+
+    Attributes:
+        text: UTF-8 text that is new to the models, plain or compressed.
+        tokens: number of tokens to read, evenly spaced in the text.
+        bootstrap: number of bootstrap resamples for the intervals.
+        out: output directory.
+    """
+
+    text: File
+    tokens: Count = 50_000
+    bootstrap: Annotated[int, Argument("N", at_least=2)] = 100
+    out: Directory
+
+
+def main(options: Options) -> None:
+    """Run the verb."""
+    check_matplotlib()
+    make_output_directory(options.out)
+    data = Data(options.data_bin, text=options.text)
+    exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
+    models, exclusive = [], {}
+    for model in options.trained(options, data):
+        about = {"label": model.label, "model": str(model.path), "ema": options.ema, "text": str(options.text)}
+        about["tokens_per_sample"] = options.tokens_per_sample
+        models.append(about | options.measure(model) | {"exclusivity": []})
+        try:
+            models[-1]["exclusivity"] = rows = exclusivity.measure(model)
+            exclusive[model.label] = exclusivity.recorded(rows)
+        except OneDocumentError as problem:
+            print(f"no exclusivity could be measured: {problem}")
+    write_json(options.out / "ranks.json", {"versions": versions(), "models": models})
+    write_csv(options.out / "ranks.csv", models)
+    figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
+    for name, plot in figures.items():
+        plot(options.out / name, models)
+    lines = {
+        name: {label: _line(of_model[name]) for label, of_model in exclusive.items() if name in of_model}
+        for name in exclusivity.by_layer
+    }
+    is_drawn = exclusivity.figure(
+        options.out / "exclusivity.png", f"Exclusive directions{title_end(models)}", LAYER, lines
+    )
+    print(f"{options.out}: ranks.json, ranks.csv, {', '.join([*figures, *['exclusivity.png'] * is_drawn])}")
+
+
+def _line(values: Sequence[float | None]) -> Lines:
+    return Lines(np.arange(len(values)), np.array([values], dtype=float))
+
+
+def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Write the ranks as CSV, with a row for each model, layer, input and kind of tokens."""
+    rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*_CSV, *(name for name in rows[0] if name not in _CSV)])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
