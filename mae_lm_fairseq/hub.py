@@ -10,12 +10,7 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL
-from mae_lm_fairseq.checkpoints.reading import (
-    Pretrained,
-    build_all,
-    read,
-    transformers_type,
-)
+from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all, read, transformers_type
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
@@ -137,20 +132,14 @@ class MAELMHubInterface(nn.Module):
             ``topk`` :class:`Filling`, most likely first; for a text with several masks, a list of such lists.
 
         Raises:
-            ValueError: if the text has no ``<mask>``, ``topk`` is larger than the vocabulary, or the model was
-                fine-tuned and has no language model head.
+            ValueError: if the text has no ``<mask>``, or the model was fine-tuned and has no language model head.
         """
-        self._check_predicts()
+        predictor = self._predictor()
         ids = self.encode(text)[None]
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
-            instead = "; write it instead of [MASK]" if "[MASK]" in text else ""
-            raise ValueError(
-                f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer{instead}"
-            )
-        if not 1 <= topk <= len(self.symbols):
-            raise ValueError(f"topk {topk} must be from 1 to {len(self.symbols)}, the number of tokens")
-        probabilities, tokens = self._predictor()(ids, is_mask).softmax(-1).topk(topk)
+            raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
+        probabilities, tokens = predictor(ids, is_mask).softmax(-1).topk(topk)
         parts = text.split(MASK)
         fillings = [
             [self._filling(parts, place, *choice) for choice in zip(*choices, strict=True)]
@@ -175,11 +164,10 @@ class MAELMHubInterface(nn.Module):
             ValueError: if a sentence is longer than the model's maximum number of positions, or the model was
                 fine-tuned and has no language model head.
         """
-        self._check_predicts()
-        tokenizer = self._tokenizer()
+        predictor, tokenizer = self._predictor(), self._tokenizer()
         sentences = [sentences] if isinstance(sentences, str) else sentences
         words = [_with_words(tokenizer, sentence) for sentence in sentences]
-        return torch.from_numpy(pseudo_log_likelihoods(self._predictor(), words, mask_words))
+        return torch.from_numpy(pseudo_log_likelihoods(predictor, words, mask_words))
 
     @torch.no_grad()
     def predict(
@@ -199,19 +187,13 @@ class MAELMHubInterface(nn.Module):
             trained on scores from 0 to 1, which are the logits.
 
         Raises:
-            ValueError: if the model has no classification head of this name, the list of texts is empty, or the head
-                gives a text several labels at once, which have logits only.
+            ValueError: if the model has no classification head of this name, or the head gives a text several labels at
+                once, which have logits only.
         """
         module = self._head(head, ClassificationHead)
         if self.about.problem_type == MULTI_LABEL and not return_logits:
-            raise ValueError(
-                f"the head {head} gives a text several labels at once; pass return_logits=True: the sigmoid of a logit "
-                "is the probability of that label"
-            )
-        texts, _ = _listed(texts)
-        if not texts:
-            raise ValueError("the list has no text")
-        [states] = self._layers(texts, all_layers=False, truncate=truncate)
+            raise ValueError(f"the head {head} gives a text several labels at once; pass return_logits=True")
+        [states] = self._layers(_listed(texts)[0], all_layers=False, truncate=truncate)
         logits = module(torch.stack([text[:1] for text in states])).float()
         if return_logits:
             return logits
@@ -269,11 +251,9 @@ class MAELMHubInterface(nn.Module):
             raise ValueError(f"the model has no {kind.__name__} {name!r}; it has {', '.join(heads) or 'none'}")
         return heads[name]
 
-    def _check_predicts(self) -> None:
+    def _predictor(self) -> NetworkPredictor:
         if self._why_no_predictions:
             raise ValueError(f"this model {self._why_no_predictions}")
-
-    def _predictor(self) -> NetworkPredictor:
         self.model.resolve_backend(self.device)
         return NetworkPredictor(self.model.autoencoder, self.model.pad, self.model.mask, self.mask_in_encoder)
 
@@ -283,7 +263,6 @@ class MAELMHubInterface(nn.Module):
         return self.tokenizer
 
     def _ids(self, text: Text) -> Tensor:
-        """Return the ids [T] of a text, int64 on the CPU, without the padding at the end."""
         if isinstance(text, str | bytes):
             return self.encode(text)
         ids = self._checked_ids(text)
@@ -293,11 +272,6 @@ class MAELMHubInterface(nn.Module):
         return tokens
 
     def _checked_ids(self, ids: Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """Return the ids [T] of a text, int64 on the CPU.
-
-        Raises:
-            ValueError: if the ids are those of several texts, no integers, or not in the dictionary.
-        """
         ids, largest = torch.as_tensor(ids).cpu(), len(self.symbols) - 1
         if ids.dim() != 1 or (ids.is_floating_point() and ids.numel()):
             raise ValueError(f"the token ids of one text are integers [T], not {ids.dtype} {list(ids.shape)}")
@@ -307,18 +281,15 @@ class MAELMHubInterface(nn.Module):
         return ids
 
     def _layers(self, texts: Iterable[Text], all_layers: bool, truncate: bool) -> list[list[Tensor]]:
-        """Return hidden states [T_i, dim] of each text, for the last layer or for the embeddings and every layer."""
         rows, longest = [self._ids(text) for text in texts], self.model.max_positions()
         if truncate:
             rows = [torch.cat((row[: longest - 1], row[-1:])) if len(row) > longest else row for row in rows]
         elif (length := max(map(len, rows), default=0)) > longest:
             raise ValueError(
-                f"a sequence of {length} tokens is longer than the model's {longest} positions; pass truncate=True, or "
-                "split the text"
+                f"a sequence of {length} tokens is longer than the model's {longest} positions; pass truncate=True"
             )
-        layers = [
-            [None] * len(rows) for _ in range(len(self.model.autoencoder.encoder.layers) + 1 if all_layers else 1)
-        ]
+        count = len(self.model.autoencoder.encoder.layers) + 1 if all_layers else 1
+        layers = [[None] * len(rows) for _ in range(count)]
         for batch in batches_of_similar_length([len(row) for row in rows]):
             for layer, states in zip(layers, self._encode([rows[index] for index in batch], all_layers), strict=True):
                 for index, row in zip(batch, states, strict=True):
@@ -326,7 +297,6 @@ class MAELMHubInterface(nn.Module):
         return layers
 
     def _encode(self, rows: list[Tensor], all_layers: bool) -> list[Tensor]:
-        """Return hidden states [B, T, dim] of the last layer, or of the embeddings and every layer."""
         network, pad = self.model.autoencoder, self.model.pad
         tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
         layout = batch_layout(tokens, torch.zeros_like(tokens, dtype=torch.bool), pad, self.model.mask)
@@ -377,7 +347,6 @@ def hub_interface(pretrained: Pretrained, model_type: type[MAELMModel] = MAELMMo
 
 
 def _with_words(tokenizer: Tokenizer, text: str) -> Words:
-    """Return ``<s> text </s>`` with the words of its tokens."""
     ids, spans = encode_with_spans(tokenizer, text)
     words = [NEVER_MASKED, *word_numbers(text, spans), NEVER_MASKED]
     return Words(np.array([BOS, *ids, EOS]), np.array(words))

@@ -19,10 +19,9 @@ from mae_lm_fairseq.adapt import (
 )
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of
-from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint
 from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
+from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import train_options
@@ -110,12 +109,6 @@ def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_pa
     given = options(tmp_path, *flags.split())
     assert objective_of(as_objective(model, given)) == objective
     assert options_of_training(model, tmp_path / "out", *flags.split()) >= trained
-
-
-def test_a_model_without_an_architecture():
-    assert network_options(replace(pretrained(), about=ModelInfo()))[:2] == ["--arch", "mae_lm_base"]
-    model = pretrained("mae_lm_roberta")
-    assert preset_of(replace(model, about=ModelInfo())) == "mae_lm_roberta"
 
 
 def test_the_seed_draws_the_new_head(tmp_path):

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import ALIGNMENT
 from mae_lm_fairseq.checkpoints.original import CONFIG
-from mae_lm_fairseq.checkpoints.reading import ALIGNMENT, MODEL_TYPE, WEIGHTS, Pretrained
+from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import tied_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
 from mae_lm_fairseq.utils.files import new_directory
 
 
@@ -25,12 +27,8 @@ def write_bundle(
 ) -> None:
     """Write a bundle. It appears complete or not at all.
 
-    Weights keep their precision. Tied weights are stored once.
-
-    Args:
-        pretrained: the model.
-        out: directory of the bundle.
-        complete: adds further files, given the model and the directory before it appears.
+    Weights keep their precision. Tied weights are stored once. ``complete`` adds further files, given the model and the
+    directory before it appears.
 
     Raises:
         UserError: if the directory exists already or cannot be written.
@@ -49,7 +47,7 @@ def _write_files(pretrained: Pretrained, directory: Path) -> None:
         {name: weight.contiguous() for name, weight in stored.items()}, directory / WEIGHTS, metadata={"format": "pt"}
     )
     _align(directory / WEIGHTS)
-    (directory / CONFIG).write_text(json.dumps(description(pretrained, order), indent=2) + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(json.dumps(_description(pretrained, order), indent=2) + "\n", encoding="utf-8")
     write_symbols(pretrained.symbols, directory / DICTIONARY)
     if pretrained.tokenizer is not None:
         pretrained.tokenizer.save(directory)
@@ -57,17 +55,16 @@ def _write_files(pretrained: Pretrained, directory: Path) -> None:
         pretrained.original.write(directory)
 
 
-def description(pretrained: Pretrained, order: TokenOrder) -> dict:
-    """Return the content of ``config.json``, which is also the configuration of a model of ``transformers``."""
+def _description(pretrained: Pretrained, order: TokenOrder) -> dict:
     return {
         "model_type": MODEL_TYPE,
         "architectures": ["MAELMForMaskedLM"],
         "network": asdict(pretrained.config),
         "vocab_size": len(pretrained.symbols),
-        "bos_token_id": order.bos,
-        "pad_token_id": order.pad,
-        "eos_token_id": order.eos,
-        "mask_token_id": order.mask,
+        "bos_token_id": order[BOS],
+        "pad_token_id": order[PAD],
+        "eos_token_id": order[EOS],
+        "mask_token_id": order[pretrained.mask],
         "dtype": str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
         "tokenizer": pretrained.tokenizer and pretrained.tokenizer.FILES[0],
         "about": pretrained.about.to_json(),

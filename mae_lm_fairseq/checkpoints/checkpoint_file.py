@@ -1,19 +1,25 @@
 """Safe reading of checkpoint files: no code in them runs, and damage raises a clear error message."""
 
+import contextlib
 import errno
 import os
 import pickle
 import re
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import torch
+from torch import Tensor
 
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
+
+ALIGNMENT = 64
+"""Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
 
 
 def allow_plain_values() -> None:
@@ -57,7 +63,6 @@ def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a checkpoint cannot be read, in place of the messages of torch and the unpickler."""
     # EINVAL does not help: torch seeks before the start of a damaged file.
     if isinstance(error, OSError) and error.strerror and error.errno != errno.EINVAL:
         return error.strerror
@@ -81,7 +86,6 @@ def refuse_code(path: str | Path, error: Exception) -> None:
 
 
 def _is_pickle(path: Path) -> bool:
-    """Return whether this is a directory, an archive, or a file that begins as pickles do."""
     return path.is_dir() or zipfile.is_zipfile(path) or path.read_bytes()[:1] == pickle.PROTO
 
 
@@ -98,6 +102,35 @@ def load_as_data(path: str | Path, mapped: bool = False) -> dict[str, Any]:
     return read_checked(torch.load, str(path), path, **options)
 
 
+@contextlib.contextmanager
+def content_errors(source: str | Path) -> Iterator[None]:
+    """Convert what the content of a damaged file makes Python or torch raise in the ``with`` block.
+
+    Raises:
+        UserError: in place of a ``ValueError``, with its message, and of what values of other types raise.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{source}: {error}") from error
+    except (AttributeError, LookupError, OverflowError, RuntimeError, TypeError) as error:
+        raise UserError(f"{source} is damaged, or of another kind: {error!r:.200}") from error
+
+
+def load_safetensors(path: Path, remedy: str) -> dict[str, Tensor]:
+    """Return the weights in a file, memory-mapped except for unaligned ones, for which torch would round differently.
+
+    Raises:
+        UserError: if the file is damaged or missing; the message ends with the remedy.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} is damaged or missing; {remedy}") from error
+    return {name: weight.clone() if weight.data_ptr() % ALIGNMENT else weight for name, weight in weights.items()}
+
+
 def value_at(value: Any, *keys: str | int) -> Any:
     """Return the value at a path through nested dictionaries and lists, or None if the path does not exist."""
     try:
@@ -109,9 +142,12 @@ def value_at(value: Any, *keys: str | int) -> Any:
 
 
 def check_sums(path: str | Path) -> None:
-    """Check the checksums of a checkpoint. torch does not, and would load changed bytes as weights."""
+    """Check the checksums of a checkpoint. torch does not, and would load changed bytes as weights.
+
+    Raises:
+        ValueError: if one is wrong.
+    """
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as file:
-            changed = file.testzip()
-        if changed is not None:
-            raise ValueError(f"its entry {changed} is damaged")
+            if file.testzip() is not None:
+                raise ValueError("a checksum is wrong")

@@ -12,7 +12,6 @@ from mae_lm_fairseq.checkpoints.validation import NETWORK, PAD, head_names, tied
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import (
     ARCHITECTURES,
-    PRESETS,
     MaskedAutoencoderConfig,
     RelativeBiasInit,
     plain_values,
@@ -20,8 +19,6 @@ from mae_lm_fairseq.core.config import (
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 
-_DISTINCTIVE = ("mask_join", "decoder_attention", "mask_states")
-"""Options by which presets are told apart."""
 OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
 _DECODER = f"{NETWORK}decoder."
@@ -36,42 +33,27 @@ def read_training_state(bundle: str | Path) -> dict[str, Any]:
         UserError: as for :func:`~mae_lm_fairseq.checkpoints.reading.read_bundle`.
     """
     pretrained = read_bundle(bundle)
-    options = plain_values(pretrained.config)
-    history = {
-        "criterion_name": "none",
-        "optimizer_name": "none",
-        "lr_scheduler_state": {},
-        "num_updates": pretrained.about.updates or 0,
-    }
+    model = {"_name": architecture_of(pretrained), **plain_values(pretrained.config)}
     task = "sentence_prediction" if head_names(pretrained.weights) else "masked_autoencoder_lm"
+    names = {"criterion_name": "none", "optimizer_name": "none", "lr_scheduler_state": {}}
     return {
         "args": None,
-        "cfg": {"model": {"_name": architecture_of(pretrained), **options}, "task": {"_name": task}},
+        "cfg": {"model": model, "task": {"_name": task}},
         "model": pretrained.weights,
         "task_state": {"dictionary": dictionary_fingerprint(pretrained.symbols)},
-        "optimizer_history": [history],
+        "optimizer_history": [names | {"num_updates": pretrained.about.updates or 0}],
         "extra_state": {"train_iterator": {"epoch": 1}},
         "last_optimizer_state": None,
     }
 
 
 def architecture_of(pretrained: Pretrained) -> str:
-    """Return the architecture that a model was trained as.
-
-    If that is unknown, it is the first preset, of base size, that masks and decodes in the same way; or ``mae_lm``.
-    """
-    name, network = pretrained.about.architecture, pretrained.config
-    if name in ARCHITECTURES:
-        return name
-    for preset in PRESETS:
-        config = preset_config(preset, "base")
-        if all(getattr(config, name) == getattr(network, name) for name in _DISTINCTIVE):
-            return f"{preset}_base"
-    return "mae_lm"
+    """Return the architecture that a model was trained as; ``mae_lm`` if that is unknown."""
+    return pretrained.about.architecture or "mae_lm"
 
 
 def preset_of(pretrained: Pretrained) -> str:
-    """Return the preset that a model was trained with; see :func:`architecture_of` for one that is not known."""
+    """Return the preset that a model was trained with; see :func:`architecture_of`."""
     return ARCHITECTURES[architecture_of(pretrained)][0]
 
 
@@ -95,11 +77,6 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     Encoder and language model head are kept, and a trained decoder if the model has this preset already; else it gets
     :func:`new_decoder`. What else is missing starts from random weights. Heads of tasks are dropped. The weights are
     float32.
-
-    Args:
-        pretrained: the model.
-        preset: the preset.
-        seed: seed of the random weights.
     """
     same = preset_of(pretrained) == preset
     config = pretrained.config if same else _around_the_encoder(pretrained.config, preset)
@@ -130,43 +107,25 @@ def new_decoder(
 
     The decoder has the encoder's relative position bias, or one of its own around an encoder without: it learned far
     faster than without a bias, and faster from the encoder's last layers than from random weights (docs/adapting.md).
-
-    Args:
-        config: configuration of the network.
-        weights: weights of the encoder, by their names in checkpoints.
+    It starts from these layers, the layer norm whose output the first of them reads, and positions. Cross-attention
+    has no counterpart in the encoder. There are no weights if the decoder has layers of other sizes than the encoder,
+    or more.
     """
     if config.decoder_layers:
         buckets = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
         config = replace(config, **buckets)
-    return config, decoder_from_encoder(config, weights)
-
-
-def decoder_from_encoder(config: MaskedAutoencoderConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights of a decoder that are those of the encoder's last layers.
-
-    These are the layers, the layer norm whose output the first of them reads, and positions. Cross-attention has no
-    counterpart in the encoder. The result is empty if the layers have other sizes than the encoder's, or are more.
-
-    Args:
-        config: configuration of the network.
-        weights: weights of the encoder, by their names in checkpoints.
-    """
     encoder, decoder = config.encoder, config.decoder
     below = encoder.layers - decoder.layers
     sizes = ("dim", "ffn_dim", "heads")
     if not decoder.layers or below < 0 or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes):
-        return {}
+        return config, {}
     norm = "embed_layer_norm" if config.pre_norm or not below else f"layers.{below - 1}.final_layer_norm"
     sources = {f"layers.{layer}": f"layers.{below + layer}" for layer in range(decoder.layers)}
-    sources |= {
-        "embed_positions": "embed_positions",
-        "embed_layer_norm": norm,
-        "output_layer_norm": "output_layer_norm",
-    }
+    sources |= {name: name for name in ("embed_positions", "output_layer_norm")} | {"embed_layer_norm": norm}
     if encoder.relative_buckets == decoder.relative_buckets:
         sources["relative_bias"] = "relative_bias"
-    return {
-        f"{NETWORK}decoder.{target}{name.removeprefix(prefix)}": weight.clone()
+    return config, {
+        f"{_DECODER}{target}{name.removeprefix(prefix)}": weight.clone()
         for target, source in sources.items()
         for name, weight in weights.items()
         if name.startswith((prefix := f"{NETWORK}encoder.{source}") + ".")
@@ -185,7 +144,6 @@ def completed(
 
 
 def _around_the_encoder(config: MaskedAutoencoderConfig, preset: str) -> MaskedAutoencoderConfig:
-    """Return a configuration with a preset's options that do not concern its encoder: where masks join, the decoder."""
     values = vars(preset_config(preset, "base"))
     names = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
     chosen = {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}

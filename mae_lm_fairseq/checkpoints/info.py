@@ -9,6 +9,8 @@ from itertools import repeat
 from types import UnionType
 from typing import Any, get_args, get_origin
 
+from mae_lm_fairseq.core.config import ARCHITECTURES
+
 MULTI_LABEL = "multi_label_classification"
 """``problem_type`` of a head that gives a text several labels at once."""
 _OF_A_TRAINING = ("task", "updates", "versions", "dictionary_sha256", "trained_on", "mask_in_encoder")
@@ -82,7 +84,7 @@ class ModelInfo:
     """Facts about the training of a model, as far as they are known.
 
     Attributes:
-        architecture: the architecture in pretraining.
+        architecture: the architecture in pretraining, a key of :data:`~mae_lm_fairseq.core.config.ARCHITECTURES`.
         imported_from: name and kind of the imported model.
         task: fairseq's task.
         updates: number of updates.
@@ -119,6 +121,8 @@ class ModelInfo:
                 raise ValueError(f"{name} is {getattr(self, name)}, not a fraction")
         if self.problem_type not in (None, MULTI_LABEL):
             raise ValueError(f"problem_type is {self.problem_type!r}")
+        if self.architecture not in (None, *ARCHITECTURES):
+            raise ValueError(f"architecture is {self.architecture!r}")
 
     @classmethod
     def from_json(cls, content: Any) -> "ModelInfo":

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors.torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_safetensors
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_bytes
 
@@ -52,7 +53,7 @@ class Original:
         for name, content in self.files.items():
             (directory / name).write_bytes(content)
         weights = {name: weight.contiguous() for name, weight in self.weights.items()}
-        safetensors.torch.save_file(weights, directory / KEPT_WEIGHTS, metadata={"format": "pt"})
+        save_file(weights, directory / KEPT_WEIGHTS, metadata={"format": "pt"})
 
 
 def stock_files(directory: Path) -> dict[str, bytes]:
@@ -76,13 +77,9 @@ def read_original(bundle: Path) -> Original | None:
     directory = bundle / ORIGINAL
     if not directory.exists():
         return None
-    check_link(directory)
-    check_link(directory / KEPT_WEIGHTS)
-    try:
-        weights = safetensors.torch.load_file(directory / KEPT_WEIGHTS)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{directory / KEPT_WEIGHTS} is damaged or missing; import the model again") from error
-    files = stock_files(directory)
+    for path in (directory, directory / KEPT_WEIGHTS):
+        check_link(path)
+    weights, files = load_safetensors(directory / KEPT_WEIGHTS, "import the model again"), stock_files(directory)
     if CONFIG not in files:
         raise UserError(f"{directory / CONFIG} is missing; import the model again")
     return Original(files, weights)

@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.averaging import check_file, read_ema
-from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
+from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, load_safetensors, value_at
 from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, WordTask
 from mae_lm_fairseq.checkpoints.original import CONFIG, Original, read_original
 from mae_lm_fairseq.checkpoints.token_order import token_order
@@ -40,8 +39,6 @@ from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
 
-ALIGNMENT = 64
-"""Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
 WEIGHTS = "model.safetensors"
 """Weights of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
 MODEL_TYPE = "mae_lm"
@@ -95,15 +92,13 @@ def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False
     Raises:
         UserError: see :func:`read_bundle` and :func:`read_checkpoint`.
     """
-    if os.path.isdir(path):
-        if ema:
-            check_file(path)
-        if data_bin is not None:
-            raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
-        return read_bundle(path)
-    if data_bin is None and not os.path.exists(path):
-        raise UserError(f"{path}: no such file or directory")
-    return read_checkpoint(path, data_bin, ema)
+    if not os.path.isdir(path):
+        return read_checkpoint(path, data_bin, ema)
+    if ema:
+        check_file(path)
+    if data_bin is not None:
+        raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
+    return read_bundle(path)
 
 
 def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
@@ -114,24 +109,19 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     Raises:
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
-    if data_bin is None:
+    if data_bin is None and os.path.exists(path):
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
     state = read_ema(path) if ema else load_as_data(path)
-    config, weights = saved_config(state, path), state["model"]
-    symbols = read_symbols(Path(data_bin, DICTIONARY))
+    symbols, tokenizer = _read_symbols(Path(data_bin))
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols)
     if value_at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
-    check_fit(config, weights, len(symbols), path)
-    about = _info_of(state, path, data_bin) | {"dictionary_sha256": fingerprint}
-    try:
-        info = ModelInfo.from_json(about)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
-    check_task(info, weights, f"{path}, {data_bin}")
-    tokenizer = find_tokenizer(data_bin)
-    _check_tokenizer(symbols, tokenizer)
+    with content_errors(path):
+        config, weights = saved_config(state), state["model"]
+        check_fit(config, weights, len(symbols))
+        info = ModelInfo.from_json(_info_of(state, data_bin) | {"dictionary_sha256": fingerprint})
+        check_task(info, weights)
     return Pretrained(config, weights, symbols, tokenizer, info, read_original(Path(data_bin)))
 
 
@@ -144,23 +134,18 @@ def read_bundle(directory: str | Path) -> Pretrained:
     directory = Path(directory)
     if transformers_type(directory):
         raise UserError(f"{directory} is a directory of transformers; make a bundle of it with mae-lm import")
-    network, info = read_json(directory / CONFIG, _description, "create the bundle again")
-    config, tokenizer = network_config(network, directory / CONFIG), find_tokenizer(directory)
-    symbols = read_symbols(directory / DICTIONARY)
-    weights = token_order(tokenizer, len(symbols)).restored(_weights(directory / WEIGHTS))
-    for name, first in tied_names(config, weights).items():
-        if first in weights:
-            weights.setdefault(name, weights[first])
-    check_fit(config, weights, len(symbols), directory / WEIGHTS)
-    check_task(info, weights, directory)
-    _check_tokenizer(symbols, tokenizer)
-    if tokenizer and tokenizer.has_own_order and info.dictionary_sha256 != dictionary_fingerprint(symbols):
+    description = read_json(directory / CONFIG, dict, "create the bundle again")
+    symbols, tokenizer = _read_symbols(directory)
+    stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
+    with content_errors(directory):
+        config, info = network_config(description["network"]), ModelInfo.from_json(description["about"])
+        weights = token_order(tokenizer, len(symbols)).restored(stored)
+        weights |= {name: weights[first] for name, first in tied_names(config, weights).items() if name not in weights}
+        check_fit(config, weights, len(symbols))
+        check_task(info, weights)
+    if info.dictionary_sha256 not in (None, dictionary_fingerprint(symbols)):
         raise UserError(f"{directory / DICTIONARY} is not the one that the bundle was written with; restore it")
     return Pretrained(config, weights, symbols, tokenizer, info, read_original(directory))
-
-
-def _description(content: dict) -> tuple[dict, ModelInfo]:
-    return dict(content["network"]), ModelInfo.from_json(content.get("about", {}))
 
 
 def transformers_type(path: str | Path) -> str | None:
@@ -191,18 +176,24 @@ def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]
     return network, heads
 
 
-def _info_of(state: dict[str, Any], path: str | Path, data_bin: str | Path) -> dict[str, Any]:
-    """Return what a checkpoint and its data-bin say about the training, as for :meth:`ModelInfo.from_json`."""
-    manifest, of_task = Path(data_bin, MANIFEST), partial(value_at, state, "cfg", "task")
+def _read_symbols(directory: Path) -> tuple[tuple[str, ...], Tokenizer | None]:
+    """Return the dictionary and the tokenizer in a directory, after checking that they belong together."""
+    symbols, tokenizer = read_symbols(directory / DICTIONARY), find_tokenizer(directory)
+    if tokenizer and (*tokenizer.symbols, MASK) != symbols:
+        raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")
+    return symbols, tokenizer
+
+
+def _info_of(state: dict[str, Any], data_bin: str | Path) -> dict[str, Any]:
+    of_task, manifest = partial(value_at, state, "cfg", "task"), Path(data_bin, MANIFEST)
+    splits = Manifest.read(manifest).splits if manifest.exists() else None
     others = [of_task(name) for name in ("leave_unmasked_prob", "random_token_prob")]
     return {
         "architecture": state["cfg"]["model"]["_name"],
         "task": of_task("_name"),
         "updates": value_at(state, "optimizer_history", -1, "num_updates"),
         "versions": {**current_versions(), "torch": str(torch.__version__)},
-        "trained_on": (
-            {name: vars(split) for name, split in Manifest.read(manifest).splits.items()} if manifest.exists() else None
-        ),
+        "trained_on": splits and {name: vars(split) for name, split in splits.items()},
         "mask_in_encoder": of_task("mask_in_encoder"),
         "other_tokens": round(sum(others), 6) if all(isinstance(fraction, float) for fraction in others) else None,
         "averaged": state.get("averaged"),
@@ -211,18 +202,12 @@ def _info_of(state: dict[str, Any], path: str | Path, data_bin: str | Path) -> d
 
 
 def _finetuned_on(state: dict[str, Any], path: Path) -> dict[str, Any] | None:
-    """Return what predictions need to know of the task of a fine-tuned model; None where that is not known.
-
-    A checkpoint holds the options of question answering, and options and labels of token classification. The names of a
-    sentence task's labels are with its data.
-    """
+    """Return the task of a fine-tuned model as JSON; None if it is not known. That of sentences is in the data-bin."""
     of_task = partial(value_at, state, "cfg", "task")
     if of_task("_name") == "token_classification":
-        labels = value_at(state, "task_state", "labels")
-        return {name: of_task(name) for name in ("column", "tokens_per_sample")} | {
-            "labels": value_at(labels, "names"),
-            "scheme": value_at(labels, "scheme"),
-        }
+        names, scheme = (value_at(state, "task_state", "labels", name) for name in ("names", "scheme"))
+        options = {name: of_task(name) for name in ("column", "tokens_per_sample")}
+        return options | {"labels": names, "scheme": scheme}
     if of_task("_name") == "question_answering":
         return {name: of_task(name) for name in ("tokens_per_sample", "doc_stride", "version_2")}
     if not (head_names(state["model"]) and path.exists()):
@@ -231,11 +216,11 @@ def _finetuned_on(state: dict[str, Any], path: Path) -> dict[str, Any] | None:
     return read_json(path, lambda content: {name: content[name] for name in names}, "prepare the data again")
 
 
-def check_task(info: ModelInfo, weights: Mapping[str, Tensor], source: str | Path):
+def check_task(info: ModelInfo, weights: Mapping[str, Tensor]):
     """Check that labels are those of the head: others would name its classes wrongly.
 
     Raises:
-        UserError: if the heads lack that of the task, or it has another number of classes.
+        ValueError: if the heads lack that of the task, or it has another number of classes.
     """
     task, heads = info.finetuned_on, head_names(weights)
     if not heads or isinstance(task, AnswerTask | None):
@@ -243,25 +228,4 @@ def check_task(info: ModelInfo, weights: Mapping[str, Tensor], source: str | Pat
     is_words = isinstance(task, WordTask)
     name = f"{HEADS}{WORD_HEAD}.classifier.bias" if is_words else f"{HEADS}{task.head}.out_proj.bias"
     if name not in weights or len(weights[name]) != (len(task.labels) or 1):
-        raise UserError(
-            f"{source}: its description is of another task than that of its heads ({', '.join(heads)}); for a "
-            "checkpoint, name the data-bin of its fine-tuning"
-        )
-
-
-def _check_tokenizer(symbols: tuple[str, ...], tokenizer: Tokenizer | None):
-    if tokenizer and (*tokenizer.symbols, MASK) != symbols:
-        raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")
-
-
-def _aligned(weight: Tensor) -> Tensor:
-    return weight if weight.data_ptr() % ALIGNMENT == 0 else weight.clone()
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    try:
-        # Memory-mapped, except for unaligned weights, for which torch would round differently.
-        with safetensors.safe_open(path, framework="pt") as file:
-            return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  not a dict
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} is damaged or missing; create the bundle again") from error
+        raise ValueError(f"its task is not that of its heads, {', '.join(heads)}; name the data-bin of the fine-tuning")

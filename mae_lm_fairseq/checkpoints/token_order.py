@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from mae_lm_fairseq.text.tokenizer import PAD, Tokenizer
 
 _TOKEN_WEIGHTS = ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
 _POSITIONS = "embed_positions.weight"
@@ -28,21 +28,9 @@ class TokenOrder:
     ids: Tensor
     first_position: int
 
-    @property
-    def bos(self) -> int:
-        return int(self.ids[BOS])
-
-    @property
-    def pad(self) -> int:
-        return int(self.ids[PAD])
-
-    @property
-    def eos(self) -> int:
-        return int(self.ids[EOS])
-
-    @property
-    def mask(self) -> int:
-        return int(self.ids[-1])
+    def __getitem__(self, index: int) -> int:
+        """Return the id there of one of our ids."""
+        return int(self.ids[index])
 
     def exported(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights by our names, with the rows of tokens and positions as in the other order."""
@@ -51,7 +39,7 @@ class TokenOrder:
     def restored(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Reverse :meth:`exported`, except for rows of positions that no token has; those are zero.
 
-        Weights with another number of rows than there are tokens stay as they are, for the check that follows.
+        Weights of other shapes than the network's stay as they are, for the check that follows.
         """
         return self._reordered(weights, self.ids, self.first_position, PAD + 1)
 
@@ -67,11 +55,6 @@ class TokenOrder:
 
 
 def token_order(tokenizer: Tokenizer | None, size: int) -> TokenOrder:
-    """Return the order in which a tokenizer is exported.
-
-    Args:
-        tokenizer: the tokenizer; None for our own order.
-        size: number of symbols in the dictionary, ``<mask>`` included.
-    """
+    """Return the order in which a tokenizer is exported: ours for None, of ``size`` symbols with ``<mask>``."""
     ids = torch.arange(size) if tokenizer is None else torch.from_numpy(tokenizer.exported_ids).long()
     return TokenOrder(ids, int(ids[PAD]) + 1)

@@ -1,8 +1,10 @@
-"""Validation: weights, configuration and dictionary must match before any of the weights is used."""
+"""Validation: weights, configuration and dictionary must match before any of the weights is used.
+
+:func:`~mae_lm_fairseq.checkpoints.checkpoint_file.content_errors` adds the name of the file to the errors.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,6 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import head_like
 from mae_lm_fairseq.text.tokenizer import PAD
-from mae_lm_fairseq.utils.errors import UserError
 
 NETWORK, HEADS = "autoencoder.", "classification_heads."
 """Prefixes of weight names: of the network, and of heads, where the head's name follows."""
@@ -33,33 +34,31 @@ def head_names(weights: Iterable[str]) -> list[str]:
     return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
 
 
-def network_config(values: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
+def network_config(values: Mapping[str, Any]) -> MaskedAutoencoderConfig:
     """Return the configuration made of ``values``, which must be complete and have the exact types of the options.
 
     Raises:
-        UserError: if a value is missing, unknown, of another type, out of range, or contradicts another.
+        ValueError, OverflowError: if a value is missing, unknown, of another type, out of range, or contradicts
+            another.
     """
-    names = {option.name for option in fields(MaskedAutoencoderConfig)}
-    if missing := sorted(names - values.keys()):
-        raise UserError(f"{source}: {missing[0]} is missing")
-    try:
-        return typed(dict(values), MaskedAutoencoderConfig)
-    except (ValueError, OverflowError) as problem:
-        raise UserError(f"{source}: {problem}") from None
+    if missing := {option.name for option in fields(MaskedAutoencoderConfig)} - values.keys():
+        raise ValueError(f"{min(missing)} is missing")
+    return typed(dict(values), MaskedAutoencoderConfig)
 
 
-def saved_config(state: Mapping[str, Any], source: str | Path) -> MaskedAutoencoderConfig:
+def saved_config(state: Mapping[str, Any]) -> MaskedAutoencoderConfig:
     """Return the configuration of the network in a checkpoint's content.
 
     Raises:
-        UserError: if it is not a checkpoint of this package, or an option is invalid.
+        ValueError, OverflowError: if it is not a checkpoint of this package, or an option is invalid.
     """
     options = value_at(state, "cfg", "model")
-    if not isinstance(options, dict) or options.get("_name") not in ARCHITECTURES:
-        raise UserError(f"{source} is not a checkpoint of an mae_lm_fairseq model")
+    if value_at(options, "_name") not in ARCHITECTURES:
+        raise ValueError("not a checkpoint of an mae_lm_fairseq model")
     # An option that a checkpoint lacks was added since, and its default is what the checkpoint was trained with.
-    values = {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
-    return network_config(values, source)
+    return network_config(
+        {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
+    )
 
 
 def skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int) -> nn.ModuleDict:
@@ -98,47 +97,38 @@ def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -
     return tied
 
 
-def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbols: int, source: str | Path):
+def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbols: int, is_part: bool = False):
     """Check that the weights are exactly those of the network and its heads, in name and shape.
 
-    Args:
-        config: configuration of the network.
-        weights: weights by name; tied weights under all of their names.
-        symbols: number of symbols in the dictionary.
-        source: file to name in the error message.
+    Tied weights are needed under all of their names. ``symbols`` is the size of the dictionary, and ``is_part`` accepts
+    that weights are missing.
 
     Raises:
-        UserError: if a weight is missing, unknown, or has another shape, type or value than the network needs.
+        ValueError: if a weight is missing, unknown, or has another shape, type or value than the network needs.
+        KeyError: if a head has an invalid name.
     """
-    check_tensors(weights, source)
-    _check_extent(config, weights, symbols, source)
-    try:
-        expected = {name: weight.shape for name, weight in skeleton(config, weights, symbols).state_dict().items()}
-    except KeyError as error:  # PyTorch rejects empty names and names of methods
-        raise UserError(f"{source}: a head has an invalid name: {error.args[0]}") from None
-    if different := sorted(expected.keys() ^ weights.keys()):
-        fault = "is missing" if different[0] in expected else "is unknown to the network"
-        more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
-        raise UserError(f"{source}: the weight {different[0]} {fault}{more}")
-    for name, shape in expected.items():
-        if weights[name].shape != shape:
-            raise UserError(
-                f"{source}: {name} has shape {list(weights[name].shape)}, but the network needs {list(shape)}"
-            )
-    check_ties(config, weights, source)
+    check_tensors(weights)
+    needed = {name: list(weight.shape) for name, weight in skeleton(config, weights, symbols).state_dict().items()}
+    found = {name: list(weight.shape) for name, weight in weights.items()}
+    for name in sorted(found if is_part else needed.keys() | found):
+        if found.get(name) != needed.get(name):
+            fault = f"has shape {found[name]}" if name in found else "is missing"
+            wanted = needed.get(name, "no such weight")
+            raise ValueError(f"{name} {fault}, but configuration and dictionary require {wanted}")
+    check_ties(config, weights)
 
 
-def check_ties(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], source: str | Path):
+def check_ties(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]):
     """Check that weights are equal that the network ties: loading them would keep one of the two alone.
 
     Raises:
-        UserError: if they differ.
+        ValueError: if they differ.
     """
     for name, first in tied_names(config, weights).items():
         one, other = weights.get(name), weights.get(first)
         if one is not None and other is not None and one is not other and not torch.equal(one, other):
             option = "decoder-share-positions" if "positions" in name else "untie-output-weights"
-            raise UserError(f"{source}: {name} and {first} differ, but the network ties the two (--{option})")
+            raise ValueError(f"{name} and {first} differ, but the network ties the two (--{option})")
 
 
 def is_plain(weight: Any) -> bool:
@@ -147,27 +137,12 @@ def is_plain(weight: Any) -> bool:
     return is_dense and not weight.is_complex()
 
 
-def check_tensors(weights: Any, source: str | Path):
+def check_tensors(weights: Mapping[str, Any]):
     """Check that these are tensors of one floating-point precision by name.
 
     Raises:
-        UserError: if they are not.
+        ValueError: if they are not.
     """
-    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
-        raise UserError(f"{source}: its weights have no names")
     kinds = {weight.dtype if is_plain(weight) else type(weight) for weight in weights.values()}
-    if len(kinds) != 1 or not kinds <= set(PRECISIONS):
-        raise UserError(f"{source}: its weights are {sorted(map(str, kinds))}, not tensors of one precision")
-
-
-def _check_extent(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int, source: str | Path):
-    """Check sizes in the configuration against the weights, before building a network of that size."""
-    for table, rows in (("embed_tokens", symbols), ("embed_positions", config.max_positions + PAD + 1)):
-        weight, shape = weights.get(f"{NETWORK}encoder.{table}.weight"), (rows, config.encoder_embed_dim)
-        if weight is None or weight.shape != shape:
-            found = "missing" if weight is None else f"of shape {list(weight.shape)}"
-            raise UserError(
-                f"{source}: the encoder's {table} are {found}, but dictionary and configuration require {list(shape)}"
-            )
-    if config.encoder_layers + config.decoder_layers > 2 * len(weights):
-        raise UserError(f"{source}: {len(weights)} weights are too few for the layers of the configuration")
+    if len(kinds) != 1 or not kinds <= set(PRECISIONS) or not all(isinstance(name, str) for name in weights):
+        raise ValueError(f"its weights are {sorted(map(str, kinds))}, not tensors of one precision by name")

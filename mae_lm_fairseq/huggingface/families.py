@@ -81,6 +81,7 @@ _REQUIRED = {
     "add_cross_attention": (False, None),
 }
 _WITHOUT_BIAS = {"relative_buckets": 0, "pre_norm": False}
+_PRE_NORM, _DISTILBERT = _WITHOUT_BIAS | {"pre_norm": True}, _WITHOUT_BIAS | {"layer_norm_eps": 1e-12}
 _MPNET = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE, "pre_norm": False}
 _MPNET_REQUIRED = {"relative_attention_num_buckets": (MPNET_BUCKETS,), "pad_token_id": (MPNET_PAD,)}
 
@@ -89,17 +90,9 @@ FAMILIES = {
     "roberta": Family("roberta", "Roberta", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
     "xlm-roberta": Family("roberta", "XLMRoberta", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
     "camembert": Family("roberta", "Camembert", _OPTIONS, _WITHOUT_BIAS, _REQUIRED),
-    "roberta-prelayernorm": Family(
-        "roberta_prelayernorm", "RobertaPreLayerNorm", _OPTIONS, _WITHOUT_BIAS | {"pre_norm": True}, _REQUIRED
-    ),
+    "roberta-prelayernorm": Family("roberta_prelayernorm", "RobertaPreLayerNorm", _OPTIONS, _PRE_NORM, _REQUIRED),
     "mpnet": Family("mpnet", "MPNet", _OPTIONS, _MPNET, _REQUIRED | _MPNET_REQUIRED),
-    "distilbert": Family(
-        "distilbert",
-        "DistilBert",
-        _DISTILBERT_OPTIONS,
-        _WITHOUT_BIAS | {"layer_norm_eps": 1e-12},
-        {"activation": _GELU},
-    ),
+    "distilbert": Family("distilbert", "DistilBert", _DISTILBERT_OPTIONS, _DISTILBERT, {"activation": _GELU}),
 }
 """Families by ``model_type``. Other types compute something else: ELECTRA's and ALBERT's embeddings may have another
 size than their hidden states, DeBERTa has another attention."""
@@ -111,24 +104,10 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
     Raises:
         UserError: if it is damaged, or the type is not one of :data:`FAMILIES`.
     """
-    config = parse_json(content, path, lambda config: dict(config.items()), "restore it")
-    find_family(config, path)
+    config = parse_json(content, path, lambda config: {"model_type": None} | config, "restore it")
+    if str(config["model_type"]) not in FAMILIES:
+        raise UserError(f"{path}: its model type is {config['model_type']!r}, not one of {', '.join(FAMILIES)}")
     return AutoConfig.for_model(config["model_type"]).to_dict() | config
-
-
-def find_family(config: Mapping[str, Any], path: Path) -> Family:
-    """Return the family of a configuration.
-
-    Raises:
-        UserError: if this package has no counterpart of it.
-    """
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise UserError(
-            f"{path}: its model type is {kind!r}, which has no counterpart here; only {', '.join(FAMILIES)} can be "
-            "imported"
-        )
-    return FAMILIES[kind]
 
 
 def folded(positions: Tensor, segments: Tensor | None) -> Tensor:

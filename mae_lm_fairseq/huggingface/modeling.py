@@ -61,33 +61,19 @@ class MAELMConfig(PreTrainedConfig):
         """Value of ``--mask-in-encoder`` in pretraining."""
         return ModelInfo.from_json(self.about).mask_in_encoder or 0.0
 
-    @property
-    def hidden_size(self) -> int:
-        """Hidden size of the encoder."""
-        return self.network["encoder_embed_dim"]
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """Number of encoder layers."""
-        return self.network["encoder_layers"]
-
-    @property
-    def num_attention_heads(self) -> int:
-        """Number of attention heads in the encoder."""
-        return self.network["encoder_attention_heads"]
-
-    @property
-    def max_position_embeddings(self) -> int:
-        """Maximum sequence length in tokens."""
-        return self.network["max_positions"]
+    # Sizes of the encoder, by the names that they have in transformers.
+    hidden_size = property(lambda self: self.network["encoder_embed_dim"])
+    num_hidden_layers = property(lambda self: self.network["encoder_layers"])
+    num_attention_heads = property(lambda self: self.network["encoder_attention_heads"])
+    max_position_embeddings = property(lambda self: self.network["max_positions"])
 
     def core(self) -> MaskedAutoencoderConfig:
         """Return the configuration of the network.
 
         Raises:
-            UserError: if a value is out of range, or two values contradict each other.
+            ValueError: if a value is out of range, or two values contradict each other.
         """
-        return network_config(self.network, "config.json")
+        return network_config(self.network)
 
 
 class MAELMForMaskedLM(PreTrainedModel):

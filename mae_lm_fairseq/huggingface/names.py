@@ -64,12 +64,14 @@ _DISTILBERT_LAYER = {
     "final_layer_norm": "output_layer_norm",
 }
 _FAIRSEQ_LAYER = {name: name.replace("attention", "self_attn") for name in _BERT_LAYER}
+
+
+def _lm_head(dense: str, layer_norm: str, bias: str) -> dict[str, str]:
+    return {f"{_LM_HEAD}dense": dense, f"{_LM_HEAD}layer_norm": layer_norm, LM_BIAS: bias}
+
+
 _STOCK_HEADS = {
-    Part.lm_head: {
-        f"{_LM_HEAD}dense": "lm_head.dense",
-        f"{_LM_HEAD}layer_norm": "lm_head.layer_norm",
-        LM_BIAS: "lm_head.bias",
-    },
+    Part.lm_head: _lm_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     Part.output_weights: {LM_WEIGHT: "lm_head.decoder.weight", LM_BIAS: "lm_head.decoder.bias"},
     Part.classification_head: {f"{_HEAD}dense": "classifier.dense", f"{_HEAD}out_proj": "classifier.out_proj"},
     Part.span_head: {f"{_HEAD}qa_outputs": "qa_outputs"},
@@ -101,21 +103,15 @@ NAMES: Mapping[str, Mapping[Part, Mapping[str, str]]] = {
     "bert": {
         **_STOCK_HEADS,
         Part.encoder: _stock_encoder("bert", _BERT_LAYER),
-        Part.lm_head: {
-            f"{_LM_HEAD}dense": "cls.predictions.transform.dense",
-            f"{_LM_HEAD}layer_norm": "cls.predictions.transform.LayerNorm",
-            LM_BIAS: "cls.predictions.bias",
-        },
+        Part.lm_head: _lm_head(
+            "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+        ),
         Part.output_weights: {LM_WEIGHT: "cls.predictions.decoder.weight", LM_BIAS: "cls.predictions.decoder.bias"},
         Part.classification_head: {f"{_HEAD}dense": "bert.pooler.dense", f"{_HEAD}out_proj": "classifier"},
     },
     "distilbert": {
         Part.encoder: _stock_encoder("distilbert", _DISTILBERT_LAYER, "transformer.layer"),
-        Part.lm_head: {
-            f"{_LM_HEAD}dense": "vocab_transform",
-            f"{_LM_HEAD}layer_norm": "vocab_layer_norm",
-            LM_BIAS: "vocab_projector.bias",
-        },
+        Part.lm_head: _lm_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
         Part.output_weights: {LM_WEIGHT: "vocab_projector.weight", LM_BIAS: "vocab_projector.bias"},
         # Its classification head has another activation function.
         Part.span_head: _STOCK_HEADS[Part.span_head],
@@ -128,11 +124,7 @@ NAMES: Mapping[str, Mapping[Part, Mapping[str, str]]] = {
             f"{_ENCODER}embed_layer_norm": "encoder.sentence_encoder.layernorm_embedding",
             **{f"{_LAYER}{x}": f"encoder.sentence_encoder.layers.{{layer}}.{y}" for x, y in _FAIRSEQ_LAYER.items()},
         },
-        Part.lm_head: {
-            f"{_LM_HEAD}dense": "encoder.lm_head.dense",
-            f"{_LM_HEAD}layer_norm": "encoder.lm_head.layer_norm",
-            LM_BIAS: "encoder.lm_head.bias",
-        },
+        Part.lm_head: _lm_head("encoder.lm_head.dense", "encoder.lm_head.layer_norm", "encoder.lm_head.bias"),
         Part.output_weights: {LM_WEIGHT: "encoder.lm_head.weight", LM_BIAS: "encoder.lm_head.bias"},
         Part.classification_head: {f"{_HEAD}dense": f"{_HEAD}dense", f"{_HEAD}out_proj": f"{_HEAD}out_proj"},
     },
@@ -145,14 +137,7 @@ _FUSED = "qkv_proj"
 
 
 def names_of(parts: Iterable[Part], naming: str, layers: int = 0, head: str = "") -> dict[str, str]:
-    """Return a mapping from our names of all weights of some parts to the names elsewhere.
-
-    Args:
-        parts: parts of the model.
-        naming: key of :data:`NAMES`.
-        layers: number of encoder layers.
-        head: our name of the classification head.
-    """
+    """Return the names elsewhere of all weights of some parts, by ours. ``naming`` is a key of :data:`NAMES`."""
     spelled_out = {}
     for ours, theirs in itertools.chain.from_iterable(NAMES[naming][part].items() for part in parts):
         ends = ("",) if ours.endswith(("weight", "bias")) else (".weight", ".bias")
@@ -176,13 +161,8 @@ def to_theirs(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[s
 
 def to_ours(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
     """Rename their weights to our names, and drop weights without one."""
-    first = f".{_SEPARATE[0]}."
-    split = {ours: weights[theirs] for ours, theirs in names.items()}
-    joined = {}
-    for name in split:
-        if first in name:
-            parts = [split[name.replace(_SEPARATE[0], separate)] for separate in _SEPARATE]
-            joined[name.replace(_SEPARATE[0], _FUSED)] = torch.cat(parts)
-        elif not any(f".{separate}." in name for separate in _SEPARATE):
-            joined[name] = split[name]
-    return joined
+    renamed = {ours: weights[theirs] for ours, theirs in names.items()}
+    for name in [name for name in renamed if f".{_SEPARATE[0]}." in name]:
+        parts = [renamed.pop(name.replace(_SEPARATE[0], separate)) for separate in _SEPARATE]
+        renamed[name.replace(_SEPARATE[0], _FUSED)] = torch.cat(parts)
+    return renamed

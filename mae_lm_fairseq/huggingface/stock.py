@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from mae_lm_fairseq.checkpoints.conversion import predicts
-from mae_lm_fairseq.checkpoints.original import CONFIG, KEPT_WEIGHTS, ORIGINAL, Original
+from mae_lm_fairseq.checkpoints.original import CONFIG, ORIGINAL, Original
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
@@ -33,7 +33,7 @@ from mae_lm_fairseq.huggingface.families import (
 from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, TaskClass
 from mae_lm_fairseq.huggingface.weight_files import without_kernels
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -66,7 +66,7 @@ class Counterpart:
 
     def takes_our_pairs(self, pretrained: Pretrained) -> bool:
         """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
-        return self.task.joins_pairs and not is_import(pretrained)
+        return self.task.joins_pairs and pretrained.about.imported_from is None
 
     def names(self, config: MaskedAutoencoderConfig) -> dict[str, str]:
         """Return the names of the weights that both networks share, by ours."""
@@ -92,11 +92,6 @@ class Counterpart:
         return not self.head and self.kind != "distilbert" and not has_weights
 
 
-def is_import(pretrained: Pretrained) -> bool:
-    """Return whether a model is as it was imported, without any training here."""
-    return pretrained.about.imported_from is not None
-
-
 def counterpart(pretrained: Pretrained) -> Counterpart:
     """Return the ``transformers`` class that computes the same as the network.
 
@@ -110,36 +105,26 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
         kind, original = _kind(pretrained.config), None
     if kind == "mpnet":
         _check_mpnet_padding(pretrained, order)
-    order = replace(order, first_position=FAMILIES[kind].first_position(order.pad))
+    order = replace(order, first_position=FAMILIES[kind].first_position(order[PAD]))
     return Counterpart(kind, task, order, head, original)
 
 
 def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
-    config, weights = pretrained.config, pretrained.weights
-    heads = head_names(weights)
+    config, weights, heads = pretrained.config, pretrained.weights, head_names(pretrained.weights)
     if len(heads) > 1:
-        raise UserError(
-            f"the model has several heads ({', '.join(heads)}), and classes of transformers have one; export a model "
-            "that was fine-tuned on one task"
-        )
+        raise UserError(f"the model has several heads ({', '.join(heads)}), and classes of transformers have one")
     if not heads:
         fills_masks = config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained)
         return MASKED_LM if fills_masks else ENCODER, ""
     [head] = heads
-    task = next(task for task in FINETUNED if f"{HEADS}{head}.{task.module}.weight" in weights)
-    if task is SENTENCES and len(weights[f"{HEADS}{head}.dense.weight"]) != config.encoder_embed_dim:
-        raise UserError(
-            f"the head {head} has the inner size {len(weights[f'{HEADS}{head}.dense.weight'])}; transformers only "
-            f"supports the encoder's hidden size ({config.encoder_embed_dim})"
-        )
-    return task, head
+    return next(task for task in FINETUNED if f"{HEADS}{head}.{task.module}.weight" in weights), head
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:
     """Return the type of the model that was imported; None if the network is not one of it."""
     if pretrained.original is None:
         return None
-    config = original_config(pretrained.original)
+    config = read_config(pretrained.original.files[CONFIG], Path(ORIGINAL, CONFIG))
     family = FAMILIES[config["model_type"]]
     options = {ours: theirs for theirs, ours in family.options.items() if ours not in TRAINING_OPTIONS}
     values = {ours: config[theirs] for ours, theirs in options.items()} | family.constants
@@ -147,33 +132,21 @@ def _original_kind(pretrained: Pretrained) -> str | None:
     return config["model_type"] if is_same else None
 
 
-def original_config(original: Original) -> dict[str, Any]:
-    """Return the configuration of an imported model."""
-    return read_config(original.files[CONFIG], Path(ORIGINAL, CONFIG))
-
-
 def _kind(config: MaskedAutoencoderConfig) -> str:
     if not config.relative_buckets:
         return "roberta-prelayernorm" if config.pre_norm else "roberta"
-    if config.pre_norm:
-        raise UserError(
-            "pre-norm with a relative position bias has no counterpart in transformers, where MPNet is post-norm and "
-            "RobertaPreLayerNorm has no bias (train with --relative-buckets 0). mae-lm bundle writes the model with a "
-            "class of this package"
-        )
     bias = (config.relative_buckets, config.relative_max_distance, config.relative_bucketing)
-    if bias == (MPNET_BUCKETS, MPNET_DISTANCE, RelativeBucketing.t5):
+    if bias == (MPNET_BUCKETS, MPNET_DISTANCE, RelativeBucketing.t5) and not config.pre_norm:
         return "mpnet"
     raise UserError(
-        f"a relative position bias of --relative-buckets {config.relative_buckets}, --relative-max-distance "
-        f"{config.relative_max_distance} and --relative-bucketing {config.relative_bucketing.value} has no counterpart "
-        f"in transformers: MPNet has {MPNET_BUCKETS}, {MPNET_DISTANCE} and t5, RoBERTa has none. mae-lm bundle "
-        "writes the model with a class of this package"
+        "of the classes of transformers, only MPNet has a relative position bias, which is that of --relative-buckets "
+        f"{MPNET_BUCKETS}, --relative-max-distance {MPNET_DISTANCE} and --relative-bucketing t5, and it is post-norm; "
+        "mae-lm bundle writes the model with a class of this package"
     )
 
 
 def _check_mpnet_padding(pretrained: Pretrained, order: TokenOrder):
-    if order.pad == MPNET_PAD:
+    if order[PAD] == MPNET_PAD:
         return
     tokenizer, instead = pretrained.tokenizer, int(order.ids.argsort()[MPNET_PAD])
     token = tokenizer.token_text(instead)
@@ -194,7 +167,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     }
     if to.task.has_labels:
         values |= _labels(pretrained, to)
-    if to.task is SENTENCES and not is_import(pretrained):
+    if to.task is SENTENCES and pretrained.about.imported_from is None:
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
         values["problem_type"] = "regression" if values.get("num_labels") == 1 else None
     if to.task is ANSWERS:
@@ -208,9 +181,9 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "hidden_act": "gelu",
         "max_position_embeddings": config.max_positions + order.first_position,
         "initializer_range": config.init_std,
-        "pad_token_id": order.pad,
-        "bos_token_id": order.bos,
-        "eos_token_id": order.eos,
+        "pad_token_id": order[PAD],
+        "bos_token_id": order[BOS],
+        "eos_token_id": order[EOS],
         "tie_word_embeddings": not config.untie_output_weights,
     }
     own = {"relative_attention_num_buckets": config.relative_buckets} if to.kind == "mpnet" else {"type_vocab_size": 1}
@@ -218,22 +191,18 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
 
 
 def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    labels = config.get("id2label")
-    if "num_labels" in values and isinstance(labels, dict) and len(labels) == values["num_labels"]:
+    dropped = ["torch_dtype"]
+    if len(config.get("id2label") or ()) == values.get("num_labels"):
         values.pop("num_labels")
     elif "num_labels" in values:  # its labels were those of another task
-        config = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
-    config.pop("torch_dtype", None)
-    return config | values
+        dropped += ["id2label", "label2id"]
+    return {name: value for name, value in config.items() if name not in dropped} | values
 
 
 def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
-    """Return the names of the classes for a configuration, or their number if the names are not known."""
-    count = len(pretrained.weights[f"{HEADS}{to.head}.{to.task.module}.bias"])
-    names = pretrained.about.labels_of(to.head)
-    if not names:
-        return {"num_labels": count}
-    return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    if names := pretrained.about.labels_of(to.head):
+        return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    return {"num_labels": len(pretrained.weights[f"{HEADS}{to.head}.{to.task.module}.bias"])}
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
@@ -256,7 +225,7 @@ def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
 
 
 def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
-    """Return the float32 output layer of a regression, scaled to give scores in the range of the training file."""
+    """Return the float32 output layer of a regression, which gives scores in the range of the training file."""
     scores = pretrained.about.score_range_of(to.head)
     if scores is None:
         return {}
@@ -273,24 +242,15 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
     """
     kept, (name, segments) = to.original.weights, (to.family.positions, to.family.segments)
     types = {segments: kept[segments]} if segments in kept else {}
-    fits = name in kept and kept[name].shape == positions.shape
-    if not fits or any(weight.shape[1:] != positions.shape[1:] for weight in types.values()):
-        raise UserError(f"{ORIGINAL}/{KEPT_WEIGHTS}: {name} does not match the model; import the model again")
     before, first = kept[name], to.order.first_position
-    unchanged = torch.equal(folded(before, kept.get(segments))[first:], positions[first:])
-    if not unchanged:
+    if not torch.equal(folded(before, types.get(segments))[first:], positions[first:]):
         trained = positions - kept[segments][0] if types else positions
         before = torch.cat([before[:first], trained[first:]])
     return {name: before, **types}
 
 
-def write_config(pretrained: Pretrained, to: Counterpart, directory: Path):
-    """Write the content of :func:`stock_config`."""
-    config = json.dumps(stock_config(pretrained, to), indent=2)
-    (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
-
-
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``config.json`` and ``model.safetensors``."""
-    write_config(pretrained, to, directory)
+    config = json.dumps(stock_config(pretrained, to), indent=2)
+    (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
     save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})

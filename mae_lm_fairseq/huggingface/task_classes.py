@@ -12,7 +12,6 @@ class TaskClass:
 
     Attributes:
         ending: end of their names.
-        use: what they are for, for model cards.
         part: the head; None for an encoder alone.
         outputs: names of the head's outputs.
         task: fairseq's task with such a head.
@@ -24,7 +23,6 @@ class TaskClass:
     """
 
     ending: str
-    use: str
     part: Part | None = None
     outputs: tuple[str, ...] = ("logits",)
     task: str | None = None
@@ -35,11 +33,10 @@ class TaskClass:
     reads_words: bool = False
 
 
-ENCODER = TaskClass("Model", "Features of text, and fine-tuning. Not for filling in masked tokens: see below.")
-MASKED_LM = TaskClass("ForMaskedLM", "Features of text, fine-tuning, and filling in masked tokens.", Part.lm_head)
+ENCODER = TaskClass("Model")
+MASKED_LM = TaskClass("ForMaskedLM", Part.lm_head)
 SENTENCES = TaskClass(
     "ForSequenceClassification",
-    "Classifying texts, or pairs of them, as in the task that it was fine-tuned on.",
     Part.classification_head,
     task="sentence_prediction",
     head=SENTENCE_HEAD,
@@ -49,8 +46,6 @@ SENTENCES = TaskClass(
 )
 WORDS = TaskClass(
     "ForTokenClassification",
-    "Labelling words: give the tokenizer lists of words, with `is_split_into_words=True`, and take the label of "
-    "each word's first token.",
     Part.token_classification_head,
     task="token_classification",
     head=WORD_HEAD,
@@ -60,7 +55,6 @@ WORDS = TaskClass(
 )
 ANSWERS = TaskClass(
     "ForQuestionAnswering",
-    "Finding the answer to a question in a text.",
     Part.span_head,
     outputs=("start_logits", "end_logits"),
     task="question_answering",

@@ -3,8 +3,7 @@
 A tokenizer of Hugging Face's library is exported as it is, with its own ids.
 
 For a sentencepiece model, a fast tokenizer with fairseq's ids is built. It gives the same ids as sentencepiece on text
-in any script, including unknown characters, except for the cases that model cards list
-(:data:`~mae_lm_fairseq.huggingface.model_card.EXCEPTIONS`).
+in any script, including unknown characters, except for the cases that model cards list (``cards.toml``).
 """
 
 import contextlib
@@ -20,6 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import refuse_code
 from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.huggingface.weight_files import AS_DATA
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors, steps_of
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
@@ -52,7 +52,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
     """
     with transformers_errors(directory):
-        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        loaded = AutoTokenizer.from_pretrained(directory, **AS_DATA)
     if not loaded.is_fast:
         raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
     return loaded
@@ -61,10 +61,16 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
 def exported_tokenizer(
     tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer, symbols: tuple[str, ...], max_length: int
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer for ``transformers``; see :func:`fast_tokenizer` and :func:`library_tokenizer`."""
+    """Return a tokenizer for ``transformers``, with fairseq's special tokens around a text or a pair.
+
+    ``max_length`` is the maximum sequence length in tokens, ``<s>`` and ``</s>`` included.
+
+    Raises:
+        UserError: if ``transformers`` cannot represent the tokenizer.
+    """
     if isinstance(tokenizer, SentencePieceTokenizer):
-        return fast_tokenizer(tokenizer.files[TOKENIZER], symbols, max_length)
-    return library_tokenizer(tokenizer, max_length)
+        return _sentencepiece_tokenizer(tokenizer.files[TOKENIZER], symbols, max_length)
+    return _library_tokenizer(tokenizer, max_length)
 
 
 def write_tokenizer(pretrained: Pretrained, directory: Path):
@@ -73,8 +79,8 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
     Raises:
         UserError: if ``transformers`` cannot represent the tokenizer.
     """
-    tokenizer, longest = pretrained.tokenizer, pretrained.config.max_positions
-    exported_tokenizer(tokenizer, pretrained.symbols, longest).save_pretrained(directory)
+    fast = exported_tokenizer(pretrained.tokenizer, pretrained.symbols, pretrained.config.max_positions)
+    fast.save_pretrained(directory)
     path = directory / "tokenizer_config.json"
     # transformers 4 knows the tokenizer class by this name, too.
     _write_json(path, {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
@@ -117,22 +123,15 @@ def pair_differences(fast: PreTrainedTokenizerBase, texts: Sequence[str] = ("a",
     return differences
 
 
-def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:
-    """Return the library's tokenizer itself, with fairseq's special tokens around a text or a pair.
-
-    Raises:
-        UserError: if fairseq's dictionary lacks some of its tokens, which would have to become ``<unk>``.
-    """
+def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:
     library = FastTokenizer.from_str(tokenizer.library.to_str())
     if library.get_vocab_size() > tokenizer.mask + 1:
         raise UserError(
-            f"{tokenizer.path}: dict.txt lacks {library.get_vocab_size() - tokenizer.mask - 1} of its tokens, which "
-            "fairseq reads as <unk>, and transformers cannot; such a tokenizer cannot be exported"
+            f"{tokenizer.path}: dict.txt lacks some of its tokens; fairseq reads them as <unk>, and transformers cannot"
         )
     added = library.get_added_tokens_decoder()
-    bos, pad, eos, unk, mask = (
-        added[int(tokenizer.exported_ids[index])] for index in (BOS, PAD, EOS, UNK, tokenizer.mask)
-    )
+    specials = [added[int(tokenizer.exported_ids[index])] for index in (BOS, PAD, EOS, UNK, tokenizer.mask)]
+    bos, _, eos, *_ = specials
     template = processors.TemplateProcessing(
         single=f"{bos.content} $A {eos.content}",
         pair=f"{bos.content} $A {eos.content} {eos.content} $B {eos.content}",
@@ -140,19 +139,13 @@ def library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTr
     )
     # Offsets without the space that byte-level BPE puts before a word.
     library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
-    return _with_roles(library, bos, pad, eos, unk, mask, max_length)
+    return _with_roles(library, specials, max_length)
 
 
 def _with_roles(
-    tokenizer: FastTokenizer,
-    bos: str | AddedToken,
-    pad: str | AddedToken,
-    eos: str | AddedToken,
-    unk: str | AddedToken,
-    mask: AddedToken,
-    max_length: int,
+    tokenizer: FastTokenizer, specials: Sequence[str | AddedToken], max_length: int
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer for ``transformers``, which knows what its special tokens are for."""
+    bos, pad, eos, unk, mask = specials
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=bos,
@@ -168,17 +161,7 @@ def _with_roles(
     )
 
 
-def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> PreTrainedTokenizerFast:
-    """Build the fast tokenizer for a sentencepiece model.
-
-    Args:
-        model: content of the model file.
-        symbols: fairseq's dictionary in id order, ``<mask>`` included.
-        max_length: maximum sequence length in tokens, ``<s>`` and ``</s>`` included.
-
-    Raises:
-        UserError: if `tokenizers` cannot reproduce this model, or pieces are missing from the dictionary.
-    """
+def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> PreTrainedTokenizerFast:
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
@@ -197,47 +180,36 @@ def fast_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> P
             decoders.Strip(" ", 1, 0),
         ]
     )
-    bos, eos = (("<s>", symbols.index("<s>")), ("</s>", symbols.index("</s>")))
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[bos, eos]
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", BOS), ("</s>", EOS)]
     )
     mask = AddedToken(MASK, lstrip=True, normalized=False, special=True)
-    return _with_roles(tokenizer, *SPECIALS, mask, max_length)
+    return _with_roles(tokenizer, [*SPECIALS, mask], max_length)
 
 
 def _check(proto, symbols: tuple[str, ...]):
-    known = set(symbols)
-    missing = [piece for piece in _pieces(proto) if piece not in known]
-    if proto.trainer_spec.model_type not in (_UNIGRAM, _BPE):
-        raise UserError("the sentencepiece model is neither BPE nor unigram, so it has no fast tokenizer")
-    if missing:  # fairseq-preprocess leaves out what does not occur
-        raise UserError(
-            f"the dictionary lacks pieces of the sentencepiece model ({len(missing)}, the first {missing[0]!r}); "
-            "use those of one data-bin"
-        )
-    other = [p.piece for p in proto.pieces if p.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE)]
-    if other:
-        raise UserError(
-            f"the sentencepiece model has user-defined or unused pieces ({other[0]!r}), which a fast tokenizer treats "
-            "differently"
-        )
-    spaces = proto.normalizer_spec
-    if proto.trainer_spec.treat_whitespace_as_suffix or not (
-        spaces.escape_whitespaces and spaces.remove_extra_whitespaces
-    ):
-        raise UserError("a sentencepiece model that keeps repeated spaces or marks ends of words has no fast tokenizer")
+    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    marks_starts = normalizer.escape_whitespaces and not trainer.treat_whitespace_as_suffix
+    # fairseq-preprocess leaves out of the dictionary what does not occur.
+    is_unsupported = {
+        "is neither BPE nor unigram": trainer.model_type not in (_UNIGRAM, _BPE),
+        "has pieces that the dictionary lacks": not _pieces(proto).keys() <= set(symbols),
+        "has user-defined or unused pieces": any(
+            piece.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE) for piece in proto.pieces
+        ),
+        "keeps repeated spaces or marks ends of words": not (marks_starts and normalizer.remove_extra_whitespaces),
+    }
+    for property_, is_there in is_unsupported.items():
+        if is_there:
+            raise UserError(f"a sentencepiece model that {property_} has no fast tokenizer")
 
 
 def _pieces(proto) -> dict[str, float]:
-    """Return the pieces that encoding can produce, with their scores."""
     return {piece.piece: piece.score for piece in proto.pieces if piece.type in (_NORMAL, _BYTE)}
 
 
 def _bpe(proto, symbols: tuple[str, ...]) -> Model:
-    """Build a BPE model.
-
-    sentencepiece does not store merges: they are all splits of a piece into two pieces, best piece first.
-    """
+    # sentencepiece does not store merges: they are all splits of a piece into two pieces, best piece first.
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
     merges = []
     for piece in sorted(scores, key=scores.get, reverse=True):
@@ -256,20 +228,15 @@ def _unigram(proto, symbols: tuple[str, ...]) -> Model:
     scores = _pieces(proto)
     return Unigram(
         vocab=[(symbol, scores.get(symbol, 0.0)) for symbol in symbols],
-        unk_id=symbols.index("<unk>"),
+        unk_id=UNK,
         byte_fallback=proto.trainer_spec.byte_fallback,
     )
 
 
 def _normalizer(spec) -> normalizers.Normalizer:
-    """Return the equivalent of sentencepiece's normalisation, except for the leading space.
-
-    Whitespace is U+0020 only, as in sentencepiece; `Strip` of `tokenizers` would remove more.
-    """
+    # Whitespace is U+0020 only, as in sentencepiece; `Strip` of `tokenizers` would remove more.
     steps = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
     if spec.precompiled_charsmap:
-        try:
+        with library_errors("the sentencepiece model's table of normalisation is damaged"):
             steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
-        except Exception as error:  # tokenizers raises no narrower type
-            raise UserError(f"the sentencepiece model's table of normalisation is damaged: {error}") from None
     return normalizers.Sequence(steps)

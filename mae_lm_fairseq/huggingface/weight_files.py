@@ -4,18 +4,15 @@ Nothing that is read runs or fetches code; pickles are read as data. An index ca
 directory.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, refuse_code
+from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, load_safetensors, refuse_code
 from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.utils.errors import UserError
@@ -40,34 +37,32 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return floats(load_safetensors(path, "restore it"), path)
     try:
-        if path.suffix == ".safetensors":
-            return floats(safetensors.torch.load_file(path), path)
         check_sums(path)
-        return floats(torch.load(path, map_location="cpu", weights_only=True), path)
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:  # damaged files can raise anything
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
         raise UserError(f"{path}: damaged, missing, or not a file of weights") from None
+    return floats(weights, path)
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    files = read_json(index, lambda content: dict(content["weight_map"].items()), "restore it")
-    shards = {path.name: _read_file(path) for path in {_beside(index, name) for name in files.values()}}
-    for weight, name in files.items():
-        if weight not in shards[name]:
-            raise UserError(f"{index}: {name} has no weight {weight}; restore the file")
-    return {weight: shards[name][weight] for weight, name in files.items()}
+    def files_in(content: dict) -> dict[str, Path]:
+        return {weight: _beside(index, name) for weight, name in content["weight_map"].items()}
+
+    files = read_json(index, files_in, "restore it")
+    shards = {path: _read_file(path) for path in set(files.values())}
+    if missing := [weight for weight, path in files.items() if weight not in shards[path]]:
+        raise UserError(f"{files[missing[0]]} has no weight {missing[0]}, but {index.name} names it; restore the file")
+    return {weight: shards[path][weight] for weight, path in files.items()}
 
 
-def _beside(index: Path, name: Any) -> Path:
-    """Return the path of a file that an index names."""
-    if not isinstance(name, str) or Path(name).name != name or Path(name).suffix not in (".safetensors", ".bin"):
-        raise UserError(f"{index}: {name!r} is not the name of a file in its directory")
+def _beside(index: Path, name: str) -> Path:
     path = index.parent / name
-    if not os.path.isfile(path):
-        raise UserError(f"{path}: no such file, but {index.name} names it; restore it")
+    if path.name != name or path.suffix not in (".safetensors", ".bin"):
+        raise ValueError(f"{name!r} is not the name of a file of weights in the same directory")
     check_link(path)
     return path
 
@@ -78,10 +73,9 @@ def floats(weights: Any, path: Path) -> dict[str, Tensor]:
     Raises:
         UserError: if they are not tensors by name.
     """
-    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
-        raise UserError(f"{path} is not a dictionary of weights")
-    if other := [name for name, weight in weights.items() if not is_plain(weight)]:
-        raise UserError(f"{path}: {other[0]} is not a tensor of weights")
+    is_mapping = isinstance(weights, Mapping)
+    if not is_mapping or not all(isinstance(name, str) and is_plain(weight) for name, weight in weights.items()):
+        raise UserError(f"{path} holds something else than weights")
     return {name: weight.float() for name, weight in weights.items()}
 
 
@@ -108,9 +102,10 @@ def load_config(directory: Path) -> PreTrainedConfig:
     """Return the configuration in a directory, see :func:`without_kernels`.
 
     Raises:
-        OSError, ValueError: if the file cannot be read, or ``transformers`` does not know the type of the model.
+        UserError: if the file cannot be read or is damaged.
+        KeyError, ValueError: if ``transformers`` does not know the type of the model.
     """
-    content = without_kernels(json.loads((directory / CONFIG).read_bytes()))
+    content = read_json(directory / CONFIG, without_kernels, "restore it")
     return AutoConfig.for_model(content["model_type"]).from_dict(content, name_or_path=str(directory))
 
 

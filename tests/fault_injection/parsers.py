@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from mae_lm_fairseq.checkpoints.reading import read_bundle
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
@@ -22,7 +20,6 @@ from tests.fault_injection.damage import Damage, damaged, damaged_json, damaged_
 _QUESTION = {"id": "1", "question": "b?", "is_impossible": False, "answers": [{"text": "b", "answer_start": 2}]}
 _SQUAD = json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [_QUESTION]}]}]}).encode()
 _COUNTS = dict.fromkeys(("documents", "lines", "tokens_in", "tokens_out", "unk", "unk_rate"), 1)
-_BUNDLE = {"network": vars(MaskedAutoencoderConfig()), "about": {}}
 
 
 class Parser(NamedTuple):
@@ -58,7 +55,6 @@ PARSERS = {
         "manifest.json", Manifest.read, json.dumps(asdict(Manifest({}, {}, "0", "0", {"train": _COUNTS}))).encode()
     ),
     "dictionary": Parser("dict.txt", read_symbols, "\u2581the 10\n\u2581a 7\ns 5\n".encode(), damaged_lines),
-    "bundle": Parser("config.json", lambda path: read_bundle(path.parent), json.dumps(_BUNDLE, default=str).encode()),
     "index": Parser(
         "train.idx",
         lambda path: check_data_bin(path.with_suffix("")),

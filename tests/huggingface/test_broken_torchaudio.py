@@ -31,14 +31,6 @@ def test_models_of_transformers_load(install, run_cli):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_broken_one_looks_absent(install):
-    install("raise OSError('undefined symbol')")
-    hide_broken_torchaudio()
-    assert sys.modules["torchaudio"] is None
-    with pytest.raises(ModuleNotFoundError):
-        import torchaudio  # noqa: F401
-
-
 def test_a_working_one_stays(install):
     install("")
     hide_broken_torchaudio()

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -32,7 +31,6 @@ from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options, notes
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
-from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece
 from tests.support.families import change_config, lines, stock_model
@@ -116,17 +114,6 @@ def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
     assert_same_model(source, tmp_path / "stock", architecture)
 
 
-@pytest.mark.parametrize("task", ["ForMaskedLM", "Model"])
-def test_the_card_promises_predictions_only_with_a_trained_head(task, stock, tmp_path):
-    """all-mpnet-base-v2, for example, has no language model head."""
-    write_bundle(import_foreign(stock("mpnet", task), "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
-    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
-    cards = [" ".join((tmp_path / name / "README.md").read_text().split()) for name in ("bundle", "stock")]
-    assert all(("filling in masked tokens." in card.replace(",", ".")) is (task == "ForMaskedLM") for card in cards)
-    assert ("it was imported without lm_head" in cards[0]) is (task == "Model")
-    assert ("AutoModelForMaskedLM" in cards[0]) is (task == "ForMaskedLM")
-
-
 def assert_same_model(source, out, architecture):
     """Check that every weight, the meaning of the configuration and every byte of the tokenizer are equal."""
     model_class = getattr(transformers, architecture)
@@ -199,22 +186,6 @@ def test_missing_values_are_the_defaults_of_the_family(kind, stock, tmp_path):
     assert import_foreign(source, "mae_lm").config.layer_norm_eps == 1e-12
 
 
-@ALL
-def test_the_interface_of_an_import(kind, stock, imported):
-    """Features of a text are those of the stock model."""
-    model = MAELMModel.from_pretrained(imported(kind))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(stock(kind))
-    encoder = transformers.AutoModel.from_pretrained(stock(kind)).eval()
-    text = "the language of the models"
-    with torch.no_grad():
-        theirs = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state
-    torch.testing.assert_close(model.extract_features(text), theirs, **CLOSE)
-    assert len(model.fill_mask("the <mask> of the models", topk=2)) == 2
-    assert np.isfinite(model.score(text).numpy()).all()
-    with pytest.raises(ValueError, match="predicts nothing yet, because it was imported without decoder"):
-        MAELMModel.from_pretrained(imported(kind, "mae_lm")).score(text)
-
-
 def test_pairs_are_explained_where_they_differ(stock, imported, tmp_path):
     [note] = notes(stock("bert"))
     assert "here both texts have the first token type and two separators are between them" in note
@@ -248,71 +219,35 @@ def change_template(directory, **changes):
     tokenizer.save(str(path))
 
 
-def test_distilberts_classifier_is_refused(stock):
-    with pytest.raises(UserError, match="DistilBERT's classification head uses ReLU, and this package's tanh"):
-        import_foreign(stock("distilbert", "ForSequenceClassification"), "mae_lm")
-
-
 @pytest.mark.parametrize(
-    ("kind", "changes", "message"),
+    ("kind", "task", "changes"),
     [
-        ("bert", {"hidden_act": "relu"}, "hidden_act is 'relu', but this package only supports 'gelu'"),
-        ("distilbert", {"activation": "relu"}, "activation is 'relu', but this package only supports 'gelu'"),
-        ("bert", {"is_decoder": True}, "is_decoder is True"),
-        ("bert", {"position_embedding_type": "relative_key_query"}, "position_embedding_type is 'relative_key_query'"),
-        ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64"),
-        ("mpnet", {"pad_token_id": 0}, "pad_token_id is 0, but this package only supports 1"),
-        ("bert", {"pad_token_id": 3}, "pad_token_id is 3, but the tokenizer's token for padding has the id 0"),
-        ("albert", {"model_type": "albert"}, "model type is 'albert', which has no counterpart here"),
+        ("bert", "ForMaskedLM", {"hidden_act": "relu"}),
+        ("distilbert", "ForMaskedLM", {"activation": "relu"}),
+        ("bert", "ForMaskedLM", {"is_decoder": True}),
+        ("bert", "ForMaskedLM", {"position_embedding_type": "relative_key_query"}),
+        ("mpnet", "ForMaskedLM", {"relative_attention_num_buckets": 64}),
+        ("mpnet", "ForMaskedLM", {"pad_token_id": 0}),
+        ("bert", "ForMaskedLM", {"pad_token_id": 3}),
+        ("bert", "ForMaskedLM", {"model_type": "albert"}),
+        ("distilbert", "ForSequenceClassification", {}),
     ],
 )
-def test_what_has_no_counterpart_is_refused(kind, changes, message, stock, tmp_path):
-    source = shutil.copytree(stock("bert" if kind == "albert" else kind), tmp_path / "source")
+def test_what_computes_something_else_is_refused(kind, task, changes, stock, tmp_path):
+    source = shutil.copytree(stock(kind, task), tmp_path / "source")
     change_config(source, **changes)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"only supports|the id 0|its model type is 'albert'|uses ReLU"):
         import_foreign(source, "mae_lm")
 
 
-@pytest.mark.parametrize("rows", [-1, 3])
-def test_other_numbers_of_embeddings_than_tokens_are_refused(rows, stock, tmp_path):
-    source = shutil.copytree(stock("bert"), tmp_path / "source")
-    weights = load_file(source / "model.safetensors")
-    name = "bert.embeddings.word_embeddings.weight"
-    table = torch.cat([weights[name], torch.zeros(3, 16)])[: len(weights[name]) + rows]
-    save_file({**weights, name: table.contiguous()}, source / "model.safetensors")
-    with pytest.raises(UserError, match=f"has embeddings of {len(table)} tokens, but its tokenizer, special tokens"):
-        import_foreign(source, "mae_lm")
-
-
-@pytest.mark.parametrize("name", ["config.json", "kept.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["kept.safetensors", "tokenizer.json"])
 def test_a_link_among_the_kept_files_is_refused(name, imported, tmp_path):
     """An export would hold a copy of what it leads to."""
     bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
     (bundle / "original" / name).rename(tmp_path / name)
     (bundle / "original" / name).symlink_to(tmp_path / name)
-    with pytest.raises(UserError, match=f"original/{name} is a link to another directory"):
+    with pytest.raises(UserError, match="is a link to another directory"):
         read(bundle)
-
-
-def test_damaged_kept_files_are_named(imported, tmp_path):
-    bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
-    (bundle / "original" / "config.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match=r"original/config\.json is damaged; restore it"):
-        export_stock(read(bundle), tmp_path / "out")
-    shutil.copy(imported("bert") / "original" / "config.json", bundle / "original")
-    weights = load_file(bundle / "original" / "kept.safetensors")
-    short = {name: weight[:, :3].contiguous() for name, weight in weights.items()}
-    types = {name: weight[:, :3].contiguous() if "token_type" in name else weight for name, weight in weights.items()}
-    for damaged in (short, types, {name.replace("position", "positron"): weight for name, weight in weights.items()}):
-        save_file(damaged, bundle / "original" / "kept.safetensors")
-        with pytest.raises(
-            UserError, match=r"original/kept\.safetensors: .*position_embeddings.* does not match the model"
-        ):
-            export_stock(read(bundle), tmp_path / "out")
-    (bundle / "original" / "kept.safetensors").write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"kept\.safetensors is damaged or missing; import the model again"):
-        read(bundle)
-    assert not (tmp_path / "out").exists()
 
 
 def test_another_network_with_the_same_tokenizer_becomes_an_ordinary_class(imported, tmp_path):
@@ -334,20 +269,6 @@ def test_a_sentencepiece_model_of_other_tokens_is_not_taken(stock, tmp_path):
     tokenizer = import_foreign(source, "mae_lm").tokenizer
     assert list(tokenizer.files) == ["tokenizer.json"]
     assert tokenizer.exported_ids[:3].tolist() == [5, 1, 6]  # <s>, <pad>, </s>
-
-
-@pytest.mark.parametrize("kind", ["bert", "mpnet"])
-def test_measures_of_an_import(kind, stock, imported):
-    """Ranks, probes and minimal pairs read models like this: ours has the states of the stock model."""
-    ours = open_model(imported(kind), None, with_head=True)
-    text = "the language of the models"
-    ids = ours.opening + ours.encode(text) + ours.line_end
-    theirs = transformers.AutoModel.from_pretrained(stock(kind)).eval()
-    with torch.no_grad():
-        wanted = theirs(torch.from_numpy(read(imported(kind)).tokenizer.exported_ids)[ids][None]).last_hidden_state
-    model = MAELMModel.from_pretrained(imported(kind))
-    torch.testing.assert_close(model.extract_features(torch.tensor(ids)), wanted, **CLOSE)
-    assert ours.predictor is not None
 
 
 @pytest.mark.integration

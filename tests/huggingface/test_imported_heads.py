@@ -56,21 +56,6 @@ def check_classes(found, logits):
     assert [row["prediction"] for row in found] == [LABELS[number] for number in logits.argmax(1)]
 
 
-@pytest.mark.parametrize(
-    ("task", "changes", "uses"),
-    [
-        ("ForMaskedLM", {}, "To train it with fairseq-train, add --finetune-from-model {} --arch mae_lm_roberta_base"),
-        ("ForSequenceClassification", NAMES, "mae-lm predict {} uses its task head; mae-lm adapt {} trains"),
-        ("ForSequenceClassification", {"problem_type": "multi_label_classification"}, "mae-lm adapt {} trains"),
-    ],
-)
-def test_an_import_says_what_the_model_can_be_used_for(task, changes, uses, tmp_path, capsys):
-    """fairseq-train does not start from a model with a task head."""
-    _, bundle = imported(tmp_path, "roberta", task, **changes)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert f"{bundle} is written. {uses.replace('{}', str(bundle))}" in printed
-
-
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_classifier_predicts_its_labels(kind, tmp_path):
     model, bundle = imported(tmp_path, kind, "ForSequenceClassification", **NAMES)

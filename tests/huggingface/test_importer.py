@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import pickle
 from argparse import Namespace
 
 import pytest
@@ -40,15 +39,6 @@ def test_export_and_import_are_bit_equal(preset, kind, changes, model, tmp_path)
     kept |= {name for name in original.weights if "lm_head" in name and preset == "mae_lm_roberta"}
     assert {name for name in again.weights if name.startswith("autoencoder.encoder.")} == encoder
     assert all(torch.equal(again.weights[name], original.weights[name]) for name in kept)
-
-
-@BOTH_KINDS
-def test_export_and_import_of_a_head_are_bit_equal(kind, changes, model, tmp_path):
-    original = pretrained("mae_lm", changes, model, heads=["sentence_classification_head"])
-    export_stock(original, tmp_path / "out")
-    again = import_foreign(tmp_path / "out", "mae_lm")
-    assert again.weights.keys() == original.weights.keys()
-    assert all(torch.equal(again.weights[name], original.weights[name]) for name in original.weights)
 
 
 @pytest.mark.parametrize("kind", ["mpnet", "roberta"])
@@ -90,78 +80,6 @@ def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, tmp_path):
     assert encoder is None if is_own else torch.equal(bias, encoder)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"model_type": ["bert"]}, "its model type is .'bert'., which has no counterpart here"),
-        ({"pad_token_id": None}, "pad_token_id None and max_position_embeddings 42 must be numbers"),
-        ({"num_hidden_layers": 9_000}, "fewer weights"),
-        ({"num_hidden_layers": 10**9}, "encoder_layers 1000000000 must be at most"),
-        (
-            {"num_hidden_layers": 3},
-            r"roberta.encoder.layer.2.attention.output.LayerNorm.bias is missing \(16 differences",
-        ),
-        ({"intermediate_size": 10**7}, "has shape"),
-        ({"intermediate_size": 10**40}, "encoder_ffn_embed_dim 1(0{40}) must be at most"),
-        ({"max_position_embeddings": 10**7}, "has shape"),
-    ],
-)
-def test_inconsistent_configurations_are_refused(changes, reason, tmp_path):
-    stock(tmp_path / "stock", "roberta")
-    path = tmp_path / "stock" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(UserError, match=reason):
-        import_foreign(tmp_path / "stock", "mae_lm")
-
-
-def test_unknown_weights_are_refused(tmp_path):
-    stock(tmp_path / "stock", "roberta")
-    path = tmp_path / "stock" / "model.safetensors"
-    save_file({**load_file(path), "roberta.adapter.weight": torch.zeros(2)}, path)
-    with pytest.raises(UserError, match=r"roberta.adapter.weight is unknown to this package"):
-        import_foreign(tmp_path / "stock", "mae_lm")
-
-
-@pytest.mark.parametrize(
-    ("name", "weight"),
-    [
-        ("roberta.embeddings.token_type_embeddings.weight", torch.ones(1, 7)),
-        ("roberta.embeddings.token_type_embeddings.weight", torch.ones(0, 16)),
-        ("roberta.encoder.layer.0.attention.self.key.weight", torch.ones(16, 8)),
-        ("roberta.encoder.layer.0.attention.self.query.bias", torch.ones(())),
-    ],
-    ids=["segments of another width", "no segments", "keys of another width", "a number for queries"],
-)
-def test_weights_of_inconsistent_shapes_are_refused(name, weight, tmp_path):
-    stock(tmp_path / "stock", "roberta")
-    path = tmp_path / "stock" / "model.safetensors"
-    save_file({**load_file(path), name: weight}, path)
-    with pytest.raises(UserError, match=r"stock: .* shapes that do not match each other"):
-        import_foreign(tmp_path / "stock", "mae_lm")
-
-
-@pytest.mark.parametrize("weight", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2) * 1j, 5])
-def test_entries_that_are_not_dense_weights_are_refused(weight, tmp_path):
-    stock(tmp_path / "stock", "roberta", pickled=True)
-    path = tmp_path / "stock" / "pytorch_model.bin"
-    torch.save({**torch.load(path), "other": weight}, path)
-    with pytest.raises(UserError, match=r"pytorch_model\.bin: other is not a tensor of weights"):
-        import_foreign(tmp_path / "stock", "mae_lm")
-
-
-def test_a_tokenizer_that_makes_transformers_panic_is_refused(model, tmp_path):
-    """The tokenizers library, written in Rust, raises a panic that is not an ``Exception``."""
-    export_stock(pretrained("mae_lm", WITH_BIAS, model), tmp_path / "out")
-    path = tmp_path / "out" / "tokenizer.json"
-    content = json.loads(path.read_bytes())
-    normalizers = content["normalizer"]["normalizers"]
-    (precompiled,) = [step for step in normalizers if step["type"] == "Precompiled"]
-    precompiled["precompiled_charsmap"] = "^"
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="transformers cannot load it: "):
-        import_foreign(tmp_path / "out", "mae_lm")
-
-
 def test_files_outside_of_the_directory_are_not_read(tmp_path):
     stock(tmp_path / "stock", "roberta")
     stock(tmp_path / "other", "roberta")
@@ -174,11 +92,12 @@ def test_files_outside_of_the_directory_are_not_read(tmp_path):
     assert "secret" not in import_foreign(tmp_path / "stock", "mae_lm").symbols
 
 
-def test_untied_output_weights_are_refused(tmp_path):
+@pytest.mark.parametrize("name", ["lm_head.decoder.weight", "roberta.adapter.weight"])
+def test_weights_that_would_be_left_out_are_refused(name, tmp_path):
     stock(tmp_path / "stock", "roberta")
     path = tmp_path / "stock" / "model.safetensors"
-    save_file({**load_file(path), "lm_head.decoder.weight": torch.zeros(12, 16)}, path)
-    with pytest.raises(UserError, match=r"lm_head.decoder.weight differs from"):
+    save_file({**load_file(path), name: torch.zeros(12, 16)}, path)
+    with pytest.raises(UserError, match=f"{name} (differs from|is unknown)"):
         import_foreign(tmp_path / "stock", "mae_lm")
 
 
@@ -192,14 +111,10 @@ class Malicious:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     stock(tmp_path / "stock", "roberta", pickled=True)
     torch.save({"weight": torch.zeros(1), "evil": Malicious()}, tmp_path / "stock" / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code, it refers to .*exec"):
-        import_foreign(tmp_path / "stock", "mae_lm")
-    (tmp_path / "stock" / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious()))
-    with pytest.raises(UserError, match=r"refused .*pytorch_model.bin: loading it could run code"):
-        import_foreign(tmp_path / "stock", "mae_lm")
     torch.save({"model": {}, "args": Malicious()}, tmp_path / "model.pt")
-    with pytest.raises(UserError, match=r"refused .*model.pt: loading it could run code"):
-        import_foreign(tmp_path / "model.pt", "mae_lm")
+    for path in (tmp_path / "stock", tmp_path / "model.pt"):
+        with pytest.raises(UserError, match=r"refused .*: loading it could run code"):
+            import_foreign(path, "mae_lm")
 
 
 def test_code_in_a_directory_is_not_run(tmp_path):
@@ -260,26 +175,9 @@ def test_fairseq_roberta_computes_the_same_here(is_untied, tmp_path):
     torch.testing.assert_close(network.lm_head(ours[-1])[TOKENS.ne(1)], logits[TOKENS.ne(1)], **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"args": None, "cfg": 5}, "is not a checkpoint of fairseq's RoBERTa"),
-        ({"args": torch.ones(3)}, "is not a checkpoint of fairseq's RoBERTa"),
-        ({"model": {5: torch.ones(3)}}, "is not a dictionary of weights"),
-        ({"model": {"encoder.sentence_encoder.embed_positions.weight": torch.ones(())}}, "is not a checkpoint of"),
-    ],
-)
-def test_a_checkpoint_that_holds_something_else_is_refused(changes, message, tmp_path):
-    fairseq_roberta(tmp_path / "roberta")
-    path = tmp_path / "roberta" / "model.pt"
-    torch.save({**torch.load(path, weights_only=False), **changes}, path)  # written by this test
-    with pytest.raises(UserError, match=message):
-        import_foreign(path, "mae_lm")
-
-
 def test_a_head_with_another_activation_function_is_refused(tmp_path):
     fairseq_roberta(tmp_path / "roberta", classes=3, pooler_activation_fn="relu")
-    with pytest.raises(UserError, match="the activation function of its head is relu, but this package only supports"):
+    with pytest.raises(UserError, match="its pooler_activation_fn is relu"):
         import_foreign(tmp_path / "roberta" / "model.pt", "mae_lm")
 
 

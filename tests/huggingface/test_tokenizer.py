@@ -6,11 +6,10 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sentencepiece import sentencepiece_model_pb2
 from tokenizers.models import Unigram
 
 from mae_lm_fairseq.huggingface.comparison import SENTENCES
-from mae_lm_fairseq.huggingface.tokenizer import fast_tokenizer
+from mae_lm_fairseq.huggingface.tokenizer import exported_tokenizer
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import pieces, train_sentencepiece
@@ -20,14 +19,15 @@ from tests.support.exports import pieces, train_sentencepiece
 def both(any_model, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "sentencepiece.bpe.model"
     path.write_bytes(any_model)
-    return SentencePieceTokenizer(path), fast_tokenizer(any_model, tuple(pieces(any_model)), 64)
+    tokenizer = SentencePieceTokenizer(path)
+    return tokenizer, exported_tokenizer(tokenizer, tuple(pieces(any_model)), 64)
 
 
 def same(both, texts):
     tokenizer, fast = both
     ours = [ids.tolist() for ids in tokenizer.encode_lines(list(texts))]
     theirs = fast(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-    if isinstance(fast.backend_tokenizer.model, Unigram):  # equally probable segmentations, see EXCEPTIONS
+    if isinstance(fast.backend_tokenizer.model, Unigram):  # equally probable segmentations, see cards.toml
         ours, theirs = [sorted(ids) for ids in ours], [sorted(ids) for ids in theirs]
     assert theirs == ours
 
@@ -41,7 +41,7 @@ def test_white_space_and_unknown_characters(both):
     same(both, ["  a   b ", "\ta\u00a0b\u3000c", "", " ", "ђ", "aђђb ђ", "\U0001f600 \U0001f600", "ﬁｆ①"])
 
 
-# Without the characters named in EXCEPTIONS: marks and joiners, jamo, special tokens, the sign for a space.
+# Without the characters named in cards.toml: marks and joiners, jamo, special tokens, the sign for a space.
 CHARACTERS = st.characters(
     blacklist_categories=("Cs", "Cf", "Cn", "Co", "Mn", "Me", "Mc", "Sk"),
     blacklist_characters="\u2581\uff9e\uff9f",
@@ -58,7 +58,7 @@ def test_ids_are_those_of_sentencepiece_on_any_supported_text(both, texts):
 
 @pytest.mark.parametrize("text", ["ﬁ\u0301", "\u1112\u1161\u11ab", "q\u0323\u0307\u0323 t\u0323\u0307", "²\u200d"])
 def test_normalisation_differs_where_the_exceptions_say(both, text):
-    """If this fails, `tokenizers` has improved and EXCEPTIONS can be shortened."""
+    """If this fails, `tokenizers` has improved, and the exceptions in cards.toml can be shortened."""
     tokenizer, fast = both
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer.path))
     theirs = fast.backend_tokenizer.normalizer.normalize_str(text)
@@ -123,17 +123,10 @@ def test_ids_with_masks_are_those_of_our_own_interface(both, lines):
 def test_unsupported_models_are_refused(lines, options, reason):
     model = train_sentencepiece(lines[:100], **{"vocab_size": 200, **options})
     with pytest.raises(UserError, match=reason):
-        fast_tokenizer(model, tuple(pieces(model)), 64)
-
-
-def test_a_damaged_table_of_normalisation_is_refused(model):
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    proto.normalizer_spec.precompiled_charsmap = b"damaged"
-    with pytest.raises(UserError, match="table of normalisation is damaged"):
-        fast_tokenizer(proto.SerializeToString(), tuple(pieces(model)), 64)
+        exported_tokenizer(SentencePieceTokenizer("model", model), tuple(pieces(model)), 64)
 
 
 def test_a_dictionary_that_lacks_pieces_is_refused(model):
     symbols = pieces(model)
-    with pytest.raises(UserError, match="dictionary lacks pieces"):
-        fast_tokenizer(model, (*symbols[:-2], symbols[-1]), 64)
+    with pytest.raises(UserError, match="pieces that the dictionary lacks"):
+        exported_tokenizer(SentencePieceTokenizer("model", model), (*symbols[:-2], symbols[-1]), 64)
