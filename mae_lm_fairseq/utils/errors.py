@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def errors_end_the_program() -> Iterator[None]:
-    """End the program with an error message and exit code 1 on a :class:`UserError` or Ctrl-C.
+    """End the program with an error message and exit code 1 on a :class:`UserError`, a missing package or Ctrl-C.
 
     Raises:
         SystemExit: if the block raises one of them.
@@ -35,6 +35,8 @@ def errors_end_the_program() -> Iterator[None]:
         yield
     except UserError as error:
         raise SystemExit(f"error: {error}") from error
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"error: {error}; docs/installation.md lists the extras of this package") from error
     except KeyboardInterrupt as error:
         raise SystemExit(f"error: {str(error) or 'interrupted'}") from error
 

@@ -21,6 +21,10 @@ def test_a_message_is_one_line_without_control_characters(message, line):
     ("error", "message"),
     [
         (UserError("a.txt: no such file"), "error: a.txt: no such file"),
+        (
+            ModuleNotFoundError("No module named 'dask'"),
+            "error: No module named 'dask'; docs/installation.md lists the extras of this package",
+        ),
         (KeyboardInterrupt(), "error: interrupted"),
         (Interrupted("interrupted by SIGTERM"), "error: interrupted by SIGTERM"),
     ],
