@@ -191,7 +191,7 @@ PATCHES = """\
 TESTS = {
     "restore_numpy_compat": "fairseq_patches/test_parsing.py",
     "read_checkpoints_as_data": "fairseq_patches/test_loading.py",
-    "check_checkpoints_before_restoring": "fairseq_patches/test_processes.py",
+    "check_checkpoints_before_restoring": "models/test_finetuning.py",
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
     "save_atomically": "fairseq_patches/test_saving.py",
     "save_float32_weights": "optim/test_half_precision.py",
