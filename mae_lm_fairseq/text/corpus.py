@@ -70,12 +70,10 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
     for path in files:
         if kind := format_of(path):
             fields = kind.fields(path)
-            if fields is not None and fields.count(reading.text_field) > 1:
-                raise UserError(f"{path}: two fields are called {reading.text_field!r}; rename one of them")
-            if fields is not None and reading.text_field not in fields:
-                names = ", ".join(fields[:20])
+            if fields is not None and (count := fields.count(reading.text_field)) != 1:
                 raise UserError(
-                    f"{path}: has no field {reading.text_field!r}; its fields are {names}; choose one with --text-field"
+                    f"{path}: has {count or 'no'} field {reading.text_field!r}; its fields are "
+                    f"{', '.join(fields[:20])}; choose one with --text-field"
                 )
         else:
             _check_text(path)

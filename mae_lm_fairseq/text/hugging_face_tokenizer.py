@@ -63,7 +63,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def __init__(self, path: str | Path, content: bytes | None = None):
         content = read_bytes(path) if content is None else content
-        library = _parse(content, path)
+        with library_errors(f"{path}: not a tokenizer of Hugging Face, or damaged"):
+            library = import_tokenizers().Tokenizer.from_str(content.decode())
         if _add_special_tokens(library):
             content = library.to_str(pretty=True).encode()
         vocabulary = library.get_vocab(with_added_tokens=True)
@@ -244,12 +245,6 @@ def library_errors(message: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(f"{message}: {first_line(error)}") from None
-
-
-def _parse(content: bytes, path: str | Path):
-    library = import_tokenizers()
-    with library_errors(f"{path}: not a tokenizer of Hugging Face, or damaged"):
-        return library.Tokenizer.from_str(content.decode())
 
 
 def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:

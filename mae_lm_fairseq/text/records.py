@@ -39,7 +39,7 @@ class Format(Protocol):
         """Yield the records from ``start`` to ``end``.
 
         Each is the number of its (first) line or row, counted from 1 at ``start``, and the value of its field, which
-        should be text; a ValueError if there is none.
+        should be text; a ValueError for a malformed record.
         """
 
     def name(self, path: Path, start: int, number: int) -> str:

@@ -16,15 +16,16 @@ import sentencepiece
 import zstandard
 from distributed import LocalCluster
 from fairseq.data import Dictionary
+from fairseq_cli import preprocess
 
-import mae_lm_fairseq
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.text import parts as parts_module
-from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import LOCK
+from tests.support.finetuning import train_here
 from tests.support.processes import fork, wait_for
+from tests.support.training import RECIPE
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
 VOCABULARY = 120
@@ -84,23 +85,26 @@ def mixed(corpus, tmp_path):
     return tmp_path / "mixed"
 
 
-def test_output_equals_fairseq_preprocess(corpus, tmp_path, run_cli):
+def test_output_equals_fairseq_preprocess(corpus, tmp_path):
     """Tokenizing line by line and running the real fairseq-preprocess gives the same bytes."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(corpus / "data-bin/sentencepiece.bpe.model"))
     for split in ("train", "valid"):
         text = (corpus / f"{split}.txt").read_text().split("\n")[:-1]
         (tmp_path / split).write_text("".join(" ".join(model.encode(line, out_type=str)) + "\n" for line in text))
     splits = ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
-    destination = ["--srcdict", corpus / "data-bin/dict.txt", "--destdir", tmp_path / "by-hand", "--workers", 2]
-    done = run_cli(["fairseq-preprocess", "--only-source", *splits, *destination])
-    assert done.returncode == 0, done.stderr
+    fairseq_preprocess(*splits, "--srcdict", corpus / "data-bin/dict.txt", "--destdir", tmp_path / "by-hand")
     theirs = content(tmp_path / "by-hand")
     ours = content(corpus / "data-bin")
     names = {f"{split}.{suffix}" for split in ("train", "valid") for suffix in ("bin", "idx")} | {"dict.txt"}
     assert {name: theirs[name] for name in names} == {name: ours[name] for name in names}
 
 
-def test_a_dictionary_of_fairseq_preprocess_is_matched_by_symbol(corpus, tmp_path, run_cli):
+def fairseq_preprocess(*words):
+    words = [str(word) for word in ("--only-source", "--workers", 1, *words)]
+    preprocess.main(preprocess.options.get_preprocessing_parser().parse_args(words))
+
+
+def test_a_dictionary_of_fairseq_preprocess_is_matched_by_symbol(corpus, tmp_path):
     """Without --srcdict its dict.txt is ordered by frequency, and unknown characters are symbols."""
     file = corpus / "data-bin/sentencepiece.bpe.model"
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -108,19 +112,10 @@ def test_a_dictionary_of_fairseq_preprocess_is_matched_by_symbol(corpus, tmp_pat
     encoded = [" ".join(model.encode(line, out_type=str)) for line in lines]
     (tmp_path / "train").write_text("".join(f"{line}\n" for line in encoded))
     data = tmp_path / "data-bin"
-    done = run_cli(["fairseq-preprocess", "--only-source", "--trainpref", tmp_path / "train", "--destdir", data])
-    assert done.returncode == 0, done.stderr
+    fairseq_preprocess("--trainpref", tmp_path / "train", "--destdir", data)
     shutil.copy(file, data)
-    options = (
-        "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny --cpu --optimizer adam "
-        "--lr 1e-3 --tokens-per-sample 64 --batch-size 4 --max-update 2 --num-workers 0 --disable-validation --user-dir"
-    )
-    done = run_cli(["fairseq-train", data, "--save-dir", tmp_path / "saved", *options.split(), mae_lm_fairseq.PACKAGE])
-    assert done.returncode == 0, done.stderr
-    assert (
-        f"{data}/dict.txt: the ids of {data}/sentencepiece.bpe.model are matched to it by symbol"
-        in done.stdout + done.stderr
-    )
+    options = ["--arch", "mae_lm_tiny", "--max-update", 1, "--disable-validation", "--num-workers", 0]
+    train_here(data, *RECIPE, *options, "--save-dir", tmp_path / "saved")
     cli.run(
         "bundle", [str(tmp_path / "saved/checkpoint_last.pt"), "--data-bin", str(data), "--out", str(tmp_path / "out")]
     )
@@ -133,18 +128,6 @@ def test_a_dictionary_of_fairseq_preprocess_is_matched_by_symbol(corpus, tmp_pat
     (data / "dict.txt").write_text("jihgfedcba 5\n" + (data / "dict.txt").read_text())
     with pytest.raises(UserError, match=r"jihgfedcba in the dict\.txt beside it is not a piece of this model"):
         find_tokenizer(data)
-
-
-def test_fairseq_train_reads_the_output(corpus, tmp_path, run_cli):
-    options = (
-        "--task masked_lm --criterion masked_lm --arch roberta --cpu --sample-break-mode complete_doc --no-save "
-        "--tokens-per-sample 64 --encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 "
-        "--encoder-attention-heads 1 --optimizer adam --lr 1e-3 --batch-size 64 --max-epoch 1 --num-workers 0"
-    )
-    done = run_cli(["fairseq-train", corpus / "data-bin", *options.split()], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert f"dictionary: {VOCABULARY + 1} types" in done.stdout + done.stderr
-    assert "valid on 'valid' subset" in done.stdout + done.stderr
 
 
 def test_workers_give_the_same_bytes(again, mixed, tmp_path):
@@ -172,11 +155,6 @@ def test_a_dask_cluster_gives_the_same_bytes(again, mixed, tmp_path, kill):
 def kill_a_worker(cluster, parts):
     wait_for(lambda: len(list(parts.glob("train-*/part.json"))) > 3)
     os.kill(cluster.workers[1].pid, signal.SIGKILL)
-
-
-def test_workers_are_as_many_as_cores_of_the_job(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 7}, raising=False)
-    assert PreparationOptions(("a",), ("b",), Path("c")).processes == 3
 
 
 def workers_of(pid):

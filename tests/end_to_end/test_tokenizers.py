@@ -3,10 +3,8 @@
 import json
 
 import pytest
-import tokenizers
 import torch
 from fairseq_cli import preprocess
-from tokenizers import models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel, cli
@@ -17,7 +15,6 @@ from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.finetuning.squad import run as squad
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.data_bin import check_data_bin
-from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.answering import write_squad
@@ -131,29 +128,6 @@ def test_a_data_bin_of_fairseqs_recipe_for_roberta(texts, tmp_path, monkeypatch)
     ours = prepared(texts, tmp_path / "ours", "--tokenizer", data)
     for name in ("train.bin", "valid.idx"):
         assert (ours / name).read_bytes() == (data / name).read_bytes()
-
-
-def test_the_models_own_unknown_token_is_counted(texts, tmp_path):
-    words = {word: index for index, word in enumerate(["[UNK]", "<unk>", "the", "of", "is"])}
-    library = tokenizers.Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    library.pre_tokenizer = pre_tokenizers.Whitespace()
-    library.save(str(tmp_path / "tokenizer.json"))
-    given = ["--tokenizer", tmp_path / "tokenizer.json"]
-    with pytest.raises(UserError, match=r"--valid: .*% of the tokens are <unk>, .*'e' \("):
-        prepared(texts, tmp_path / "out", *given, "--max-unk-rate", 0.5)
-    manifest = Manifest.read(prepared(texts, tmp_path / "out", *given) / "manifest.json")
-    assert 0.5 < manifest.splits["train"].unk_rate < 1
-
-
-def test_manifest_and_files(texts, tmp_path):
-    data = prepared(texts, tmp_path / "data-bin", "--tokenizer", "byte-bpe", "--vocab-size", 320)
-    manifest = Manifest.read(data / "manifest.json")
-    assert manifest.options["tokenizer"] == "byte-bpe"
-    assert "tokenizers" in manifest.versions
-    assert manifest.splits["train"].unk == 0
-    assert {path.name for path in data.iterdir()} == {
-        "tokenizer.json", "dict.txt", "manifest.json", "train.bin", "train.idx", "valid.bin", "valid.idx"
-    }  # fmt: skip
 
 
 def test_a_tokenizer_that_does_not_belong_to_the_data_bin_is_refused(texts, tmp_path):

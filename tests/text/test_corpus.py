@@ -208,7 +208,7 @@ def test_two_fields_of_one_name_are_refused(tmp_path, kind):
     else:
         data = b"text,text\na,b\n" if kind == "csv" else b"text\ttext\na\tb\n"
         (tmp_path / f"a.{kind}").write_bytes(PACKERS[kind[3:]](data))
-    with pytest.raises(UserError, match=r"two fields are called 'text'; rename one of them"):
+    with pytest.raises(UserError, match=r"has 2 field 'text'; its fields are text, text"):
         open_corpus([tmp_path], READING)
 
 
@@ -222,7 +222,7 @@ def test_null_rows_are_named(tmp_path):
 @pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.bz2", "a.zst"])
 @given(data=st.data())
 def test_damage_of_a_compressed_file_is_never_read_as_other_text(tmp_path_factory, name, data):
-    """Of two streams: cut anywhere, with another byte, or with other bytes where a stream would begin."""
+    """Two streams are cut anywhere, have another byte, or other bytes follow where a stream would begin."""
     path, pack = tmp_path_factory.mktemp("damaged") / name, PACKERS[Path(name).suffix]
     if name == "a.zst":  # as the program zstd does, unlike the library
         pack = zstandard.ZstdCompressor(write_checksum=True).compress

@@ -229,7 +229,7 @@ def test_files_and_pickles_hold_the_tokenizer(kind, tmp_path):
         assert all(map(np.array_equal, other.encode_lines(lines), tokenizer.encode_lines(lines)))
 
 
-def test_a_hugging_face_directory_without_tokenizer_json(tmp_path, monkeypatch):
+def test_a_hugging_face_directory_without_tokenizer_json(tmp_path):
     from transformers import BertTokenizerFast
 
     words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##m"])}
@@ -239,16 +239,6 @@ def test_a_hugging_face_directory_without_tokenizer_json(tmp_path, monkeypatch):
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     assert open_tokenizer_path(tmp_path).symbols == expected == [*SPECIALS, "the", "##m"]
 
-    class PanicException(BaseException):
-        """The library, written in Rust, raises panics that are no ``Exception``."""
-
-    def panic(*_, **__):
-        raise PanicException("called `Result::unwrap()`")
-
-    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", panic)
-    with pytest.raises(UserError, match="transformers cannot load its tokenizer: called"):
-        open_tokenizer_path(tmp_path)
-
 
 @pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_training_twice_gives_the_same_files(kind):
@@ -256,16 +246,14 @@ def test_training_twice_gives_the_same_files(kind):
     assert train_tokenizer(kind, iter(paragraphs(300)), size, 1.0).files == make(kind).files
 
 
-@pytest.mark.parametrize("failure", [UserError("a.txt: not UTF-8"), KeyboardInterrupt("stop")])
 @pytest.mark.parametrize("kind", TRAINED_KINDS)
-def test_a_failure_to_read_the_text_ends_training(kind, failure):
+def test_a_failure_to_read_the_text_ends_training(kind):
     def lines():
         yield from paragraphs(300)
-        raise failure
+        raise KeyboardInterrupt("stop")
 
-    with pytest.raises(type(failure)) as caught:
+    with pytest.raises(KeyboardInterrupt, match="stop"):
         train_tokenizer(kind, lines(), SIZES[kind], 1.0)
-    assert caught.value is failure
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mae_lm_fairseq.text import text_files
 from mae_lm_fairseq.text.text_files import find_files, read_chunks, sample_lines, split_lines
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -100,16 +99,6 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only(tmp_path):
     (tmp_path / "text").write_bytes("\ufeffa\n\ufeffb\n".encode())
     assert [chunk.data.decode() for chunk in read_chunks(tmp_path / "text", 1)] == ["a\n", "\ufeffb\n"]
     assert list(sample_lines([tmp_path / "text"], 100)) == ["a", "\ufeffb"]
-
-
-def test_a_file_without_line_ends_does_not_fill_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "LONGEST_LINE", 100)
-    (tmp_path / "good").write_bytes(b"x" * 99 + b"\n")
-    (tmp_path / "bad").write_bytes(b"x" * 1000)
-    assert len(list(read_chunks(tmp_path / "good", 1))) == 1
-    for read in (lambda path: read_chunks(path, 1), lambda path: sample_lines([path], 10)):
-        with pytest.raises(UserError, match="bad: a line is longer"):
-            list(read(tmp_path / "bad"))
 
 
 @given(counts=st.lists(st.integers(0, 300), min_size=1, max_size=4), block=st.integers(20, 400))

@@ -141,28 +141,8 @@ def test_a_file_that_is_no_complete_model_is_refused(tmp_path, own):
             SentencePieceTokenizer(path)
 
 
-def test_ordinary_typography_is_known_at_the_default_coverage(tmp_path):
-    lines = [f"“Quote {i},” she said — it\u2019s the word number {i * 7919 % 1000}…" for i in range(5000)]
-    (tmp_path / "x.model").write_bytes(train_model(lines, 200, 0.99999))
-    tokens, _ = SentencePieceTokenizer(tmp_path / "x.model").encode_block(lines)
-    assert UNK not in tokens
-
-
 @pytest.mark.parametrize("gap", [" ", ""])
 def test_long_lines_are_used_in_training(tmp_path, gap):
     lines = ["short", gap.join(["Ωμέγα"] * 3000)]
     (tmp_path / "x.model").write_bytes(train_model(lines, 20, 1.0))
     assert "Ωμέγα" in "".join(SentencePieceTokenizer(tmp_path / "x.model").pieces)
-
-
-@pytest.mark.parametrize(
-    ("lines", "size", "message"),
-    [
-        (TEXT, 10_000, r"--vocab-size 10000: .* Please set it to a value <= \d+\.$"),
-        (TEXT, 5, r"--vocab-size 5: .* smaller than required_chars"),
-        (["", " "], 50, "--train: the files contain no text"),
-    ],
-)
-def test_a_size_that_does_not_fit_the_text_is_refused_with_the_one_that_does(lines, size, message):
-    with pytest.raises(UserError, match=message):
-        train_model(lines, size, 1.0)
