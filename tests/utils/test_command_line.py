@@ -125,11 +125,6 @@ def test_wrong_words_end_with_one_message(line, message, capsys):
     assert printed.count("\n") == 1
 
 
-def test_ranges_hold_for_callers_too():
-    with pytest.raises(ValueError, match=r"^mask_prob 0 must be above 0"):
-        Example(models=(), text=Path("t"), mask_prob=0)
-
-
 def test_limits_are_stated_in_full():
     assert Argument(at_most=2**31 - 1).problem(2**31) == "must be at most 2147483647"
     assert Argument(above=0, at_most=0.5).problem(0.6) == "must be above 0 and at most 0.5"
