@@ -25,7 +25,6 @@ from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
 from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.toml import Document
 from mae_lm_fairseq.study.training import Workspace
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
@@ -39,6 +38,7 @@ from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
+from mae_lm_fairseq.utils.toml import Document
 from mae_lm_fairseq.utils.versions import machine, versions
 
 PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}

@@ -9,37 +9,53 @@ Example:
     mae-lm study mine.toml --out mine --dry-run
 """
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Annotated
 
-from mae_lm_fairseq.study.options import StudyOptions as Options
+from mae_lm_fairseq.measures.figures import check_matplotlib
+from mae_lm_fairseq.study.endpoints import ENDPOINTS
+from mae_lm_fairseq.study.measures import MEASURES
+from mae_lm_fairseq.study.plan import SHIPPED, read_plan
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
+from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.locks import directory_lock
 
-LIST = "list"
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """Options of a study.
+
+    Attributes:
+        plan: name or file of a plan, or "list".
+        out: output directory.
+        jobs: trainings at the same time.
+        dry_run: only check the plan, and print what it would cost.
+    """
+
+    plan: Annotated[str, Argument("PLAN", positional=True)]
+    out: Directory | None = None
+    jobs: Count = 1
+    dry_run: bool = False
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    if options.plan == LIST:
+    if options.plan == "list":
         print(listing())
         return
-    from mae_lm_fairseq.study.plan import read_plan
+    from mae_lm_fairseq.study.checks import check
+    from mae_lm_fairseq.study.dry_run import dry_run
+    from mae_lm_fairseq.study.engine import Study
 
     plan = read_plan(options.plan)
-    if options.out is None and not options.dry_run:
-        raise UserError("--out is missing; only --dry-run needs none")
-    from mae_lm_fairseq.measures.figures import check_matplotlib
-    from mae_lm_fairseq.study.checks import check
-
     if options.dry_run:
-        from mae_lm_fairseq.study.dry_run import dry_run
-
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))
         return
+    if options.out is None:
+        raise UserError("--out is missing; only --dry-run needs none")
     check_matplotlib()
     check(plan)
-    from mae_lm_fairseq.study.engine import Study
-    from mae_lm_fairseq.utils.locks import directory_lock
-
     with directory_lock(options.out):
         Study(plan, options.out, options.jobs).run()
     print(f"Report: {options.out / 'report.md'}")
@@ -47,10 +63,6 @@ def main(options: Options) -> None:
 
 def listing() -> str:
     """Return the shipped plans, the measures with their options, and the endpoints."""
-    from mae_lm_fairseq.study.endpoints import ENDPOINTS
-    from mae_lm_fairseq.study.measures import MEASURES
-    from mae_lm_fairseq.study.plan import SHIPPED, read_plan
-
     lines = ["plans"]
     for name, path in SHIPPED.items():
         lines += [f"  {name:20}{read_plan(name).title}", f"  {'':20}{path}"]

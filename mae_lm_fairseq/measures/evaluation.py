@@ -98,16 +98,12 @@ class Evaluate(Kind, MaskedText):
         """Return what is found in models, by label, as a Markdown table."""
         header = ["model", f"loss at {self.mask_prob:.0%} masked (nats)", "unigram entropy (nats)", "accuracy"]
         header += ["pseudo-perplexity per token", "pseudo-perplexity per word"]
-        rows = [
-            [
-                label,
-                f"{found['loss']:.3f}",
-                f"{found['unigram_entropy']:.3f}",
-                f"{found['accuracy']:.1%}",
-                *(perplexity_cell(found[f"pseudo_perplexity_per_{name}"]) for name in ("token", "word")),
-            ]
-            for label, found in models.items()
-        ]
+        rows = []
+        for label, found in models.items():
+            perplexities = (found[f"pseudo_perplexity_per_{name}"] for name in ("token", "word"))
+            cells = (f"above {LARGEST_PERPLEXITY:.0e}" if one is None else f"{one:,.2f}" for one in perplexities)
+            losses = (f"{found[name]:.3f}" for name in ("loss", "unigram_entropy"))
+            rows.append([label, *losses, f"{found['accuracy']:.1%}", *cells])
         return markdown_table(header, rows)
 
 
@@ -118,11 +114,6 @@ def perplexity(log_likelihood: float, count: int) -> float | None:
     """
     loss = -log_likelihood / count
     return math.exp(loss) if loss <= math.log(LARGEST_PERPLEXITY) else None
-
-
-def perplexity_cell(value: float | None) -> str:
-    """Format a perplexity."""
-    return f"above {LARGEST_PERPLEXITY:.0e}" if value is None else f"{value:,.2f}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,18 +223,11 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
     opening, closing = bos if opening is None else opening, eos if closing is None else closing
     if None in (opening, closing, pad, mask):
         raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")
-    if max(len(tokenizer), mask + 1) > model.config.vocab_size:
-        raise UserError(
-            f"{directory}: its tokenizer has {len(tokenizer)} tokens, its model only {model.config.vocab_size}"
-        )
 
     def encode(line: str, **options) -> dict:
         return tokenizer(line, add_special_tokens=False, verbose=False, **options)
 
     def spans(line: str) -> tuple[list[int], list[tuple[int, int]]]:
-        if not tokenizer.is_fast:
-            raise UserError(f"{directory}: its tokenizer does not say where in the text its tokens are; add its "
-                            "tokenizer.json")  # fmt: skip
         encoded = encode(line, return_offsets_mapping=True)
         return encoded["input_ids"], encoded["offset_mapping"]
 

@@ -1,4 +1,4 @@
-"""Options of the commands that join several steps: adapt, study, quickstart."""
+"""Options of the commands that join several steps: adapt, quickstart."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,23 +68,6 @@ class AdaptOptions(Options):
         for name in ("model", "data_bin"):
             values[name] = values[name] and values[name].name
         return values | {"extra": [*self.extra]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyOptions(Options):
-    """Options of a study.
-
-    Attributes:
-        plan: name or file of a plan, or "list".
-        out: output directory.
-        jobs: trainings at the same time.
-        dry_run: only check the plan, and print what it would cost.
-    """
-
-    plan: Annotated[str, Argument("PLAN", positional=True)]
-    out: Directory | None = None
-    jobs: Count = 1
-    dry_run: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

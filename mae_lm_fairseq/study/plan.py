@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from mae_lm_fairseq.measures.kind import Data, Kind
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
 from mae_lm_fairseq.study.measures import MEASURES
-from mae_lm_fairseq.study.toml import Document
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.toml import Document
 
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""

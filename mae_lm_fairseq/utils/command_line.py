@@ -71,7 +71,7 @@ class Options:
     """
 
     def __post_init__(self):
-        for name, kind in kinds(type(self)).items():
+        for name, kind in field_types(type(self)).items():
             value = getattr(self, name)
             for one in value if kind.is_many and value is not None else [value]:
                 is_number = isinstance(one, int | float) and not isinstance(one, bool)
@@ -82,7 +82,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Kind:
+class FieldType:
     """Type of a field: the type of a value, whether there are several, choices, and the annotation."""
 
     type: Any
@@ -91,26 +91,26 @@ class Kind:
     argument: Argument
 
 
-def kinds(options: type) -> dict[str, Kind]:
-    """Return the kinds of all fields by name, in their order."""
+def field_types(options: type) -> dict[str, FieldType]:
+    """Return the types of all fields by name, in their order."""
     hints = typing.get_type_hints(options, include_extras=True)
-    return {field.name: _kind(hints[field.name]) for field in fields(options)}
+    return {field.name: _field_type(hints[field.name]) for field in fields(options)}
 
 
-def _kind(hint: Any, argument: Argument = Argument()) -> Kind:
+def _field_type(hint: Any, argument: Argument = Argument()) -> FieldType:
     origin, of = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        inner = _kind(of[0], argument)
+        inner = _field_type(of[0], argument)
         changed = {name: value for name, value in vars(of[1]).items() if value != getattr(Argument, name)}
         return replace(inner, argument=replace(inner.argument, **changed))
     if origin in (Union, types.UnionType):
-        return _kind(next(kind for kind in of if kind is not type(None)), argument)
+        return _field_type(next(kind for kind in of if kind is not type(None)), argument)
     if origin in (tuple, list, Sequence):
-        inner = _kind(of[0], argument)
-        return Kind(inner.type, True, inner.choices, inner.argument)
+        inner = _field_type(of[0], argument)
+        return FieldType(inner.type, True, inner.choices, inner.argument)
     if origin is Literal:
-        return Kind(type(of[0]), False, of, argument)
-    return Kind(hint, False, None, argument)
+        return FieldType(type(of[0]), False, of, argument)
+    return FieldType(hint, False, None, argument)
 
 
 def helps(options: type) -> dict[str, str]:
@@ -134,7 +134,7 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser(options: type, description: str | None, prog: str) -> Parser:
     """Return the parser of a dataclass of options, whose help begins with a description."""
-    of = kinds(options)
+    of = field_types(options)
     others = [kind.argument.metavar for kind in of.values() if kind.argument.rest and kind.argument.positional]
     parser = Parser(
         prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not others
@@ -166,7 +166,7 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
 
 def parse(options: type, words: Sequence[str], description: str | None, prog: str) -> Any:
     """Return the options that the words of a command line state; end the program with exit code 2 if they are wrong."""
-    parser, kind_of = make_parser(options, description, prog), kinds(options)
+    parser, kind_of = make_parser(options, description, prog), field_types(options)
     rest = [name for name, kind in kind_of.items() if kind.argument.rest and not kind.argument.positional]
     end = words.index("--") if rest and "--" in words else len(words)
     parsed, unknown = parser.parse_known_args(words[:end])

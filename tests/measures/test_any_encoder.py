@@ -56,17 +56,10 @@ def test_the_verbs_measure_it(directory, tmp_path):
     assert (tmp_path / "loss.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("fnet", "the hidden states of fnet depend on the padding of a batch"),
-        ("convbert", "the hidden states of convbert depend on the padding of a batch"),
-        ("bart", "bart is an encoder-decoder; only encoders can be measured"),
-    ],
-)
-def test_models_that_cannot_be_measured_are_refused(kind, message, tmp_path):
+@pytest.mark.parametrize("kind", ["fnet", "convbert"])
+def test_models_that_mix_padding_in_are_refused(kind, tmp_path):
     directory = save_model(tmp_path / kind, kind, WORDS, tiny_model)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="depend on the padding of a batch"):
         open_model(directory, None)
 
 

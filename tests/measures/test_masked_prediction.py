@@ -22,9 +22,6 @@ from mae_lm_fairseq.measures.masked_prediction import (
 from tests.support.huggingface import KINDS, tiny_masked_lm
 from tests.support.networks import EOS, MASK, PAD, network, text
 
-WORDS = np.array([NEVER_MASKED, 0, 0, 0, 1, 2, 2, NEVER_MASKED])
-"""Words of ``<s> aaa b cc </s>``."""
-
 
 def words(length: int, seed: int) -> Words:
     """Return a random text with words of one to three tokens."""
@@ -115,18 +112,6 @@ def test_hugging_face_predictions_equal_a_loop(kind):
         return model(tokens).logits[0, predicted].log_softmax(-1)
 
     check(HuggingFacePredictor(model, PAD, MASK), log_probabilities, each_token)
-
-
-def test_each_kind_of_masking():
-    hidden, predicted = each_token(WORDS)
-    assert hidden.nonzero()[1].tolist() == [1, 2, 3, 4, 5, 6]
-    assert np.array_equal(hidden, predicted)
-    later = each_token_and_later_subwords(WORDS)
-    assert [row.nonzero()[0].tolist() for row in later.hidden] == [[1, 2, 3], [2, 3], [3], [4], [5, 6], [6]]
-    assert np.array_equal(later.predicted, predicted)
-    hidden, predicted = each_word(WORDS)
-    assert [row.nonzero()[0].tolist() for row in hidden] == [[1, 2, 3], [4], [5, 6]]
-    assert np.array_equal(hidden, predicted)
 
 
 def test_unigram_entropy_is_that_of_the_token_frequencies():

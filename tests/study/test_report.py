@@ -2,7 +2,6 @@
 
 import re
 
-import matplotlib.figure
 import numpy as np
 import pytest
 
@@ -164,13 +163,3 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monk
     assert line.y == pytest.approx(np.array([[10, 30], [20, 30]]))
     assert band.low == pytest.approx(np.array([np.nan, -1.5]), nan_ok=True)
     assert band.high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
-
-
-def test_panels_with_a_common_axis_have_the_same_limits(tmp_path, monkeypatch):
-    saved = []
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *arguments, **options: saved.append(figure))
-    report.write_report(tmp_path, content())
-    limits = {axes.get_ylim() for axes in saved[-1].axes}
-    assert len(saved[-1].axes) == 2
-    assert len(limits) == 1
-    assert limits.pop()[1] > 30

@@ -1,9 +1,10 @@
-"""Typed reading of TOML: tables become dataclasses, and errors name key and line."""
+"""Typed reading of TOML: tables become dataclasses, such as those of command lines, and errors name key and line."""
 
 import difflib
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -52,7 +53,7 @@ class Document:
             key: the keys that lead to the table.
 
         Raises:
-            UserError: if a key is unknown or missing, or a value has another type than its field.
+            UserError: if a key is unknown or missing, or a value has another type than its field or is out of range.
         """
         if not isinstance(table, Mapping):
             raise self.error(key, "must be a table")
@@ -77,37 +78,43 @@ class Document:
         Raises:
             UserError: if it has another type.
         """
-        kind, arguments = get_origin(hint), get_args(hint)
-        if kind in (UnionType, Union):
-            kinds = [of for of in arguments if of is not NoneType]
-            matching = [of for of in kinds if _fits(of, value)]
-            if not matching and len(kinds) > 1:
-                raise self.error(key, f"{value!r} must be {' or '.join(map(_described, kinds))}")
-            return self.value((matching or kinds)[0], value, key)
-        if kind is tuple and isinstance(value, list):
-            return tuple(self.value(arguments[0], item, key) for item in value)
-        if kind is Literal and value not in arguments:
-            raise self.error(key, f"{value!r} is not one of {', '.join(map(repr, arguments))}")
-        if not _fits(hint, value):
-            raise self.error(key, f"{value!r} must be {_described(hint)}")
-        return Path(value) if hint is Path else float(value) if hint is float else value
+        try:
+            return _converted(hint, value)
+        except ValueError:
+            raise self.error(key, f"{value!r} {_wanted(hint)}") from None
 
 
-def _fits(hint: Any, value: Any) -> bool:
-    kind = get_origin(hint) or hint
-    if kind is Literal:
-        return value in get_args(hint)
-    if kind in (int, float):
-        return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-    return isinstance(value, {tuple: list, Path: str}.get(kind, kind))
+def _converted(hint: Any, value: Any) -> Any:
+    kind, of = get_origin(hint) or hint, get_args(hint)
+    if _is_union(hint):
+        for one in of:
+            with suppress(ValueError):
+                return _converted(one, value)
+    elif kind is tuple and isinstance(value, list):
+        return tuple(_converted(of[0], item) for item in value)
+    elif kind in (float, Path) and type(value) in ((int, float) if kind is float else (str,)):
+        return kind(value)
+    elif value in of if kind is Literal else type(value) is kind or (kind is Mapping and isinstance(value, dict)):
+        return value
+    raise ValueError
+
+
+def _wanted(hint: Any) -> str:
+    """Return what a value should be: the end of an error message."""
+    kinds = [one for one in get_args(hint) if one is not NoneType] if _is_union(hint) else [hint]
+    if [get_origin(kind) for kind in kinds] == [Literal]:
+        return f"is not one of {', '.join(map(repr, get_args(*kinds)))}"
+    return f"must be {' or '.join(map(_described, kinds))}"
 
 
 def _described(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"a list, each item {_described(get_args(hint)[0])}"
-    if get_origin(hint) is Literal:
-        return " or ".join(map(repr, get_args(hint)))
-    return _NAMES.get(hint, "a table")
+    return " or ".join(map(repr, get_args(hint))) if get_origin(hint) is Literal else _NAMES.get(hint, "a table")
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (UnionType, Union)
 
 
 def _written(key: Key) -> str:
