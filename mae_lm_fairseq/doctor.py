@@ -11,10 +11,10 @@ import platform
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parent
 MODULES = {"fairseq-fixed": "fairseq.data.data_utils_fast", "scikit-learn": "sklearn", "protobuf": "google.protobuf"}
@@ -32,16 +32,8 @@ USES = {
 """Purposes of the extras of this package."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Result of one check.
-
-    Attributes:
-        subject: what was checked.
-        state: "works", "absent" (optional and missing) or "broken".
-        details: a version, a name or a reason.
-        remedy: how to fix it; may be empty.
-    """
+class Finding(NamedTuple):
+    """What was checked, whether it works, is absent (optional and missing) or broken, and how to fix it."""
 
     subject: str
     state: str
@@ -49,16 +41,8 @@ class Finding:
     remedy: str = ""
 
 
-def python(wanted: str) -> Finding:
-    """Check the version of the interpreter."""
-    version = platform.python_version()
-    if _fits(version, wanted):
-        return Finding("python", "works", version)
-    return Finding("python", "broken", version, f"create an environment with Python {wanted}")
-
-
 def package(name: str, wanted: str, use: str | None) -> Finding:
-    """Check that a package is installed, in a supported version, and importable.
+    """Check that a package is installed in a supported version and can be imported.
 
     Args:
         name: the package.
@@ -72,8 +56,11 @@ def package(name: str, wanted: str, use: str | None) -> Finding:
         return Finding(name, "absent" if use else "broken", f"not installed{f'; for {use}' if use else ''}", install)
     if not _fits(version, wanted):
         return Finding(name, "broken", f"{version}, not {wanted}", install)
-    if problem := _problem_of(lambda: importlib.import_module(MODULES.get(name, name))):
-        return Finding(name, "broken", f"{version} cannot be imported: {problem}", f"{install} --force-reinstall")
+    try:
+        importlib.import_module(MODULES.get(name, name))
+    except (Exception, SystemExit) as error:  # a broken package can raise anything
+        problem = f"{version} cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return Finding(name, "broken", problem, f"{install} --force-reinstall")
     return Finding(name, "works", version)
 
 
@@ -85,22 +72,9 @@ def _fits(version: str, wanted: str) -> bool:
     return all((numbers(version) >= numbers(limit)) == (sign == ">=") for sign, limit in limits)
 
 
-def _problem_of(action: Callable[[], object]) -> str | None:
-    try:
-        action()
-    except (Exception, SystemExit) as error:  # a broken package can raise anything
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return None
-
-
 def this_package() -> Finding:
-    """Check that Python finds one copy of this package, and that it works with fairseq."""
-
-    def action() -> None:
-        importlib.import_module(PACKAGE.name).register()
-
-    if problem := _problem_of(action):
-        return Finding(PACKAGE.name, "broken", problem, "fix what is broken above first")
+    """Check that this package works with fairseq."""
+    importlib.import_module(PACKAGE.name).register()
     return Finding(PACKAGE.name, "works", str(PACKAGE))
 
 
@@ -121,24 +95,9 @@ def gpu() -> Finding:
     return Finding("GPU", "works", f"{', '.join(gpus)}; driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}")
 
 
-def bf16() -> Finding:
-    """Check whether bfloat16 is fast on the device used for training."""
-    import torch
-
-    from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
-
-    if torch.cuda.is_available():
-        is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
-        return Finding("bf16", "works" if is_fast else "absent", "--bf16" if is_fast else "train with --fp16")
-    if (speed := bfloat16_speed()) < SLOW:
-        return Finding("bf16", "absent", f"{1 / speed:.0f} times slower than float32 on this CPU")
-    return Finding("bf16", "works", "--cpu --autocast bf16")
-
-
 def checks() -> Iterator[tuple[str, Callable[[], Finding]]]:
-    """Yield all checks with their subjects: Python and the requirements of the metadata, if installed, and the rest."""
+    """Yield all checks with their subjects: the requirements of the metadata, if installed, and the rest."""
     with contextlib.suppress(metadata.PackageNotFoundError):
-        yield "python", partial(python, metadata.metadata(PACKAGE.name)["Requires-Python"])
         extras = {}
         for requirement in metadata.requires(PACKAGE.name) or ():
             name, wanted, extra = re.match(r"([\w.-]+)([^;\s]*)(?:.*extra == .([\w-]+))?", requirement).groups()
@@ -147,7 +106,7 @@ def checks() -> Iterator[tuple[str, Callable[[], Finding]]]:
             elif extra in USES:
                 extras.setdefault(name, partial(package, name, wanted, USES[extra]))
         yield from extras.items()
-    yield from ((PACKAGE.name, this_package), ("GPU", gpu), ("bf16", bf16))
+    yield from ((PACKAGE.name, this_package), ("GPU", gpu))
 
 
 def run_checks() -> list[Finding]:
@@ -161,7 +120,7 @@ def run_checks() -> list[Finding]:
         for subject, check in checks():
             try:
                 findings.append(check())
-            except Exception as error:  # for example because torch is missing
+            except (Exception, SystemExit) as error:  # for example because torch is missing
                 problem = f"{type(error).__name__}: {error}"
                 findings.append(Finding(subject, "broken", problem, "fix what is broken above first"))
     return findings
@@ -169,7 +128,7 @@ def run_checks() -> list[Finding]:
 
 def report(findings: list[Finding]) -> str:
     """Format the findings, one per line, each followed by its remedy if it has one."""
-    lines = [f"{platform.platform()}, {os.cpu_count()} cores"]
+    lines = [f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores"]
     for finding in findings:
         lines.append(f"{finding.state:<7} {finding.subject}: {finding.details}")
         lines += [f"        -> {finding.remedy}"] if finding.remedy else []

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import types
 from importlib import metadata
 
 import pytest
@@ -49,7 +48,7 @@ def test_versions(monkeypatch, version, wanted, state):
 
 
 def test_the_requirements_of_the_metadata_are_checked():
-    assert {subject for subject, _ in doctor.checks()} >= {"python", "torch", "fairseq-fixed", "transformers", "triton"}
+    assert {subject for subject, _ in doctor.checks()} >= {"torch", "fairseq-fixed", "transformers", "triton"}
 
 
 def test_missing_packages(monkeypatch):
@@ -64,14 +63,13 @@ def test_fairseq_compiled_for_another_numpy(monkeypatch):
     assert doctor.package("fairseq-fixed", "", None).state == "broken"
 
 
-@pytest.mark.parametrize("part", ["models.mae_lm", "criterions.masked_autoencoder_lm"])
-def test_a_part_that_does_not_import(monkeypatch, part):
+def test_a_part_that_does_not_import(monkeypatch):
     """For example with a version of torch that lacks something."""
+    monkeypatch.setattr(doctor, "checks", lambda: [("mae_lm_fairseq", doctor.this_package)])
     monkeypatch.setattr(mae_lm_fairseq, "_registered", False)
-    monkeypatch.setitem(sys.modules, f"mae_lm_fairseq.{part}", None)
-    finding = doctor.this_package()
-    assert finding.state == "broken"
-    assert part in finding.details
+    monkeypatch.setitem(sys.modules, "mae_lm_fairseq.models.mae_lm", None)
+    [finding] = doctor.run_checks()
+    assert (finding.state, "models.mae_lm" in finding.details) == ("broken", True)
 
 
 def test_gpus_that_cuda_cannot_use(monkeypatch):
@@ -82,39 +80,10 @@ def test_gpus_that_cuda_cannot_use(monkeypatch):
     assert doctor.gpu().state == "absent"
 
 
-def test_what_the_doctor_reads_of_gpus(monkeypatch):
-    kinds = [("NVIDIA H100 80GB HBM3", 85_029_158_912, 9, 0), ("NVIDIA L40S", 47_697_362_944, 8, 9)]
-    found = [
-        types.SimpleNamespace(**dict(zip(("name", "total_memory", "major", "minor"), x, strict=True))) for x in kinds
-    ]
-    monkeypatch.setattr(gpus, "unusable_gpu", lambda: None)
-    monkeypatch.setattr(gpus, "gpu_and_driver", lambda: ("NVIDIA H100 80GB HBM3", "580.65.06"))
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    for name, result in {
-        "is_available": lambda: True,
-        "device_count": lambda: 2,
-        "get_device_properties": found.__getitem__,
-        "nccl": types.SimpleNamespace(version=lambda: (2, 27, 7)),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, result)
-    assert doctor.gpu() == doctor.Finding(
-        "GPU",
-        "works",
-        "NVIDIA H100 80GB HBM3 (85 GB, compute capability 9.0), NVIDIA L40S (48 GB, compute capability 8.9); "
-        "driver 580.65.06, CUDA 13.0, NCCL 2.27.7",
-    )
-
-
 def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
-    def gpu():
-        raise ImportError("No module named 'torch'")
-
-    monkeypatch.setattr(doctor, "checks", lambda: [("GPU", gpu)])
+    monkeypatch.setattr(doctor, "checks", lambda: [("GPU", lambda: 1 / 0)])
     assert cli.run("doctor", []) == 1
-    printed = capsys.readouterr().out
-    assert "broken  GPU: ImportError: No module named 'torch'" in printed
-    assert "-> fix what is broken above first" in printed
+    assert "broken  GPU: ZeroDivisionError: division by zero" in capsys.readouterr().out
 
 
 def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
@@ -128,4 +97,3 @@ def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
     assert "mutable default" in findings["fairseq-fixed"]["details"]
     assert findings["mae_lm_fairseq"]["state"] == "broken"
     assert findings["torch"]["state"] == "works"
-    assert findings["bf16"]["state"] in ("works", "absent")

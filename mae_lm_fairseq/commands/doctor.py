@@ -7,7 +7,7 @@ Example:
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from mae_lm_fairseq.utils.command_line import Options as Base
 
@@ -28,5 +28,5 @@ def main(options: Options) -> int:
     from mae_lm_fairseq.doctor import report, run_checks
 
     findings = run_checks()
-    print(json.dumps([asdict(one) for one in findings], indent=2) if options.json else report(findings))
+    print(json.dumps([one._asdict() for one in findings], indent=2) if options.json else report(findings))
     return int(any(finding.state == "broken" for finding in findings))

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def _device(scale: Scale) -> dict:
 
 
 def _doctor() -> dict:
-    return {"findings": [asdict(finding) for finding in run_checks()]}
+    return {"findings": [finding._asdict() for finding in run_checks()]}
 
 
 def _rate(scale: Scale, name: str) -> dict:
