@@ -28,7 +28,7 @@ from tests.support.glue import make_rows, write_official
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 DOCS = ROOT / "docs"
-GENERATED = ("recipes.md", "options.md", "treatments.md", "fairseq-options.md", "fairseq-patches.md")
+GENERATED = ("recipes.md", "options.md", "treatments.md", "fairseq-patches.md")
 GENERATED += ("results/robustness.md",)
 SPEED = (DOCS / "results" / "speed.md").read_text(encoding="utf-8")
 RUN = [block for block in BLOCKS if block.test == "run"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure on the first GPU what CPUs cannot show: the day-one programme of docs/gpu.md.
+"""Measure on the first GPU what CPUs cannot show: the program of docs/performance.md.
 
 Each stage runs in processes of its own and has a time limit. Its results are in a JSON file that is written after every
 measurement, so a stage that is killed leaves what it has measured. "all" goes on after a failed stage, and ends with

@@ -35,7 +35,7 @@ def tagged(tmp_path):
     return tagging.write_conllu(tmp_path / "upos.conllu", found), tagging.write_columns(tmp_path / "bio", found), model
 
 
-@pytest.mark.parametrize(("name", "least"), [("SST-2", 95), ("STS-B", 60)])
+@pytest.mark.parametrize(("name", "least"), [("STS-B", 60)])
 def test_glue_can_be_overfitted(run, tmp_path, name, least):
     """Random labels would give 50 % and a correlation of 0."""
     task = TASKS[name]
@@ -57,14 +57,6 @@ def test_labels_of_words_can_be_overfitted(run, tagged, file, column, metric):
     assert results["settings"]["updates"] == 76
     assert results["metrics"][metric]["values"] == results["metrics"]["score"]["values"]
     assert results["metrics"]["accuracy"]["mean"] > 95
-
-
-def test_every_word_gets_a_label(tagged):
-    file = read_words(tagged[0], "UPOS")
-    run = WordClassification(file, file, Settings(tagged[2], 1e-3, 1, 8, 0.01), seed=1)
-    labels = run.predicted(np.arange(len(file.sentences)))
-    assert [len(sentence) for sentence in labels] == [len(words) for words in file.words]
-    assert all(label in run.labels.names for sentence in labels for label in sentence)
 
 
 def test_a_word_without_a_subword_is_no_entity(tagged, tmp_path):

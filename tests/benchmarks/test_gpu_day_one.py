@@ -11,14 +11,12 @@ import pytest
 
 from benchmark import gpu_day_one
 from benchmark.day_one import pretraining, stages
-from benchmark.day_one.agreement import gpu_tests
 from benchmark.day_one.corpus import draw_text, write_data_bin
 from benchmark.day_one.page import write_report
 from benchmark.day_one.record import RUNNING, Record, read_record
 from benchmark.day_one.scale import SCALES
-from benchmark.day_one.stages import STAGES, Stage, record_path, run_stage
+from benchmark.day_one.stages import STAGES, record_path
 from mae_lm_fairseq.text.data_bin import check_data_bin
-from mae_lm_fairseq.utils.files import write_json
 from tests.support.processes import wait_for
 
 TEXT = [119, 315, 22, 131, 8, 33, 338, 363, 7, 26, 28, 173]
@@ -80,14 +78,6 @@ def test_stage_that_is_killed_leaves_its_measurements(tmp_path):
     assert 0 < len(record["measurements"]) < record["planned"]
 
 
-@pytest.mark.integration  # starts a process
-def test_stage_is_stopped_at_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setitem(STAGES, "environment", Stage("environment", 0.01))
-    problem = run_stage("environment", tmp_path, "cpu")
-    assert problem == "stopped at its limit of 0.01 minutes"
-    assert read_record(record_path(tmp_path, "environment"))["state"] == problem
-
-
 def test_all_stages_run_after_a_failure(tmp_path, monkeypatch):
     seen = []
 
@@ -113,15 +103,6 @@ def test_failed_measurements_are_counted(tmp_path):
     assert "| a/b |" in page
 
 
-def test_rows_of_a_comparison_that_was_killed(tmp_path):
-    record = Record(record_path(tmp_path, "peers"), "peers", "cpu", planned=1)
-    work = record.path.with_suffix("")
-    work.mkdir()
-    rows = [{"subject": "mae_lm", "precision": "bf16", "tokens_per_second": 7000.4}]
-    write_json(work / "steps.json", {"rows": rows, "failed": {}, "ratios": {}})
-    assert "| mae_lm | bf16 | 7,000 |" in write_report(tmp_path).read_text(encoding="utf-8")
-
-
 def test_text_is_the_same_everywhere(tmp_path):
     data = write_data_bin(tmp_path / "data-bin", 500, 5_000)
     lines, tokens = check_data_bin(data / "train")
@@ -133,8 +114,3 @@ def test_text_is_the_same_everywhere(tmp_path):
     assert (np.delete(text, ends) >= 4).all()
     assert text.max() < 499
     assert (sizes == 1).sum() == -(-lines // 16)  # fairseq takes an empty line for the end of a document
-
-
-def test_modules_with_tests_of_a_gpu_are_found():
-    names = {path.name for path in gpu_tests()}
-    assert names == {"test_attention_on_gpu.py", "test_masked_autoencoder_lm.py", "test_gpu.py"}

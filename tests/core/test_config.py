@@ -1,4 +1,4 @@
-"""Model sizes, and contradictions that the configuration refuses by option name."""
+"""Presets, and contradictions that the configuration refuses by option name."""
 
 import pytest
 
@@ -6,32 +6,10 @@ from mae_lm_fairseq.core.config import (
     PRESETS,
     SIZES,
     DecoderAttention,
-    MaskedAutoencoderConfig,
     MaskJoin,
     RelativeBucketing,
     preset_config,
 )
-
-
-@pytest.mark.parametrize(
-    ("size", "shape"),
-    [
-        ("tiny", (4, 128, 512, 4, 2)),
-        ("small", (4, 256, 1024, 4, 4)),
-        ("base", (12, 768, 3072, 12, 4)),
-        ("large", (24, 1024, 4096, 16, 4)),
-    ],
-)
-def test_sizes(size, shape):
-    config = preset_config("mae_lm", size)
-    assert shape == (
-        config.encoder_layers,
-        config.encoder_embed_dim,
-        config.encoder_ffn_embed_dim,
-        config.encoder_attention_heads,
-        config.decoder_layers,
-    )
-
 
 DIFFERENCES = {
     "mae_lm": set(),
@@ -66,22 +44,10 @@ def test_layers_before_masks_of_each_preset():
     assert later.layers_before_masks == 9
 
 
-def test_decoder_sizes_default_to_those_of_the_encoder():
-    config = MaskedAutoencoderConfig()
-    assert config.decoder[1:4] == config.encoder[1:4] == (768, 3072, 12)
-    narrow = MaskedAutoencoderConfig(decoder_embed_dim=512, decoder_ffn_embed_dim=2048, decoder_attention_heads=8)
-    assert narrow.decoder[1:4] == (512, 2048, 8)
-    assert narrow.encoder == config.encoder
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"encoder_layers": 0}, ["encoder_layers 0"]),
         ({"encoder_layers": 10_001}, ["encoder_layers 10001"]),
-        ({"encoder_embed_dim": 1 << 30}, ["encoder_embed_dim 1073741824"]),
-        ({"max_positions": 10**30}, [f"max_positions {10**30}"]),
-        ({"relative_max_distance": 10**400}, [f"relative_max_distance {10**400}"]),
         (
             {"encoder_embed_dim": 100, "encoder_attention_heads": 12},
             ["encoder_embed_dim 100", "encoder_attention_heads 12"],
@@ -106,7 +72,6 @@ def test_decoder_sizes_default_to_those_of_the_encoder():
         ({"attention_dropout": -0.1}, ["attention_dropout -0.1"]),
         ({"mask_join_layer": 3}, ["mask_join_layer 3", "mask_join decoder"]),
         ({"preset": "mae_lm_roberta", "mask_join_layer": 3}, ["mask_join_layer 3", "mask_join embeddings"]),
-        ({"preset": "mae_lm_mask_later", "mask_join_layer": 0}, ["mask_join_layer 0", "encoder_layers 12"]),
         ({"preset": "mae_lm_mask_later", "mask_join_layer": 12}, ["mask_join_layer 12", "encoder_layers 12"]),
         ({"preset": "mae_lm_mask_later", "encoder_layers": 1}, ["mask_join_layer 0", "encoder_layers 1"]),
         ({"preset": "mae_lm_mask_later", "decoder_layers": 2}, ["mask_join encoder", "decoder_layers 2"]),
@@ -128,20 +93,15 @@ def test_decoder_sizes_default_to_those_of_the_encoder():
                 ("reset_mask_states", True),
             )
         ),
-        ({"decoder_embed_dim": 0}, ["decoder_embed_dim 0"]),
-        ({"decoder_attention_heads": -1}, ["decoder_attention_heads -1"]),
         ({"decoder_embed_dim": 512}, ["decoder_embed_dim 512", "decoder_attention_heads 12"]),
         ({"decoder_attention_heads": 7}, ["decoder_embed_dim 768", "decoder_attention_heads 7"]),
         (
             {"decoder_embed_dim": 384, "decoder_share_positions": True},
             ["decoder_share_positions", "decoder_embed_dim 384", "encoder_embed_dim 768"],
         ),
-        ({"max_positions": 0}, ["max_positions 0"]),
         ({"max_positions": 2}, ["max_positions 2"]),
-        ({"encoder_layers": 10**20}, ["encoder_layers 100000000000000000000", "at most 10,000"]),
         ({"decoder_embed_dim": 1 << 25}, ["decoder_embed_dim 33554432", "at most 16,777,216"]),
         ({"init_std": 0.0}, ["init_std 0.0"]),
-        ({"layer_norm_eps": 0.0}, ["layer_norm_eps 0.0"]),
         ({"layer_norm_eps": 1.0}, ["layer_norm_eps 1.0"]),
     ],
 )

@@ -119,7 +119,8 @@ def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
     write_bundle(read(trained, text_bin), tmp_path / "mae-lm", add_tokenizer_and_card)
-    commands = [block.replace("\\\n", "") for block in blocks("bash") if block.startswith("mae-lm ")]
+    commands = [line for block in blocks("bash") for line in block.replace("\\\n", "").splitlines()]
+    commands = [line for line in commands if line.startswith("mae-lm ")]
     for verb, *arguments in (shlex.split(command)[1:] for command in commands):
         if verb != "pretrain":
             run(verb, *arguments)

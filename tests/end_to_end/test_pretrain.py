@@ -175,35 +175,6 @@ def test_fairseqs_own_criterion_gives_the_same_training(train, tmp_path):
         torch.testing.assert_close(ours["model"][name], theirs["model"][name], rtol=0, atol=2e-5)
 
 
-def test_fairseqs_own_task_trains_our_model(train, tmp_path):
-    done = train(tmp_path, "--task", "masked_lm", "--criterion", "masked_lm", "--max-update", 2)
-    assert "num_updates=2" in done.stderr + done.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--restore-file", "nowhere.pt"], "nowhere.pt"),
-        (["--max-positions", 16], "--max-positions 16"),
-        (["--encoder-attention-heads", 3], "--encoder-attention-heads 3"),
-        (["--mask-prob", 1.5], "--mask-prob"),
-        (["--bf16"], "--autocast bf16"),
-    ],
-)
-def test_option_errors_have_one_line_messages(train, tmp_path, options, named):
-    assert_one_line(train(tmp_path / "saved", *options, fails=True), named)
-    assert not list((tmp_path / "saved").glob("*.pt"))
-
-
-def test_damaged_data_has_one_line_messages(train, data_bin, tmp_path):
-    data = shutil.copytree(data_bin, tmp_path / "data")
-    (data / "valid.bin").write_bytes((data / "valid.bin").read_bytes()[:100])
-    assert_one_line(train(tmp_path / "saved", data=data, fails=True), "valid.bin")
-    assert_one_line(train(tmp_path / "saved", data=tmp_path / "nowhere", fails=True), "nowhere")
-    assert_one_line(train(data / "dict.txt" / "saved", fails=True), "--save-dir")
-    assert not list((tmp_path / "saved").glob("*.pt"))
-
-
 def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_kept(train, data_bin, tmp_path):
     saved = tmp_path / "saved"
     train(saved, "--max-update", 1)

@@ -35,8 +35,6 @@ def test_impossible_splits_and_existing_output_are_refused(tmp_path):
         with pytest.raises(UserError, match="has 8 articles"):
             split([whole, "--dev-articles", number, "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
-    with pytest.raises(UserError, match=r"cannot write \S*squad\.json/out: .*squad\.json: File exists"):
-        split([whole, "--dev-articles", "1", "--out", f"{whole}/out"])
     split([whole, "--dev-articles", "1", "--out", str(tmp_path / "out")])
     with pytest.raises(UserError, match="out exists already"):
         split([whole, "--dev-articles", "2", "--out", str(tmp_path / "out")])
@@ -49,14 +47,3 @@ def test_lone_surrogates_are_kept(tmp_path):
     whole.write_text(json.dumps(content), encoding="utf-8")
     split([str(whole), "--dev-articles", "3", "--out", str(tmp_path / "out")])
     assert "half of a pair: \ud800" in titles(tmp_path / "out" / "train.json") + titles(tmp_path / "out" / "dev.json")
-
-
-def test_a_part_without_questions_is_refused(tmp_path):
-    whole = write_squad(tmp_path / "squad.json")
-    content = json.loads(whole.read_text(encoding="utf-8"))
-    for article in content["data"][1:]:
-        article["paragraphs"] = []
-    whole.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(UserError, match=r"no article for (dev|train)\.json has questions"):
-        split([str(whole), "--dev-articles", "3", "--out", str(tmp_path / "out")])
-    assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """Training with several processes on one CPU."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -75,24 +74,6 @@ def logged_tflops(state: dict) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
-def test_compiled_and_recomputed_layers_train_alike_in_two_processes(train, tmp_path, monkeypatch, backend):
-    """The losses are those of the uncompiled training: the kernels of inductor only sum in another order."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    options = [*RAGGED, "--encoder-layers", 1, "--decoder-layers", 1, "--max-update", 6, "--no-save"]
-    options += ["--ddp-backend", backend]
-    expected = losses(train(2, tmp_path, *options))
-    done = train(2, tmp_path, *options, "--compile", "--checkpoint-activations")
-    assert "without --compile" not in done.stdout + done.stderr
-    assert len(expected) == 6
-    assert losses(done) == pytest.approx(expected, abs=2e-3)  # they are logged with three decimals
-
-
-def losses(done) -> list[float]:
-    return [float(loss) for loss in re.findall(r"train_inner .*?\bloss=([\d.]+)", done.stdout + done.stderr)]
-
-
-@pytest.mark.slow
 def test_two_processes_that_accumulate_train_as_one(train, data_bin, tmp_path):
     """Also in the last update of an epoch, where the second process has one batch and the first has two."""
     options = ["--batch-size", 36, "--required-batch-size-multiple", 1, "--max-update", 20]
@@ -132,14 +113,6 @@ def test_two_processes_train_as_one_on_shards_of_different_sizes(train, tmp_path
     two, one = (checkpoint(tmp_path / name) for name in ("two", "one"))
     assert_same_parameters(two, one)
     assert two["extra_state"]["train_iterator"]["epoch"] == one["extra_state"]["train_iterator"]["epoch"] > 2
-
-
-@pytest.mark.slow
-def test_effective_ranks_are_measured_once_and_change_nothing(train, in_two, tmp_path):
-    done = train(2, tmp_path, *RAGGED, "--max-update", 20, "--effective-rank-interval", 10)
-    printed = done.stdout + done.stderr
-    assert [printed.count(f"effective ranks after {updates} updates") for updates in (10, 20)] == [1, 1]
-    assert_same_training_state(checkpoint(in_two), checkpoint(tmp_path))
 
 
 @pytest.mark.slow
@@ -222,16 +195,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def test_errors_are_reported_by_each_process(torchrun, tmp_path):
-    """Both find that the data is missing; torchrun names the exit code of the first."""
-    done = torchrun(2, tmp_path / "nowhere", *SETTINGS, "--save-dir", tmp_path)
-    assert done.returncode == 1
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert errors
-    assert all("nowhere" in line for line in errors)
-    assert re.search(r"exitcode *: 1 ", done.stderr)
 
 
 def test_a_process_that_waits_for_a_stopped_one_ends_with_a_message(data_bin, tmp_path):

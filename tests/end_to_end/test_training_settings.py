@@ -15,7 +15,6 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.utils.allocator import CAPACITIES
 from tests.support import ROOT
-from tests.support.glue import write_tokenizer
 from tests.support.training import RECIPE
 
 PROBE = ROOT / "tests" / "support" / "probe"
@@ -52,12 +51,6 @@ def fairseq_train(data: Path) -> list:
     return ["fairseq-train", data, *recipe, *FAST, *SHORT]
 
 
-def pretrain(data: Path) -> list:
-    """Return the command of mae-lm pretrain for the same network."""
-    shape = [*RECIPE[RECIPE.index("--batch-size") :], "--update-freq", 1, "--cpu"]
-    return ["mae-lm", "pretrain", "mae_lm_tiny", data, "saved", *shape, *FAST, *SHORT]
-
-
 def hydra_train(data: Path) -> list:
     """Return the command of fairseq-hydra-train, which loads this package after it has called ``call_main``."""
     recipe = f"""
@@ -78,8 +71,8 @@ def hydra_train(data: Path) -> list:
 
 @pytest.mark.parametrize(
     ("command", "exported"),
-    [(fairseq_train, {}), (pretrain, {"LRU_CACHE_CAPACITY": "7"}), (hydra_train, {})],
-    ids=["fairseq-train", "mae-lm pretrain, a limit is exported", "fairseq-hydra-train"],
+    [(fairseq_train, {}), (hydra_train, {"LRU_CACHE_CAPACITY": "7"})],
+    ids=["fairseq-train", "fairseq-hydra-train, a limit is exported"],
 )
 def test_promises_hold_in_the_users_commands(probed, data_bin, command, exported):
     [found] = probed(command(data_bin), **exported)
@@ -91,35 +84,6 @@ def test_promises_hold_in_the_users_commands(probed, data_bin, command, exported
     assert found["dtypes"]["Linear"] == "torch.bfloat16"
     # Two layers in the encoder and two in the decoder; each is computed again in the backward pass.
     assert found["forwards"]["TransformerLayer"] == 2 * 4 * UPDATES
-
-
-@pytest.mark.slow  # half a minute each
-def test_promises_hold_under_torchrun(probed, data_bin):
-    _, *words = fairseq_train(data_bin)
-    program = Path(sys.executable).with_name("fairseq-train")  # its directory may not be in PATH
-    found = probed(["torchrun", "--standalone", "--nproc-per-node", 2, "--no-python", program, *words])
-    assert len(found) == 2
-    for each in found:
-        assert each["limits"] == dict.fromkeys(CAPACITIES, "64")
-        assert each["kept_fraction"] > 0.9
-        assert each["dtypes"]["Linear"] == "torch.bfloat16"
-
-
-@pytest.mark.slow
-def test_promises_hold_in_fine_tuning(probed, tmp_path):
-    """Adaptation and studies start training in the same way, by ``train_command``."""
-    data = write_tokenizer(tmp_path / "data-bin")
-    for split in ("train", "dev"):
-        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "good day\tyes\nbad day\tno\n" * 8)
-    words = ["--train", "train.tsv", "--dev", "dev.tsv", "--text", "text", "--label", "label", "--data-bin", data]
-    words += ["--out", "out", "--learning-rates", 1e-3, "--seeds", 2, "--max-updates", UPDATES, "--", *FAST]
-    found = probed(["mae-lm", "finetune", "classification", "mae_lm_tiny", *words])
-    assert len(found) == 2  # seeds
-    for each in found:
-        assert each["limits"] == dict.fromkeys(CAPACITIES, "64")
-        assert each["kept_fraction"] > 0.9
-        assert each["optimizer"]["fused"]
-        assert each["dtypes"]["Linear"] == "torch.bfloat16"
 
 
 @pytest.mark.slow  # compiles C++ for more than a minute
@@ -147,19 +111,15 @@ def ragged_data(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("program", ["fairseq-train", "mae-lm pretrain"])
-def test_memory_stays_flat(program, ragged_data, tmp_path):
+def test_memory_stays_flat(ragged_data, tmp_path):
     """Without the limits, primitives of earlier shapes fill memory: faster in bfloat16, where the CPU has it."""
     shape = ["--batch-size", 32, "--tokens-per-sample", 128, "--encoder-embed-dim", 64, "--encoder-layers", 1]
     options = [*shape, "--decoder-layers", 1, "--cpu", "--no-save", "--disable-validation", "--update-freq", 1]
     options += ["--max-update", 96, "--log-interval", 8]
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         options += ["--autocast", "bf16"]
-    if program == "fairseq-train":
-        command = ["fairseq_cli.train", ragged_data, *RECIPE[: RECIPE.index("--batch-size")], "--arch", "mae_lm_tiny"]
-        command += ["--user-dir", PACKAGE, "--sample-break-mode", "complete_doc", "--log-format", "simple"]
-    else:
-        command = ["mae_lm_fairseq", "pretrain", "mae_lm_tiny", ragged_data, tmp_path / "saved"]
+    command = ["fairseq_cli.train", ragged_data, *RECIPE[: RECIPE.index("--batch-size")], "--arch", "mae_lm_tiny"]
+    command += ["--user-dir", PACKAGE, "--sample-break-mode", "complete_doc", "--log-format", "simple"]
     training = Training([sys.executable, "-m", *command, *options], tmp_path / "log", {"OMP_NUM_THREADS": "1"})
     try:
         while not training.updates or training.updates[-1] < 96:

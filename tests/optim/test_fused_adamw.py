@@ -75,18 +75,6 @@ def test_every_option_changes_the_result(change):
     assert not torch.equal(trajectory("fused_adamw"), trajectory("fused_adamw", **change))
 
 
-def test_state_is_saved_and_restored():
-    parameter = torch.nn.Parameter(torch.ones(3))
-    first, second = (optimizer("fused_adamw", [parameter]) for _ in range(2))
-    parameter.grad = torch.ones(3)
-    first.step()
-    second.load_state_dict(first.state_dict(), {"lr": 0.5})
-    saved, restored = (chosen.optimizer.state[parameter] for chosen in (first, second))
-    assert saved.keys() == restored.keys() == {"step", "exp_avg", "exp_avg_sq"}
-    assert all(torch.equal(saved[name], restored[name]) for name in saved)
-    assert second.get_lr() == 0.5
-
-
 def test_options_are_those_of_the_resumed_run():
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.param_group = 1
@@ -127,26 +115,6 @@ def test_the_learning_rate_is_that_of_the_checkpoint():
     second.set_lr(0)
     second.load_state_dict(first.state_dict())
     assert second.get_lr() == 0.25
-
-
-def test_goes_on_from_a_state_of_fairseqs_adam():
-    parameter = torch.nn.Parameter(torch.ones(3))
-    first, second = (optimizer(name, [parameter]) for name in ("adam", "fused_adamw"))
-    parameter.grad = torch.ones(3)
-    first.step()
-    second.load_state_dict(first.state_dict())
-    [group] = second.param_groups
-    assert group["fused"]
-    assert torch.is_tensor(second.optimizer.state[parameter]["step"])
-    second.step()
-    assert second.optimizer.state[parameter]["step"] == 2
-
-
-def test_states_of_other_groups_are_refused():
-    first = optimizer("fused_adamw", [torch.nn.Parameter(torch.ones(3))]).state_dict()
-    second = optimizer("fused_adamw", [torch.nn.Parameter(torch.ones(3))])
-    with pytest.raises(ValueError, match="different number of parameter groups"):
-        second.load_state_dict(first | {"param_groups": 2 * first["param_groups"]})
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
