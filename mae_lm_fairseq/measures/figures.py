@@ -1,6 +1,6 @@
 """Plots of measures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,15 @@ class Lines(NamedTuple):
     """[points]."""
     y: np.ndarray
     """[seeds, points]; NaN for missing points."""
+
+
+def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Lines]]:
+    """Return values by layer, which are given by model and name, as lines by name and model."""
+    lines: dict[str, dict[str, Lines]] = {}
+    for model, values in models.items():
+        for name, value in values.items():
+            lines.setdefault(name, {})[model] = Lines(np.arange(len(value)), np.array([value], dtype=float))
+    return lines
 
 
 class Band(NamedTuple):
@@ -94,14 +103,12 @@ def plot_panels(
 
 
 def _look(place: int) -> dict[str, Any]:
-    """Return colour, marker and line style of the label at a place in the legend."""
     colour = MORE_COLOURS[place % len(MORE_COLOURS)]
     marker, style = "osD^vPX"[place % 7], ("-", "--", "-.", ":")[place % 4]
     return {"color": colour, "marker": marker, "linestyle": style, "markersize": 5}
 
 
 def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Draw a panel; return what stands for each label in the legend."""
     handles = {}
     for label, band in panel.bands.items():
         handles[label] = axes.fill_between(*band, color=looks[label]["color"], alpha=0.2, linewidth=0)

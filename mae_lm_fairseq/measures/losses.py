@@ -104,7 +104,6 @@ def load_with_validation_split(checkpoint: Path, data: Path, **task_options) -> 
 
 
 def _batches(task, size: int) -> Iterator[dict]:
-    """Yield batches of the validation split, in its order."""
     dataset = task.dataset("valid")
     for start in range(0, len(dataset), size):
         yield dataset.collater([dataset[index] for index in range(start, min(start + size, len(dataset)))])

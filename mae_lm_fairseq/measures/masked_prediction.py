@@ -199,7 +199,6 @@ def predict(
 def _rows_as_batch(
     rows: Sequence[tuple[int, int]], texts: Sequence[np.ndarray], maskings: Sequence[Masking], pad: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, hidden and predicted [B, T] of some rows."""
     shape = len(rows), max(len(texts[text]) for text, _ in rows)
     ids, hidden, predicted = np.full(shape, pad), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     for index, (text, row) in enumerate(rows):

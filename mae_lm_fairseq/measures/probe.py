@@ -105,7 +105,6 @@ class Probe(Kind):
 
 
 def _ambiguous(row: Mapping[str, Any]) -> str:
-    """Return the accuracy of a layer on ambiguous words; nothing if no test word is ambiguous."""
     return f"{100 * row['ambiguous_accuracy']:.1f}%" if "ambiguous_accuracy" in row else ""
 
 

@@ -162,7 +162,6 @@ def token_states(
 
 
 def _at(states: Tensor, index: Tensor, wanted: Tensor) -> np.ndarray:
-    """Return the states [number wanted, dim] at some positions of the flattened batch."""
     return states[torch.searchsorted(index, wanted).to(states.device)].cpu().numpy()
 
 

@@ -19,9 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
-from mae_lm_fairseq.measures.figures import LAYER, Lines, check_matplotlib
+from mae_lm_fairseq.measures.figures import LAYER, Lines, check_matplotlib, lines_by_layer
 from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained, values_by_layer
 from mae_lm_fairseq.measures.rank_figures import plot_exclusivity, plot_gaps, plot_outside, plot_ranks, title_end
 from mae_lm_fairseq.statistics.rank_settings import RankSettings
@@ -153,18 +151,10 @@ def main(options: Options) -> None:
     figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
     for name, plot in figures.items():
         plot(options.out / name, models)
-    lines = {
-        name: {label: _line(of_model[name]) for label, of_model in exclusive.items() if name in of_model}
-        for name in exclusivity.by_layer
-    }
-    is_drawn = exclusivity.figure(
-        options.out / "exclusivity.png", f"Exclusive directions{title_end(models)}", LAYER, lines
-    )
-    print(f"{options.out}: ranks.json, ranks.csv, {', '.join([*figures, *['exclusivity.png'] * is_drawn])}")
-
-
-def _line(values: Sequence[float | None]) -> Lines:
-    return Lines(np.arange(len(values)), np.array([values], dtype=float))
+    title, path = f"Exclusive directions{title_end(models)}", options.out / "exclusivity.png"
+    if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive)):
+        figures[path.name] = plot_exclusivity
+    print(f"{options.out}: ranks.json, ranks.csv, {', '.join(figures)}")
 
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:

@@ -93,7 +93,6 @@ def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
 
 
 def _of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[dict]]:
-    """Return the rows of all models, by label of model and input."""
     return {
         f"{model['label']}{end}": [row for row in model[name] if row["input"] == kind]
         for model in models

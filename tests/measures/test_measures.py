@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -238,13 +237,6 @@ class TestReaders:
         assert torch.equal(random, same)
         assert torch.equal(loaded, trained.weights["autoencoder.lm_head.dense.weight"])
         assert not torch.equal(random, loaded)
-
-    def test_a_long_text_without_blank_lines_is_not_read_to_its_end(self, bundles, tmp_path):
-        (tmp_path / "text").write_text("a b c\n" * 20_000)
-        reader, encoded = open_model(bundles["mae_lm_tiny"], None), []
-        counting = replace(reader, encode=lambda line: encoded.append(line) or reader.encode(line))
-        assert counting.texts(tmp_path / "text", 32, 20)
-        assert 100 < len(encoded) < 2000  # 100 times 20 tokens, of which a line has at least one
 
     def test_random_hugging_face_weights(self, stock):
         before = torch.get_rng_state()

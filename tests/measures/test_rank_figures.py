@@ -1,10 +1,9 @@
 """Contents of the rank figures."""
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from mae_lm_fairseq.measures.figures import Lines
+from mae_lm_fairseq.measures.figures import lines_by_layer
 from mae_lm_fairseq.measures.rank import Exclusivity
 from mae_lm_fairseq.measures.rank_figures import CONTROLS, SERIES, plot_gaps, plot_outside, plot_ranks
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
@@ -85,15 +84,7 @@ def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     rows += [{"layer": 2, "exclusivity_0.9": 0.1, "types": [0.0, 0.1], "groups": [0.0, 0.01]}]
     without_types = [{name: value for name, value in row.items() if name != "types"} for row in rows]
     of_models = {label: Exclusivity().recorded(of) for label, of in {"MLM": rows, "Japanese": without_types}.items()}
-    lines_of = {
-        name: {
-            label: Lines(np.arange(3), np.array([values[name]], dtype=float))
-            for label, values in of_models.items()
-            if name in values
-        }
-        for name in Exclusivity.by_layer
-    }
-    assert Exclusivity().figure(tmp_path / "a.png", "Title", "layer", lines_of)
+    assert Exclusivity().figure(tmp_path / "a.png", "Title", "layer", lines_by_layer(of_models))
     axes, without = drawn[0].axes
     mask, types, groups = "[MASK] (forced in where the encoder never saw it)", *CONTROLS.values()
     found = {name: values[1:] for name, values in lines(axes).items()}

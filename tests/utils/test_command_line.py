@@ -122,8 +122,3 @@ def test_wrong_words_end_with_one_message(line, message, capsys):
     assert printed.startswith(f"error: {message}")
     assert printed.endswith("; mae-lm example --help describes the arguments\n")
     assert printed.count("\n") == 1
-
-
-def test_limits_are_stated_in_full():
-    assert Argument(at_most=2**31 - 1).problem(2**31) == "must be at most 2147483647"
-    assert Argument(above=0, at_most=0.5).problem(0.6) == "must be above 0 and at most 0.5"

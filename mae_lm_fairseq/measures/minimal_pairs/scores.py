@@ -43,12 +43,12 @@ _POINTS = np.array([0, 0.5, 1])
 def score(
     reader: Reader, paradigms: Sequence[Paradigm], mask_words: bool, counts: Mapping[int, int] | None, label: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the accuracies of a model (``model``), of sentence ``length`` and, with counts, of ``unigram``.
+    """Return the :func:`accuracies` of a model (``model``), of sentence ``length`` and, with counts, of ``unigram``.
 
     Args:
         reader: the model, opened with its head.
         paradigms: the pairs.
-        mask_words: whether to mask the later subwords of a token's word with it.
+        mask_words: as for :func:`pseudo_log_likelihoods`.
         counts: how often each id occurs in a text.
         label: name of the model in the progress display.
 
@@ -152,7 +152,6 @@ def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, A
 
 
 def _counts(scores: np.ndarray) -> np.ndarray:
-    """Return int64[3]: how many pairs are wrong, tied, right."""
     margin = scores[:, 0] - scores[:, 1]
     return np.array([(margin < -TIE).sum(), (np.abs(margin) <= TIE).sum(), (margin > TIE).sum()])
 
