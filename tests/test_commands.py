@@ -92,8 +92,8 @@ def test_unknown_verbs(words, message, monkeypatch, capsys):
 
 
 def test_errors_of_a_verb(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["mae-lm", "pretrain", "mae_lm_tiny", str(tmp_path / "nowhere"), "saved"])
-    with pytest.raises(SystemExit, match=r"^error: .*nowhere: no such directory; mae-lm prepare makes a data-bin$"):
+    monkeypatch.setattr(sys, "argv", ["mae-lm", "pretrain", "mae_lm_huge", str(tmp_path), "saved"])
+    with pytest.raises(SystemExit, match=r"^error: no preset mae_lm_huge; choose one of mae_lm_tiny, "):
         cli.main()
 
 

@@ -24,9 +24,9 @@ from mae_lm_fairseq.training.command import (
     Optimisation,
     Settings,
     as_options,
-    in_background,
     merge,
     train_command,
+    unattended_settings,
 )
 from mae_lm_fairseq.training.keys import Products, run_key
 from mae_lm_fairseq.training.runner import Run, run_all
@@ -85,7 +85,7 @@ def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
         "common": {"log_interval": 10},
     }
     optimisation = Optimisation(updates=updates, weight_decay=0.1, clip_norm=0.0)
-    return merge(COMMON, in_background(), optimisation.settings(), chosen)
+    return merge(COMMON, unattended_settings(), optimisation.settings(), chosen)
 
 
 @dataclass(frozen=True)

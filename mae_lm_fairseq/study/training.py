@@ -14,7 +14,7 @@ import torch
 
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, without_defaults
 from mae_lm_fairseq.study.results import Measuring, Training, keep_and_measure, measure, remove
-from mae_lm_fairseq.training.command import as_options, in_background, split_global_batch, train_command
+from mae_lm_fairseq.training.command import as_options, split_global_batch, train_command, unattended_settings
 from mae_lm_fairseq.training.keys import key_of, run_key
 from mae_lm_fairseq.training.runner import Run, keep_everything
 from mae_lm_fairseq.training.settings import recipe, settings
@@ -22,19 +22,13 @@ from mae_lm_fairseq.training.settings import recipe, settings
 SAVED = 20
 """Number of times that a training is saved for resuming."""
 PRECISIONS = ("fp16", "bf16", "amp", "autocast", "memory-efficient-fp16", "memory-efficient-bf16")
-_REMOVE = "remove it"
-OF_THE_ENGINE = {
-    "arch": "use arch of the model",
-    "seed": "use seeds of the model",
-    "max-update": "use updates of [train]",
-    "warmup-updates": "use warmup of [train]",
-    "total-num-update": "use updates of [train]",
-    "finetune-from-model": "use start of the model",
-    **dict.fromkeys(("task", "save-dir", "restore-file", "user-dir", "log-format", "no-save"), _REMOVE),
-    **dict.fromkeys(("cpu", "distributed-world-size", "save-interval-updates", "keep-interval-updates"), _REMOVE),
-    **dict.fromkeys(("no-save-optimizer-state", "reset-optimizer", "reset-lr-scheduler", "reset-dataloader"), _REMOVE),
+RESERVED_OPTIONS = {
+    *("arch", "task", "seed", "max-update", "warmup-updates", "total-num-update", "finetune-from-model"),
+    *("save-dir", "restore-file", "user-dir", "log-format", "no-save", "save-interval-updates"),
+    *("keep-interval-updates", "cpu", "distributed-world-size", "no-save-optimizer-state"),
+    *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader"),
 }
-"""Options of fairseq-train that the engine decides on, and what to do instead."""
+"""Options of fairseq-train that a study decides on."""
 
 
 def options_of(plan: Plan, model: Model) -> dict[str, Any]:
@@ -67,7 +61,7 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
         options |= {"batch-size": size, "update-freq": accumulated}
     if torch.cuda.is_available() and not set(PRECISIONS) & given.keys():
         options["fp16"] = True
-    return options | as_options(in_background())
+    return options | as_options(unattended_settings())
 
 
 def train_options(plan: Plan, training: Training, updates: int, save: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.training.stated import ADAM
+from mae_lm_fairseq.training.published import ADAM
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import check_gpu
 
@@ -68,7 +68,7 @@ def warmup_updates(updates: int) -> int:
     return round(_WARMUP_FRACTION * updates)
 
 
-def in_background() -> Settings:
+def unattended_settings() -> Settings:
     """Return the options of a training whose log this package reads: JSON, and one device, as fairseq uses all GPUs.
 
     Raises:

@@ -2,7 +2,6 @@
 
 import re
 
-import matplotlib.figure
 import numpy as np
 import pytest
 
@@ -173,14 +172,3 @@ def test_models_whose_encoder_takes_no_masks_have_no_panel(tmp_path, monkeypatch
     assert [panel.title for panel in drawn] == ["MAE-LM"]
     assert not figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", {"MLM": measured["MLM"]})
     assert len(drawn) == 1
-
-
-def test_panels_with_a_common_axis_have_the_same_limits(tmp_path, monkeypatch):
-    saved = []
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *arguments, **options: saved.append(figure))
-    values = report.Results(content()).measured("exclusivity")
-    figures.plot_exclusivity(tmp_path / "a.png", "exclusivity", values)
-    limits = {axes.get_ylim() for axes in saved[0].axes}
-    assert len(saved[0].axes) == 2
-    assert len(limits) == 1
-    assert limits.pop()[1] > 30

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
-from mae_lm_fairseq.training import pretrain
-from mae_lm_fairseq.training.command import in_background
+from mae_lm_fairseq.training.command import unattended_settings
 from mae_lm_fairseq.utils import gpus
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import config
@@ -74,16 +73,6 @@ def test_training_starts_on_the_cpu_if_asked_to(machine):
 def test_trainings_in_the_background_do_not_fall_back_to_the_cpu(machine):
     machine(f"{OLD}\n")
     with pytest.raises(UserError, match=PROBLEM):
-        in_background()
+        unattended_settings()
     machine("No devices were found", 6)
-    assert in_background()["common"]["cpu"]
-
-
-def test_pretrain_says_so_before_it_loads_fairseq(machine, monkeypatch, tmp_path):
-    machine(f"{OLD}\n")
-    monkeypatch.setattr(pretrain, "configure", lambda *arguments: 1 / 0)
-    options = {"preset": "mae_lm_tiny", "data_bin": str(tmp_path), "save_dir": "saved"}
-    with pytest.raises(UserError, match=PROBLEM):
-        pretrain.pretrain(pretrain.PretrainOptions(**options))
-    with pytest.raises(ZeroDivisionError):
-        pretrain.pretrain(pretrain.PretrainOptions(**options, flags=("--cpu",)))
+    assert unattended_settings()["common"]["cpu"]
