@@ -5,7 +5,7 @@ study reads, and makes a report and two models of what it leaves.
 """
 
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +20,50 @@ from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.kind import Data
-from mae_lm_fairseq.study.engine import complete
+from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
-from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import Workspace
-from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
-from mae_lm_fairseq.text.preparation import PreparationOptions
+from mae_lm_fairseq.text.preparation import PARTS, find_splits, prepare
+from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.settings import settings
-from mae_lm_fairseq.training.training_log import loss_curve, training_seconds
+from mae_lm_fairseq.training.training_log import loss_curve
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.toml import Document
 from mae_lm_fairseq.utils.versions import machine, versions
 
-PRESET_OF = {"mlm": "mae_lm_roberta", "mae_lm": "mae_lm", "3ml": "mae_lm_3ml_self"}
-"""The preset of each objective, for models of another one."""
-_OBJECTIVE_OF = {preset: objective for objective, preset in PRESET_OF.items()} | {
-    "mae_lm_3ml_cross": "3ml",
-    "mae_lm_mask_later": "mask_later",
-    "mae_lm_exlm": "exlm",
-    "mae_lm_exlm_decoder": "exlm",
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective of pretraining.
+
+    Attributes:
+        name: its name in reports.
+        presets: the presets that are trained with it; models of another objective get the first one's decoder.
+        masking: options of the task: those of the papers, and BERT's 80/10/10.
+    """
+
+    name: str
+    presets: tuple[str, ...]
+    masking: dict[str, float]
+
+
+_BERT = {"mask_prob": 0.15, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
+OBJECTIVES = {
+    "mlm": Objective("masked language modelling (MLM)", ("mae_lm_roberta",), _BERT),
+    "mae_lm": Objective("MAE-LM", ("mae_lm",), {"mask_prob": 0.15}),
+    "3ml": Objective("3ML", ("mae_lm_3ml_self", "mae_lm_3ml_cross"), {"mask_prob": 0.5}),
+    "mask_later": Objective("masks that join later", ("mae_lm_mask_later",), {"mask_prob": 0.15}),
+    "exlm": Objective("ExLM", ("mae_lm_exlm", "mae_lm_exlm_decoder"), {"mask_prob": 0.15}),
 }
-MASKING = {
-    "mlm": {"mask_prob": 0.15, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1},
-    "mae_lm": {"mask_prob": 0.15},
-    "3ml": {"mask_prob": 0.5},
-    "mask_later": {"mask_prob": 0.15},
-    "exlm": {"mask_prob": 0.15},
-}
-"""Options of the task for each objective: those of the papers, and BERT's 80/10/10."""
 LONGEST = 512
 """Maximum of the default of ``--tokens-per-sample``."""
 HELD_OUT_BYTES = 200_000
@@ -71,45 +78,51 @@ START, INITIAL, DATA, HELD_OUT = "start", "initial", "data-bin", "held-out.txt"
 OWNED = (START, INITIAL, DATA, HELD_OUT, "runs", "model", "stock", "results.json", "report.md")
 
 
-def adapt(options: AdaptOptions) -> dict[str, Any]:
-    """Run, or resume, everything, and return the content of ``results.json``.
+def adapt(options: AdaptOptions) -> None:
+    """Run, or resume, everything, and write ``results.json`` and the report.
 
     Raises:
         UserError: if the model or the text cannot be used, or training fails.
     """
-    products = Products(options.out, OWNED)
+    out, products = options.out, Products(options.out, OWNED)
     with step(1, 3, f"Text and model: {options.model}"):
         start = make_start(products, options)
-        model = make_initial(products, start, options)
-        text = Manifest.read(options.out / DATA / MANIFEST)
+        model = as_objective(start, options)  # the start, with the objective's decoder
+        made_from = {"start": directory_sha256(out / START), "preset": preset_of(model), "seed": options.seed}
+        products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
+        text = {name: asdict(split) for name, split in Manifest.read(out / DATA / MANIFEST).splits.items()}
     measure = Measure("evaluation", "all" if predicts(start) else "last", evaluation(model, options))
-    plan = plan_of(model, options, [measure])
-    workspace = workspace_of(plan, options)
-    training = workspace.training(plan.models[0], None, options.seed)
-    tokens = trained_tokens(options)
-    passes = tokens / text.splits["train"].tokens_out
+    workspace = workspace_of(plan_of(model, options, [measure]), options)
+    training = workspace.training(workspace.plan.models[0], None, options.seed)
+    tokens = options.updates * options.batch_size
+    passes = tokens / text["train"]["tokens_out"]
     with step(2, 3, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
-        if not predicts(start):
-            print("the model lacks a trained head or decoder, and is not measured before")
         complete(workspace)
-    measured = workspace.values(training, measure)
     with step(3, 3, "Model"):
-        stock_class = write_models(products, start, training, options)
+        adapted = read_checkpoint(training.checkpoint(options.updates), out / START)
+        about = replace(adapted.about, trained_on=text, imported_from=start.about.imported_from)
+        adapted, run = replace(adapted, about=about), training.folder.name
+        products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
+        products.make("stock", run, lambda path: export_stock(adapted, path))
+    measured = workspace.values(training, measure)
     content = {
         "options": options.described(),
         "objective": objective_of(model),
         "start": start.about.to_json(),
-        "stock_class": stock_class,
-        "text": {name: asdict(split) for name, split in text.splits.items()},
-        "training": summary(training, options.updates),
+        "stock_class": counterpart(adapted).architecture,
+        "text": text,
+        "training": {
+            "loss_of_last_tenth": loss_of_last_tenth(training.result(options.updates).with_suffix(".log")),
+            "seconds": row_of(workspace, training)["seconds"]["training"],
+            "directory": run,
+        },
         "measurement": measurement(options),
         "before": measured.get(0),
         "after": measured[options.updates],
         "machine": machine(),
         "versions": versions(),
     }
-    write_results(options.out, content, report(content))
-    return content
+    write_results(out, content, report(content))
 
 
 def make_start(products: Products, options: AdaptOptions) -> Pretrained:
@@ -118,11 +131,15 @@ def make_start(products: Products, options: AdaptOptions) -> Pretrained:
     Raises:
         UserError: if the model or the text cannot be used.
     """
-    texts = _preparation(options)
-    files = preparation.find_splits(texts)
-    hashes = {split: [directory_sha256(path) for path in paths] for split, paths in files.items()}
-    if not options.model.exists():
-        raise UserError(f"{options.model} does not exist; a model of the Hugging Face hub must be downloaded first")
+    texts = PreparationOptions(
+        train=options.train,
+        valid=options.valid,
+        destdir=options.out / DATA,
+        max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
+        workers=max(1, torch.get_num_threads()),
+        text_field=options.text_field,
+    )
+    files = find_splits(texts)
     tokenizer = options.data_bin and find_tokenizer(options.data_bin)
     made_from = [directory_sha256(options.model), tokenizer and tokenizer.fingerprint, options.seed]
     start = read(
@@ -133,27 +150,20 @@ def make_start(products: Products, options: AdaptOptions) -> Pretrained:
     except UserError as problem:
         raise UserError(f"{options.model} cannot be adapted, because it cannot be exported: {problem}") from None
 
-    def prepare(path: Path) -> None:
+    def prepare_data(path: Path) -> None:
         with tempfile.TemporaryDirectory() as directory:  # the one of the import, whatever else the directory has
             start.tokenizer.save(directory)
-            preparation.prepare(replace(texts, destdir=path, tokenizer=directory))
+            prepare(replace(texts, tokenizer=directory))
 
     def sample(path: Path) -> None:
         lines = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
         write_text(path, "".join(f"{line}\n" for line in lines))
 
+    hashes = {split: [directory_sha256(path) for path in paths] for split, paths in files.items()}
     text = {"files": hashes, "field": options.text_field}
-    products.make(DATA, text | {"tokenizer": start.tokenizer.fingerprint}, prepare)
+    products.make(DATA, text | {"tokenizer": start.tokenizer.fingerprint}, prepare_data, kept=PARTS)
     products.make(HELD_OUT, text, sample)
     return start
-
-
-def make_initial(products: Products, start: Pretrained, options: AdaptOptions) -> Pretrained:
-    """Return the model to train, after making ``initial``, a bundle of it: the start, with the objective's decoder."""
-    model = as_objective(start, options)
-    made_from = {"start": directory_sha256(options.out / START), "preset": preset_of(model), "seed": options.seed}
-    products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
-    return model
 
 
 def read_model(options: AdaptOptions) -> Pretrained:
@@ -164,7 +174,7 @@ def read_model(options: AdaptOptions) -> Pretrained:
     """
     path = options.model
     if transformers_type(path):
-        model = import_foreign(path, PRESET_OF["mlm"], options.data_bin, options.seed)
+        model = import_foreign(path, OBJECTIVES["mlm"].presets[0], options.data_bin, options.seed)
     else:
         model = read(path, options.data_bin)
     if model.tokenizer is None:
@@ -172,45 +182,23 @@ def read_model(options: AdaptOptions) -> Pretrained:
     return model
 
 
-def _preparation(options: AdaptOptions) -> PreparationOptions:
-    return PreparationOptions(
-        train=options.train,
-        valid=options.valid,
-        destdir=options.out / "data-bin",
-        max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
-        workers=max(1, torch.get_num_threads()),
-        text_field=options.text_field,
-    )
-
-
 def objective_of(model: Pretrained) -> str:
-    """Return the objective that a model was trained with: one of :data:`MASKING`."""
-    return _OBJECTIVE_OF[preset_of(model)]
+    """Return the objective that a model was trained with: one of :data:`OBJECTIVES`."""
+    return next(name for name, objective in OBJECTIVES.items() if preset_of(model) in objective.presets)
 
 
 def as_objective(start: Pretrained, options: AdaptOptions) -> Pretrained:
     """Return the model to train: the start with decoder and head of the objective.
 
     Raises:
-        UserError: if the options do not fit the model.
+        UserError: if the objective does not fit the model.
     """
     objective = options.objective or objective_of(start)
-    preset = preset_of(start) if objective == objective_of(start) else PRESET_OF[objective]
+    preset = preset_of(start) if objective == objective_of(start) else OBJECTIVES[objective].presets[0]
     try:
-        model = with_preset(start, preset, options.seed)
+        return with_preset(start, preset, options.seed)
     except ValueError as problem:
         raise UserError(f"--objective {objective} does not fit {options.model}: {problem}") from None
-    length = tokens_per_sample(model, options)
-    if length > model.config.max_positions:
-        raise UserError(f"--tokens-per-sample {length}: the model takes up to {model.config.max_positions} tokens")
-    if options.batch_size < length:
-        raise UserError(f"--batch-size {options.batch_size} must be at least --tokens-per-sample, {length}")
-    return model
-
-
-def tokens_per_sample(model: Pretrained, options: AdaptOptions) -> int:
-    """Return the maximum sequence length of training."""
-    return options.tokens_per_sample or min(model.config.max_positions, LONGEST)
 
 
 def batch_tokens() -> int:
@@ -218,15 +206,10 @@ def batch_tokens() -> int:
     return 16_384 if torch.cuda.is_available() else 2_048
 
 
-def trained_tokens(options: AdaptOptions) -> int:
-    """Return the largest number of tokens that training can see."""
-    return options.updates * options.batch_size
-
-
 def measurement(options: AdaptOptions) -> dict[str, Any]:
     """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
-    share = min(1, max(LEAST_MEASURED, trained_tokens(options) / FULLY_MEASURED))
-    return MEASUREMENT | {name: round(share * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
+    fraction = min(1, max(LEAST_MEASURED, options.updates * options.batch_size / FULLY_MEASURED))
+    return MEASUREMENT | {name: round(fraction * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
 
 
 def evaluation(model: Pretrained, options: AdaptOptions) -> Evaluate:
@@ -246,18 +229,20 @@ def plan_of(
         checkpoints: further numbers of updates to measure at.
     """
     out, begins = options.out, any(one.at == "all" for one in measures)
-    words = {name: " ".join(values) or True for name, values in values_of_words(network_options(model)).items()}
-    further = {name: " ".join(values) or True for name, values in values_of_words(options.extra).items()}
-    given = as_options(_settings(model, options)) | words
+    network, further = (
+        {name: " ".join(values) or True for name, values in values_of_words(words).items()}
+        for words in (network_options(model), options.extra)
+    )
+    given = as_options(_settings(model, options)) | network
     # The recipe is for pretraining from random weights: here, what is not given is fairseq's default.
-    unset = dict.fromkeys(as_options(settings(words["arch"])).keys() - given.keys(), False)
+    unset = dict.fromkeys(as_options(settings(network["arch"])).keys() - given.keys(), False)
     return Plan(
         Document("", "adapt"),
         "Adaptation",
         Data(out / DATA, out / HELD_OUT),
         Train(options.updates, warmup_updates(options.updates), (0, *checkpoints) if begins else checkpoints),
         unset | given | further,
-        (Model("adapted", words["arch"], seeds=(options.seed,), start=out / START),),
+        (Model("adapted", network["arch"], seeds=(options.seed,), start=out / START),),
         tuple(measures),
         (),
         None,
@@ -275,10 +260,9 @@ def _settings(model: Pretrained, options: AdaptOptions) -> Settings:
     Adam, weight decay and the shape of the schedule are those of task-adaptive pretraining (Gururangan et al., 2020,
     arXiv 2004.10964, Table 14).
     """
-    length = tokens_per_sample(model, options)
+    length = options.tokens_per_sample or min(model.config.max_positions, LONGEST)
     accumulated = -(-options.batch_size // max(batch_tokens(), length))
-    masking = MASKING[objective_of(model)] | ({"mask_prob": options.mask_prob} if options.mask_prob else {})
-    optimisation = Optimisation(updates=options.updates, weight_decay=0.01, clip_norm=1.0)
+    masking = OBJECTIVES[objective_of(model)].masking
     chosen: Settings = {
         "task": {
             "_name": "masked_autoencoder_lm",
@@ -287,6 +271,7 @@ def _settings(model: Pretrained, options: AdaptOptions) -> Settings:
             "mask_in_encoder": model.mask_in_encoder,
             "freeze_encoder_updates": options.freeze_encoder_updates,
             **masking,
+            **({"mask_prob": options.mask_prob} if options.mask_prob else {}),
         },
         "criterion": {"_name": "masked_autoencoder_lm"},
         "optimizer": {"layer_lr_decay": options.layer_lr_decay},
@@ -300,39 +285,17 @@ def _settings(model: Pretrained, options: AdaptOptions) -> Settings:
     }
     if torch.cuda.is_available():
         chosen["model"] = {"autocast": "bf16"}
+    optimisation = Optimisation(updates=options.updates, weight_decay=0.01, clip_norm=1.0)
     return merge(COMMON, optimisation.settings(), chosen)
 
 
-def summary(training: Training, updates: int) -> dict[str, Any]:
-    """Return what the report says of the training, from its log."""
-    log = training.result(updates).with_suffix(".log")
+def loss_of_last_tenth(log: Path) -> float | None:
+    """Return the mean training loss of the last tenth of the updates in nats; None if the log has none."""
     numbers, losses = loss_curve(log, "train_inner")
     last = losses[numbers > 0.9 * numbers.max(initial=0)]
-    loss = float(last.mean()) if len(last) else None
-    return {"loss_of_last_tenth": loss, "seconds": training_seconds(log), "directory": training.folder.name}
+    return float(last.mean()) if len(last) else None
 
 
-def write_models(products: Products, start: Pretrained, training: Training, options: AdaptOptions) -> str:
-    """Write ``model``, a bundle, and ``stock``, a directory of ``transformers``; return the class of the latter."""
-    out = options.out
-    adapted = read_checkpoint(training.checkpoint(options.updates), out / START)
-    splits = Manifest.read(out / DATA / MANIFEST).splits
-    trained_on = {name: vars(split) for name, split in splits.items()}
-    about = replace(adapted.about, trained_on=trained_on, imported_from=start.about.imported_from)
-    adapted = replace(adapted, about=about)
-    run = training.folder.name
-    products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
-    products.make("stock", run, lambda path: export_stock(adapted, path))
-    return counterpart(adapted).architecture
-
-
-_NAMES = {
-    "mlm": "masked language modelling (MLM)",
-    "mae_lm": "MAE-LM",
-    "3ml": "3ML",
-    "mask_later": "masks that join later",
-    "exlm": "ExLM",
-}
 _REPORT = """\
 # Adapted model
 
@@ -346,7 +309,7 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 - Loss: cross-entropy at masked positions in {tokens:,} tokens, the same ones in both rows.
 - Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
 - Before: {before}
-- Unigram entropy: {unigram}
+- Unigram entropy: {entropy:.3f} nats, the lowest loss with the same prediction at every position.{advice}
 
 ## Text
 
@@ -358,8 +321,8 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 - `stock/`: `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` of transformers load it (`{stock_class}`).
 - `model/`: a bundle with the whole network, for `mae-lm` and `MAELMModel.from_pretrained`.
-- `runs/{directory}/` has the checkpoint; `training-{updates_plain}.json` there has the training command, and
-  `training-{updates_plain}.log` its output.
+- `runs/{directory}/` has the checkpoint; `training-{updates}.json` there has the training command, and
+  `training-{updates}.log` its output.
 
 ## Options
 
@@ -373,13 +336,16 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 def report(content: dict[str, Any]) -> str:
     """Return the text of ``report.md`` for the content of ``results.json``."""
-    options, text = content["options"], content["text"]
+    options, text, after = content["options"], content["text"], content["after"]
     measured = {name: content[name] for name in ("before", "after") if content[name]}
+    has_learned = after["loss"] < after["unigram_entropy"]
+    unknown = max(split["unk_rate"] for split in text.values())
+    shown = {name: " ".join(value) if isinstance(value, list) else value for name, value in options.items()}
+    rows = [[f"`{name}`", "" if value is None else str(value)] for name, value in shown.items()]
     return _REPORT.format(
         model=options["model"],
-        objective=_NAMES[content["objective"]],
+        objective=OBJECTIVES[content["objective"]].name,
         updates=options["updates"],
-        updates_plain=options["updates"],
         directory=content["training"]["directory"],
         batch=options["batch_size"],
         passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
@@ -391,30 +357,14 @@ def report(content: dict[str, Any]) -> str:
         before="predicted by the model's own head, through its decoder if it had one."
         if content["before"]
         else "the model lacked a trained head or decoder, so there is nothing to compare with.",
-        unigram=_unigram(content["after"]),
+        entropy=after["unigram_entropy"],
+        advice="" if has_learned else " **The loss after is not below it**: train for more updates.",
         text=splits_table(text),
-        unknown=_unknown(text),
+        unknown="The model's tokenizer fits the text."
+        if unknown < 0.01
+        else f"**The model's tokenizer does not know {unknown:.1%} of the tokens of a split**; the model cannot learn "
+        "them.",
         stock_class=content["stock_class"],
-        options=markdown_table(["option", "value"], [[f"`{name}`", _shown(value)] for name, value in options.items()]),
+        options=markdown_table(["option", "value"], rows),
         versions=markdown_table(["package", "version"], list(content["versions"].items())),
     )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(value)
-    return "" if value is None else str(value)
-
-
-def _unigram(after: dict[str, Any]) -> str:
-    entropy = f"{after['unigram_entropy']:.3f} nats, the lowest loss with the same prediction at every position."
-    if after["loss"] < after["unigram_entropy"]:
-        return entropy
-    return f"{entropy} **The loss after is not below it**: train for more updates."
-
-
-def _unknown(splits: dict[str, dict[str, Any]]) -> str:
-    rate = max(split["unk_rate"] for split in splits.values())
-    if rate < 0.01:
-        return "The model's tokenizer fits the text."
-    return f"**The model's tokenizer does not know {rate:.1%} of the tokens of a split**; the model cannot learn them."

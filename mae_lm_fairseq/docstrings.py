@@ -1,4 +1,4 @@
-"""Text corpus from the docstrings of installed Python packages, which every installation has.
+"""Text of the quickstart: the docstrings of installed Python packages, which every installation has, or a user's.
 
 Packages are not imported: their sources are parsed with :mod:`ast`. A module becomes a document with one paragraph per
 line; blank lines separate documents, as ``mae-lm prepare`` expects.
@@ -12,7 +12,8 @@ import sysconfig
 import tokenize
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
@@ -28,6 +29,11 @@ PACKAGES = (STDLIB, "numpy", "scipy", "sklearn", "sympy", "networkx", "torch")
 
 LETTERS = 0.88
 VALID_PERCENT = 2
+VALID_CHARACTERS = (20_000, 250_000)
+"""Minimum and maximum size of a user's validation text: enough for a meaningful loss, and fast to evaluate often."""
+FEWEST_CHARACTERS = 300_000
+FEWEST_DOCUMENTS = 100
+LINES_PER_DOCUMENT = 20
 
 PROSE = re.compile(r"[A-Z].{39,}[.:]")
 CODE = re.compile(r">>>|->|::|:math:|[{}\\$|]| : |(?:^|\s)(?:[-=~^*]{3,}|\.\. )")
@@ -54,14 +60,14 @@ def _letters(text: str) -> int:
     return sum(character.isalpha() or character == " " for character in text)
 
 
-def module_prose(path: str) -> list[str] | None:
-    """Return the paragraphs of all docstrings in a source file, or ``None`` if it cannot be read or parsed."""
+def module_prose(path: str) -> list[str]:
+    """Return the paragraphs of all docstrings in a source file; none if it cannot be read or parsed."""
     try:
         with tokenize.open(path) as source, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
+        return []
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docs = (ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented))
     return [text for doc in docs if doc for text in paragraphs(doc)]
@@ -91,71 +97,36 @@ def is_validation(module: str) -> bool:
     return zlib.crc32(module.encode()) % 100 < VALID_PERCENT
 
 
-def write_corpus(train: Path, valid: Path, packages: Iterable[str] = PACKAGES, processes: int = 2) -> dict[str, int]:
-    """Write the prose of installed packages as a training and a validation text.
+def docstring_documents(packages: Iterable[str] = PACKAGES) -> Iterator[tuple[list[str], bool]]:
+    """Yield the paragraphs of each module of installed packages, and whether they are for validation.
 
-    Every paragraph is written only once: docstrings repeat a lot, and repetitions would be in both splits.
+    Every paragraph appears only once: docstrings repeat a lot, and repetitions would be in both splits.
 
     Args:
-        train: output file for the training documents.
-        valid: output file for the validation documents.
         packages: names of packages; ``stdlib`` for the standard library.
-        processes: number of worker processes for parsing.
-
-    Returns:
-        The counts ``files``, ``skipped``, ``documents``, ``paragraphs`` and ``characters``.
     """
-    sources = find_sources(packages)
-    if not sources:
-        raise UserError(f"none of the packages {', '.join(packages)} is installed with its sources")
-    counts = dict.fromkeys(("files", "skipped", "documents", "paragraphs", "characters"), 0)
-    counts["files"] = len(sources)
-    seen = set()
-    with open(train, "w", encoding="utf-8") as train_file, open(valid, "w", encoding="utf-8") as valid_file:
-        for module, texts in _read(sources, processes):
-            fresh = [text for text in dict.fromkeys(texts or ()) if text not in seen]
-            seen.update(fresh)
-            counts["skipped"] += texts is None
-            counts["documents"] += bool(fresh)
-            counts["paragraphs"] += len(fresh)
-            counts["characters"] += sum(map(len, fresh))
-            if fresh:
-                output = valid_file if is_validation(module) else train_file
-                output.write("\n".join(fresh) + "\n\n")
-    if counts["skipped"]:
-        print(f"skipped {counts['skipped']} of {len(sources)} files that could not be read or parsed")
-    return counts
-
-
-def _read(sources: list[tuple[str, Path]], processes: int) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield each module with the result of :func:`module_prose`, in order, and show a progress bar."""
-    with WorkerPool(processes) as pool:
-        results = pool.map(module_prose, [str(path) for _, path in sources], chunksize=16)
-        progress = progress_bar(results, desc="reading docstrings", total=len(sources), unit=" files")
+    sources, seen = find_sources(packages), set()
+    with WorkerPool(2) as pool:
+        found = pool.map(module_prose, [str(path) for _, path in sources], chunksize=16)
+        progress = progress_bar(found, desc="reading docstrings", total=len(sources), unit=" files")
         for (module, _), texts in zip(sources, progress, strict=True):
-            yield module, texts
+            if fresh := [text for text in dict.fromkeys(texts) if text not in seen]:
+                seen.update(fresh)
+                yield fresh, is_validation(module)
 
 
-VALID_FRACTION = 0.02
-VALID_CHARACTERS = (20_000, 250_000)
-"""Minimum and maximum size of the validation text: enough for a meaningful loss, and fast to evaluate often."""
-FEWEST_CHARACTERS = 300_000
-FEWEST_DOCUMENTS = 100
-LINES_PER_DOCUMENT = 20
+def corpus_documents(path: Path, max_bytes: int) -> Iterator[tuple[list[str], bool]]:
+    """Yield the lines of each document of a text file, plain or compressed, and whether they are for validation.
 
-
-def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
-    """Read documents (lists of lines), separated by blank lines, from a text file, plain or compressed.
-
-    A text with few blank lines, such as a novel, is cut into documents of 20 lines. Otherwise the validation split
-    would be empty or too large.
+    Documents are separated by blank lines. A text with few blank lines, such as a novel, is cut into documents of 20
+    lines. A document is for validation when it fits into that split's fraction of the text so far.
 
     Args:
         path: the file.
         max_bytes: approximate number of bytes after which reading stops.
 
     Raises:
-        UserError: if the file has records or cannot be read.
+        UserError: if the file has records or too little text, or cannot be read.
     """
     check_plain_text(path)
     lines, size = [], 0
@@ -168,19 +139,7 @@ def read_documents(path: Path, max_bytes: int) -> list[list[str]]:
     found = list(documents(lines))
     if len(found) < FEWEST_DOCUMENTS:
         filled = [line for line in lines if line]
-        return [filled[i : i + LINES_PER_DOCUMENT] for i in range(0, len(filled), LINES_PER_DOCUMENT)]
-    return found
-
-
-def split_corpus(path: Path, train: Path, valid: Path, max_bytes: int) -> dict[str, int]:
-    """Write documents from all parts of a text file to ``valid``, and the others to ``train``.
-
-    A document goes to ``valid`` when it fits into the validation split's fraction of the text so far.
-
-    Returns:
-        The counts ``documents``, ``lines`` and ``characters``.
-    """
-    found = read_documents(path, max_bytes)
+        found = [filled[i : i + LINES_PER_DOCUMENT] for i in range(0, len(filled), LINES_PER_DOCUMENT)]
     sizes = [sum(map(len, document)) for document in found]
     characters = sum(sizes)
     if characters < FEWEST_CHARACTERS or len(found) < FEWEST_DOCUMENTS:
@@ -189,12 +148,24 @@ def split_corpus(path: Path, train: Path, valid: Path, max_bytes: int) -> dict[s
             f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are required"
         )
     minimum, maximum = VALID_CHARACTERS
-    fraction = min(maximum, max(minimum, VALID_FRACTION * characters)) / characters
+    fraction = min(maximum, max(minimum, VALID_PERCENT / 100 * characters)) / characters
     room = 0.0
+    for document, size in zip(found, sizes, strict=True):
+        room += fraction * size
+        is_valid = size <= room
+        room -= size * is_valid
+        yield document, is_valid
+
+
+def write_corpus(found: Iterable[tuple[list[str], bool]], train: Path, valid: Path) -> Mapping[str, int]:
+    """Write documents as a training and a validation text, with blank lines between them.
+
+    Returns:
+        The counts ``documents``, ``lines`` and ``characters``.
+    """
+    counts: Counter[str] = Counter()
     with open(train, "w", encoding="utf-8") as train_file, open(valid, "w", encoding="utf-8") as valid_file:
-        for document, size in zip(found, sizes, strict=True):
-            room += fraction * size
-            output = valid_file if size <= room else train_file
-            room -= size if size <= room else 0
-            output.write("\n".join(document) + "\n\n")
-    return {"documents": len(found), "lines": sum(map(len, found)), "characters": characters}
+        for lines, is_valid in found:
+            (valid_file if is_valid else train_file).write("\n".join(lines) + "\n\n")
+            counts.update(documents=1, lines=len(lines), characters=sum(map(len, lines)))
+    return counts

@@ -4,48 +4,30 @@ A quickstart is a study by a shipped plan, of the docstrings that every installa
 module prepares the text, and adds to the study's report what a newcomer looks for, and a bundle of each model.
 """
 
-import json
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq import MAELMModel, docstrings
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.docstrings import split_corpus
+from mae_lm_fairseq.docstrings import PACKAGES, corpus_documents, docstring_documents, write_corpus
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import RESULTS, Study
 from mae_lm_fairseq.study.options import QuickstartOptions
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
-from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
-from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
+from mae_lm_fairseq.text.preparation import PARTS, prepare
+from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.files import directory_sha256, file_sha256, write_text
 from mae_lm_fairseq.utils.output import markdown_table, step
 
 OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, "report.md")
-_WORD = re.compile(r"(?<=[^\W\d_] )[^\W\d_]{4,}(?= [^\W\d_])")
-"""A word of at least four letters between two others."""
-_COMMON = 200
+DOCSTRING_GAP = f"Returns the {MASK} of the array."
 _LONGEST = 160
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A sentence with one ``<mask>``, and the original word if the sentence comes from a text."""
-
-    sentence: str
-    true_word: str | None = None
-
-
-DOCSTRING_GAP = Gap(f"Returns the {MASK} of the array.")
 
 
 @dataclass(frozen=True)
@@ -65,7 +47,7 @@ class Recipe:
     plan: Plan
 
 
-FULL = Recipe(docstrings.PACKAGES, 40_000_000, 3000, read_plan("quickstart"))
+FULL = Recipe(PACKAGES, 40_000_000, 3000, read_plan("quickstart"))
 SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, read_plan("quickstart-smoke"))
 
 
@@ -85,16 +67,13 @@ def quickstart(options: QuickstartOptions) -> None:
     with step(2, 3, f"Pretraining: {names}, {plan.train.updates:,} updates, at the same time"):
         content = Study(plan, out, jobs=len(plan.models)).run()
     with step(3, 3, "Models and report"):
-        gap = find_gap(plan.data.text.read_text(encoding="utf-8")) if corpus else DOCSTRING_GAP
-        models = {model.name: make_bundle(products, plan, model, content) for model in plan.models}
-        content |= {"sentence": gap.sentence, "true_word": gap.true_word}
-        content["completions"] = {name: completions(path, gap.sentence) for name, path in models.items()}
-        write_text(out / RESULTS, json.dumps(content, separators=(",", ":")) + "\n")
-        manifest = Manifest.read(plan.data.data_bin / MANIFEST)
+        sentence = find_gap(plan.data.text.read_text(encoding="utf-8")) if corpus else DOCSTRING_GAP
+        bundles = [str(make_bundle(products, plan, model, content).relative_to(out)) for model in plan.models]
         study = (out / "report.md").read_text(encoding="utf-8").partition("\n")[2]
-        text = report(plan, content, origin, {name: str(path.relative_to(out)) for name, path in models.items()})
-        splits = splits_table({name: vars(split) for name, split in manifest.splits.items()})
-        write_text(out / "report.md", f"{text}\n## Data\n\n{splits}\n{study}")
+        text = report(plan, content, origin, bundles[0], sentence)
+        splits = Manifest.read(plan.data.data_bin / MANIFEST).splits
+        table = splits_table({name: vars(split) for name, split in splits.items()})
+        write_text(out / "report.md", f"{text}\n## Data\n\n{table}\n{study}")
     print(f"\n{losses(plan, content)}\n\nReport: {out / 'report.md'}   Models: {out / 'models'}", flush=True)
 
 
@@ -104,25 +83,22 @@ def make_data(products: Products, recipe: Recipe, corpus: Path | None) -> Data:
     Raises:
         UserError: if the text cannot be used.
     """
+
+    def write(path: Path) -> None:
+        path.mkdir()
+        found = corpus_documents(corpus, recipe.max_bytes) if corpus else docstring_documents(recipe.packages)
+        counts = write_corpus(found, path / "train.txt", path / "valid.txt")
+        print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
     made_from = [file_sha256(corpus), recipe.max_bytes] if corpus else [*recipe.packages]
-    text = products.make("text", made_from, partial(_write_text, recipe=recipe, corpus=corpus))
+    text = products.make("text", made_from, write)
     files = {split: (str(text / f"{split}.txt"),) for split in ("train", "valid")}
 
-    def prepare(path: Path) -> None:
-        options = {"destdir": path, "vocab_size": recipe.vocabulary, "workers": 2}
-        preparation.prepare(preparation.PreparationOptions(**files, **options))
+    def prepare_data(path: Path) -> None:
+        prepare(PreparationOptions(**files, destdir=path, vocab_size=recipe.vocabulary, workers=2))
 
-    return Data(products.make("data-bin", [directory_sha256(text), recipe.vocabulary], prepare), text / "valid.txt")
-
-
-def _write_text(path: Path, recipe: Recipe, corpus: Path | None) -> None:
-    path.mkdir()
-    train, valid = path / "train.txt", path / "valid.txt"
-    if corpus:
-        counts = split_corpus(corpus, train, valid, recipe.max_bytes)
-    else:
-        counts = docstrings.write_corpus(train, valid, recipe.packages)
-    print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    data_bin = products.make("data-bin", [directory_sha256(text), recipe.vocabulary], prepare_data, kept=PARTS)
+    return Data(data_bin, text / "valid.txt")
 
 
 def make_bundle(products: Products, plan: Plan, model: Model, content: Mapping[str, Any]) -> Path:
@@ -134,27 +110,16 @@ def make_bundle(products: Products, plan: Plan, model: Model, content: Mapping[s
     return products.make(name, run.name, lambda path: write_bundle(pretrained, path, add_tokenizer_and_card))
 
 
-def completions(bundle: Path, sentence: str) -> list[tuple[str, float]]:
-    """Return the five most probable tokens for ``<mask>`` in a sentence, with their probabilities."""
-    fillings = MAELMModel.from_pretrained(bundle).fill_mask(sentence)
-    return [(filling.token.strip() or WORD_START, round(filling.probability, 4)) for filling in fillings]
+def find_gap(text: str) -> str:
+    """Return the beginning of the longest line with its middle word replaced by ``<mask>``.
 
-
-def find_gap(text: str) -> Gap:
-    """Return a sentence of a text with one common word replaced by ``<mask>``.
-
-    In a text without spaces between words, it is the middle character of the longest line.
+    In a text without spaces between words, it is the middle character.
     """
-    sentences = [part for line in text.splitlines() for part in re.split(r"(?<=[.!?]) ", line)]
-    words = Counter(word for sentence in sentences for word in _WORD.findall(sentence))
-    common = {word for word, _ in words.most_common(_COMMON)}
-    for sentence in sentences:
-        for found in _WORD.finditer(sentence[:_LONGEST]):
-            if found[0] in common:
-                return Gap(f"{sentence[: found.start()]}{MASK}{sentence[found.end() : _LONGEST]}", found[0])
-    longest = max(sentences, key=len)[:_LONGEST]
-    middle = len(longest) // 2
-    return Gap(f"{longest[:middle]}{MASK}{longest[middle + 1 :]}", longest[middle])
+    line = max(text.splitlines(), key=len)[:_LONGEST]
+    separator = " " if " " in line else ""
+    words = line.split(" ") if separator else [*line]
+    middle = len(words) // 2
+    return separator.join([*words[:middle], MASK, *words[middle + 1 :]])
 
 
 def _row(content: Mapping[str, Any], model: Model) -> dict[str, Any]:
@@ -175,15 +140,6 @@ def losses(plan: Plan, content: Mapping[str, Any]) -> str:
     return markdown_table(header, rows)
 
 
-def _completions_table(completed: Mapping[str, Sequence[tuple[str, float]]]) -> str:
-    rows = []
-    for name, answers in completed.items():
-        # Format as code because Markdown would take </s> for HTML, and escape bars, which would end the table's cell.
-        cells = [f"`{token}` ({probability:.0%})".replace("|", "\\|") for token, probability in answers]
-        rows.append([name, ", ".join(cells)])
-    return markdown_table(["model", "five most probable tokens"], rows)
-
-
 _REPORT = """\
 # Quickstart
 
@@ -202,12 +158,6 @@ after it, in a small decoder that is dropped before fine-tuning.
 - Dropout is off for both, because in so few updates the text is seen only about twice.
 - Seconds: wall time of the training programs, on half of the cores each.
 
-## A completed sentence
-
-> `{sentence}`{truth}
-
-{completions}
-
 ## Next steps
 
 - `models/` has a bundle of each model, for every `mae-lm` command and for Python, here started in this directory:
@@ -216,7 +166,7 @@ after it, in a small decoder that is dropped before fine-tuning.
   from mae_lm_fairseq import MAELMModel
 
   model = MAELMModel.from_pretrained("{bundle}")
-  print(model.fill_mask("{sentence_in_python}", topk=3))
+  print(model.fill_mask("{sentence}", topk=3))
   ```
 
 - `mae-lm quickstart --corpus FILE` does the same with your own text.
@@ -225,23 +175,20 @@ after it, in a small decoder that is dropped before fine-tuning.
 """
 
 
-def report(plan: Plan, content: Mapping[str, Any], origin: str, bundles: Mapping[str, str]) -> str:
+def report(plan: Plan, content: Mapping[str, Any], origin: str, bundle: str, sentence: str) -> str:
     """Return the beginning of ``report.md``.
 
     Args:
         plan: the plan.
         content: content of ``results.json``.
         origin: description of the text.
-        bundles: the path of each model.
+        bundle: the path of a model in the output directory.
+        sentence: a sentence with one ``<mask>``.
     """
-    true_word = content["true_word"]
     return _REPORT.format(
         origin=origin,
         updates=plan.train.updates,
         losses=losses(plan, content),
-        sentence=content["sentence"],
-        sentence_in_python=content["sentence"].replace("\\", r"\\").replace('"', r"\""),
-        truth=f" (the text has: {true_word})" if true_word else "",
-        completions=_completions_table(content["completions"]),
-        bundle=next(iter(bundles.values())),
+        bundle=bundle,
+        sentence=sentence.replace("\\", r"\\").replace('"', r"\""),
     )

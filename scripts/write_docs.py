@@ -20,10 +20,10 @@ from typing import Any
 
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.cost.planned_run import Run
-from mae_lm_fairseq.training.amount import describe_amount
 from mae_lm_fairseq.training.command import merge
+from mae_lm_fairseq.training.estimate import describe_amount
+from mae_lm_fairseq.training.published import NOT_FOUND, PUBLISHED, ROWS, SOURCES, Setting
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
-from mae_lm_fairseq.training.stated import NOT_FOUND, ROWS, SOURCES, STATED, Cell
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.output import markdown_table
 
@@ -309,7 +309,7 @@ RECIPES_PAGE = """\
 The pretraining settings that the papers and their public code state, and the settings that `mae-lm pretrain` uses.
 [pretraining.md](pretraining.md) describes how to train with them.
 
-`scripts/write_docs.py` generates this page from `mae_lm_fairseq/training/stated.py`; edit that file, not this page.
+`scripts/write_docs.py` generates this page from `mae_lm_fairseq/training/published.py`; edit that file, not this page.
 Every value has a source. "Not found" means that no public source states the value.
 """
 
@@ -333,7 +333,7 @@ Batches with one process; more processes accumulate fewer:
 """
 
 
-def _in_words(cell: Cell) -> str:
+def _in_words(cell: Setting) -> str:
     if cell.words is not None:
         return cell.words
     if cell.value is None:
@@ -348,11 +348,11 @@ def _stated_settings() -> str:
     numbers = {source: number for number, source in enumerate(SOURCES, start=1)}
     rows = []
     for row, description in ROWS.items():
-        cells = [column[row] for column in STATED.values()]
+        cells = [column[row] for column in PUBLISHED.values()]
         marks = [f" [{numbers[cell.source]}]" if cell.source else "" for cell in cells]
         rows.append([description, *(_in_words(cell) + mark for cell, mark in zip(cells, marks, strict=True))])
     sources = "\n".join(f"{number}. {SOURCES[source]}" for source, number in numbers.items())
-    return f"{markdown_table(['', *STATED], rows)}\n\nSources:\n\n{sources}\n"
+    return f"{markdown_table(['', *PUBLISHED], rows)}\n\nSources:\n\n{sources}\n"
 
 
 def _used_settings() -> str:

@@ -4,12 +4,12 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.checkpoints.reading import read
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin
+from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Plan
@@ -34,26 +34,12 @@ def check(plan: Plan, needs_files: bool = True) -> list[Any]:
         UserError: if a file is missing or damaged, or fairseq-train would refuse an option; names key and line.
     """
     if needs_files:
-        _check_files(plan)
+        with _located(plan, ("data", "data_bin")):
+            check_data(plan.data.data_bin)
+        for number, measure in enumerate(plan.measures):
+            with _located(plan, ("measure", number)):
+                measure.options.check(plan.data)  # reads the files, hours before they are needed
     return [_configuration(plan, number, needs_files) for number in range(len(plan.models))]
-
-
-def _check_files(plan: Plan) -> None:
-    """Check that all files exist, and read those of measures, hours before they are needed.
-
-    Raises:
-        UserError: if a file is missing or damaged.
-    """
-    for key, item in [(("data",), plan.data), *((("measure", i), one.options) for i, one in enumerate(plan.measures))]:
-        for name in (field.name for field in fields(item)):
-            path = getattr(item, name)
-            if isinstance(path, Path) and not path.exists():
-                raise plan.document.error((*key, name), f"{path} does not exist")
-    with _located(plan, ("data", "data_bin")):
-        check_data(plan.data.data_bin)
-    for number, measure in enumerate(plan.measures):
-        with _located(plan, ("measure", number)):
-            measure.options.check(plan.data)
 
 
 def check_data(data: Path) -> None:
@@ -69,21 +55,12 @@ def check_data(data: Path) -> None:
 
 
 def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
-    """Return fairseq's configuration of a model.
-
-    Raises:
-        UserError: if fairseq-train, or the engine, would refuse an option.
-    """
     model, key, error = plan.models[number], ("model", number), plan.document.error
-    if model.arch not in ARCHITECTURES:
-        raise error((*key, "arch"), f"{model.arch!r} is not one of {', '.join(ARCHITECTURES)}")
     for place, options in ((("options",), plan.options), ((*key, "options"), model.options)):
-        for name in options:
-            if name in RESERVED_OPTIONS:
-                raise error((*place, name), f"the engine decides on --{name}; {RESERVED_OPTIONS[name]}")
-            if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-                written = name.strip("-").replace("_", "-")
-                raise error((*place, name), f"options have the names of fairseq-train without the dashes: {written}")
+        for name in options.keys() & RESERVED_OPTIONS:
+            raise error(
+                (*place, name), f"every study decides on --{name}; remove it, or use [train] or a key of models"
+            )
         if "lr" in options and model.learning_rates:
             raise error((*place, "lr"), "contradicts learning_rates of the model; remove one")
         if "max-tokens" in options and "update-freq" not in {**plan.options, **model.options}:
@@ -105,22 +82,15 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
             found = read(model.start, None if model.start.is_dir() else plan.data.data_bin).config
-            options = [
-                name
-                for name in vars(network)
-                if name.startswith(("encoder_", "relative_", "max_positions", "pre_norm"))
-            ]
-            if differing := [name for name in options if getattr(found, name) != getattr(network, name)]:
+            of_encoder = ("encoder_", "relative_", "max_positions", "pre_norm")
+            values = {name: value for name, value in vars(network).items() if name.startswith(of_encoder)}
+            if differing := [name for name, value in values.items() if getattr(found, name) != value]:
                 raise UserError(f"{model.start} has another encoder than {model.arch}: {', '.join(differing)}")
     return cfg
 
 
 def _parsed(words: list[str]) -> Any:
-    """Return fairseq's configuration of a command line.
-
-    Raises:
-        UserError: with argparse's message, if it refuses the command line.
-    """
+    """Return fairseq's configuration of a command line; argparse's refusal becomes a UserError."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):

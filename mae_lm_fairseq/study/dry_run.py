@@ -55,7 +55,6 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
 
 
 def _cells(planned: Cost) -> list[str]:
-    """Return tokens, parameters, memory and duration of one training."""
     numbers = planned.run.tokens / 1e6, planned.parameters.total / 1e6, planned.memory_total / 1e9
     return [*(f"{number:,.1f}" for number in numbers), duration(planned.hours)]
 

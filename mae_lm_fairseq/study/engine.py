@@ -26,10 +26,10 @@ from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.report import write_report
-from mae_lm_fairseq.study.results import Measuring, Training, measure
+from mae_lm_fairseq.study.results import Training, measure
 from mae_lm_fairseq.study.training import Workspace, training_runs
 from mae_lm_fairseq.training.keys import key_of
-from mae_lm_fairseq.training.runner import Run, read_record, run_all
+from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json, write_text
 
 PLAN, RESULTS = "plan.json", "results.json"
@@ -82,15 +82,13 @@ def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = 
     def print_run(run: Run) -> None:
         after = f", after {run.updates[1]:,} updates" if run.updates else ""
         names = {workspace.key(one, model): one.name for model in plan.models for one in plan.measures}
-        for key, values in read_record(run)["result"]["measures"].items():
+        for key, values in read_result(run)["measures"].items():
             print(f"{run.name}{after}: {names[key]}: {_in_short(values)}", flush=True)
         finished()
 
     plan = workspace.plan
-    runs = all_runs(workspace)
-    while any(not run.result.exists() for run in runs):
-        run_all(runs, jobs, workspace.threads, _environments(), print_run)
-        runs = all_runs(workspace)
+    while any(not run.result.exists() for run in all_runs(workspace)):
+        run_all(all_runs(workspace), jobs, workspace.threads, _environments(), print_run)
 
 
 def all_runs(workspace: Workspace) -> list[Run]:
@@ -109,16 +107,12 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
     make_output_directory(out)
     threads, versions = max(1, (os.cpu_count() or 1) // jobs), []
     if (path := out / PLAN).exists():
-        threads, versions = read_json(path, lambda old: (int(old["threads"]), [*map(_version, old["versions"])]))
+        threads, versions = read_json(path, lambda old: (old["threads"], old["versions"]))
     files = fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models])
     now = {"date": str(date.today()), "plan": plan.document.text, "files": files}
     if not versions or {**versions[-1], "date": now["date"]} != now:
         write_json(path, {"threads": threads, "versions": [*versions, now]})
     return Workspace(plan, out, threads, files)
-
-
-def _version(content: dict[str, Any]) -> dict[str, Any]:
-    return {"date": str(content["date"]), "plan": str(content["plan"]), "files": {**content["files"]}}
 
 
 def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -213,19 +207,14 @@ def runs_of(workspace: Workspace, training: Training) -> list[Run]:
         done, measuring = training.measured(updates), workspace.measuring(training, updates)
         missing = {key: one for key, one in measuring.measures.items() if key not in done}
         if run.result.exists() and missing:
-            runs.append(_measuring_run(workspace, replace(measuring, measures=missing)))
+            name, weight = (
+                f"{training.name}, after {updates:,} updates",
+                MEASURING_WEIGHT * workspace.plan.train.updates,
+            )
+            result = training.folder / f"measures-{updates}-{key_of([*missing])}.json"
+            read = partial(measure, measuring=replace(measuring, measures=missing))
+            runs.append(Run(name, (), result, read, weight=weight))
     return runs
-
-
-def _measuring_run(workspace: Workspace, measuring: Measuring) -> Run:
-    training, updates = measuring.training, measuring.updates
-    return Run(
-        f"{training.name}, after {updates:,} updates",
-        (),
-        training.folder / f"measures-{updates}-{key_of([*measuring.measures])}.json",
-        partial(measure, measuring=measuring),
-        weight=MEASURING_WEIGHT * workspace.plan.train.updates,
-    )
 
 
 def collect(workspace: Workspace) -> dict[str, Any]:
@@ -258,17 +247,13 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
         "commands": [_portable(record["command"]) for record in records if record["command"]],
         "commits": sorted({str(result["commit"]) for result in results}),
         "machines": sorted({result["machine"] for result in results}),
-        "versions": sorted({_listed(result["versions"]) for result in results if "versions" in result}),
+        "versions": sorted({", ".join(map(" ".join, result["versions"].items())) for result in results}),
         "seconds": {
             "training": round(math.fsum(record["seconds"] for record in records) - measuring, 1),
             "measuring": round(measuring, 1),
         },
         "measures": json.loads(json.dumps(values), parse_constant=lambda constant: None),
     }
-
-
-def _listed(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _portable(command: Sequence[str]) -> str:

@@ -3,12 +3,12 @@
 docs/studies.md explains every key. Paths are relative to the current directory.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.kind import Data, Kind
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
 from mae_lm_fairseq.study.measures import MEASURES
@@ -19,9 +19,6 @@ from mae_lm_fairseq.utils.toml import Document
 
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""
-LARGEST_NUMBER_OF_SEEDS = 1000
-LARGEST_SEED = 2**32 - 1
-"""The largest one that NumPy's generators take."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Model:
     """
 
     name: str
-    arch: str
+    arch: Literal[*ARCHITECTURES]
     options: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] | int = 1
     learning_rates: tuple[float, ...] = ()
@@ -96,7 +93,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Options):
     """A quantity to test: an endpoint of a model, or of a model less that of another one, over paired seeds.
 
     Attributes:
@@ -116,9 +113,9 @@ class Contrast:
     of: str
     model: str
     less: str | None = None
-    endpoint: str = "last"
+    endpoint: Literal[*ENDPOINTS] = "last"
     predicted: Literal["positive", "negative", "equivalent", "not worse"] | None = None
-    margin: float | None = None
+    margin: Annotated[float, Argument(at_least=0)] | None = None
     primary: bool = False
     claim: str = ""
 
@@ -230,118 +227,67 @@ def _measure(document: Document, table: Any, key: tuple) -> Measure:
 
 
 def _check(plan: Plan) -> None:
-    """Check what does not need files or fairseq.
-
-    Raises:
-        UserError: if something is wrong.
-    """
+    """Check what would give wrong numbers or lose results, and does not need files or fairseq."""
     error, train = plan.document.error, plan.train
-    if not plan.models:
-        raise error(("model",), "a study needs at least one model")
-    if train.warmup >= train.updates:
-        raise error(("train", "warmup"), f"{train.warmup} must be below updates, {train.updates}")
     if max(train.checkpoints, default=0) > train.updates:
         raise error(("train", "checkpoints"), f"{max(train.checkpoints)} is above updates, {train.updates}")
     if 0 in train.checkpoints and any(model.start is None for model in plan.models):
         raise error(("train", "checkpoints"), "0 updates need a start of every model, which is measured")
     for kind in ("model", "measure", "contrast"):
-        names = [item.name for item in getattr(plan, f"{kind}s")]
+        names = [getattr(item, "directory", item.name) for item in getattr(plan, f"{kind}s")]
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise error((kind, number, "name"), f"{name!r} is the name of another {kind}; choose another one")
-            if not name.strip() or set(name) & set("|\n" if kind != "measure" else "|\n./:"):
-                raise error((kind, number, "name"), f"{name!r} is empty, or has a character that names cannot have")
     for number, model in enumerate(plan.models):
-        _check_model(plan, model, number)
-        if (same := next((one for one in plan.models[:number] if one.directory == model.directory), None)) is not None:
-            message = f"{model.name!r} and {same.name!r} differ in punctuation alone, which names of directories lack"
-            raise error(("model", number, "name"), message)
+        if not model.all_seeds or len(set(model.all_seeds)) < len(model.all_seeds):
+            raise error(("model", number, "seeds"), f"{[*model.all_seeds]} must be different seeds")
+        if len(model.learning_rates) > 1 and plan.rates is None:
+            raise error(("model", number, "learning_rates"), "several rates need [rates], the rule that chooses one")
     for number, measure in enumerate(plan.measures):
-        if measure.at == ():
-            raise error(("measure", number, "at"), "must name at least one checkpoint")
-        for wrong in set(measure.at if isinstance(measure.at, tuple) else ()) - {*plan.checkpoints}:
-            raise error(("measure", number, "at"), f"{wrong} is not one of the checkpoints {plan.checkpoints}")
+        if isinstance(measure.at, tuple) and not set() < set(measure.at) <= set(plan.checkpoints):
+            raise error(
+                ("measure", number, "at"), f"{[*measure.at]} must be some of the checkpoints {plan.checkpoints}"
+            )
         for needed in measure.options.needs:
             if getattr(plan.data, needed) is None and getattr(measure.options, needed, None) is None:
                 raise error(("measure", number, "kind"), f"{measure.options.kind} needs {needed} in [data]")
     for number, contrast in enumerate(plan.contrasts):
-        _check_contrast(plan, contrast, number)
+        _check_contrast(plan, contrast, ("contrast", number))
     if plan.rates:
-        for key in ("lowest", "halve"):
-            if value := getattr(plan.rates, key):
-                _check_value(plan, value, ("rates", key))
+        _check_value(plan, plan.rates.lowest, ("rates", "lowest"))
         if plan.rates.halve:
-            _check_checkpoints(plan, plan.rates.halve, ("rates", "halve"))
+            _check_value(plan, plan.rates.halve, ("rates", "halve"), is_compared_over_time=True)
 
 
-def _check_model(plan: Plan, model: Model, number: int) -> None:
-    error, key = plan.document.error, ("model", number, "seeds")
-    if isinstance(model.seeds, int) and not 1 <= model.seeds <= LARGEST_NUMBER_OF_SEEDS:
-        raise error(key, f"{model.seeds} must be a number of seeds, 1 to {LARGEST_NUMBER_OF_SEEDS}, or a list of seeds")
-    seeds = model.all_seeds
-    if not seeds or min(seeds) < 1 or max(seeds) > LARGEST_SEED or len(set(seeds)) < len(seeds):
-        raise error(key, f"{[*seeds]} must be different seeds, each from 1 to {LARGEST_SEED}")
-    if any(not 0 < rate < math.inf for rate in model.learning_rates):
-        raise error(("model", number, "learning_rates"), f"{model.learning_rates} must be above 0")
-    if len(model.learning_rates) > 1 and plan.rates is None:
-        raise error(("model", number, "learning_rates"), "several rates need [rates], the rule that chooses one")
-
-
-def _check_contrast(plan: Plan, contrast: Contrast, number: int) -> None:
-    error, key = plan.document.error, ("contrast", number)
-    names = [model.name for model in plan.models]
+def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
+    error, names = plan.document.error, [model.name for model in plan.models]
     for role in ("model", "less"):
-        name = getattr(contrast, role)
-        if name not in [*names, None]:
+        if (name := getattr(contrast, role)) not in [*names, None]:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
-    if contrast.less == contrast.model:
-        raise error((*key, "less"), f"{contrast.less!r} is the model itself")
-    if contrast.endpoint not in ENDPOINTS:
-        raise error((*key, "endpoint"), f"{contrast.endpoint!r} is not one of {', '.join(ENDPOINTS)}")
-    kind, name = _check_value(plan, contrast.of, (*key, "of"))
-    if contrast.endpoint == "end_less_best_checkpoint":
-        _check_checkpoints(plan, contrast.of, (*key, "of"))
-    if contrast.endpoint in OF_LAYERS and name not in kind.by_layer:
+    is_compared_over_time = contrast.endpoint == "end_less_best_checkpoint"
+    by_layer = _check_value(plan, contrast.of, (*key, "of"), is_compared_over_time).by_layer
+    if contrast.endpoint in OF_LAYERS and contrast.of.partition(".")[2] not in by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
-    needs_margin = contrast.predicted in ("equivalent", "not worse")
-    if needs_margin and contrast.margin is None:
-        raise error((*key, "predicted"), f"{contrast.predicted} needs a margin")
-    if contrast.margin is not None and not needs_margin:
-        raise error((*key, "margin"), "only the predictions equivalent and not worse have a margin")
-    if contrast.margin is not None and not 0 <= contrast.margin < math.inf:
-        raise error((*key, "margin"), f"{contrast.margin} must be at least 0, and finite")
+    if (contrast.predicted in ("equivalent", "not worse")) != (contrast.margin is not None):
+        raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
     if contrast.primary and contrast.predicted is None:
         raise error((*key, "predicted"), "a primary contrast needs a prediction")
-    seeds = [set(plan.model(name).all_seeds) for name in (contrast.model, contrast.less or contrast.model)]
-    if len(seeds[0] & seeds[1]) < 2:
-        raise error((*key, "model"), "a test needs at least two seeds that both models share")
 
 
-def _check_value(plan: Plan, value: str, key: tuple) -> tuple[Kind, str]:
-    """Return the kind of measure and the name of a value that is written as MEASURE.VALUE."""
-    measure, _, name = value.partition(".")
-    kinds = {one.name: one.options for one in plan.measures}
-    if measure not in kinds or not name:
-        measures = ", ".join(kinds) or "none"
+def _check_value(plan: Plan, value: str, key: tuple, is_compared_over_time: bool = False) -> Kind:
+    """Return the kind of measure of a value that is written as MEASURE.VALUE and measured after the last update."""
+    name, _, of = value.partition(".")
+    measure = next((one for one in plan.measures if one.name == name), None)
+    if measure is None:
+        measures = ", ".join(one.name for one in plan.measures) or "none"
         raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
-    kind = kinds[measure]
-    at = next(one for one in plan.measures if one.name == measure).checkpoints(plan.checkpoints)
-    if plan.train.updates not in at:
-        raise plan.document.error(key, f"{measure} is measured after {at} updates, not after the last, as needed here")
-    if (known := kind.values()) is not None and name not in known:
-        raise plan.document.error(key, f"{measure} has no value {name!r}; it has {', '.join(known)}")
-    return kind, name
-
-
-def _check_checkpoints(plan: Plan, value: str, key: tuple) -> None:
-    """Check that a value is measured at several checkpoints.
-
-    Raises:
-        UserError: if it is not.
-    """
-    measure = next(one for one in plan.measures if one.name == value.partition(".")[0])
-    if len(measure.checkpoints(plan.checkpoints)) < 2:
-        raise plan.document.error(key, f"{measure.name} is measured at one checkpoint; several are needed here")
+    at = measure.checkpoints(plan.checkpoints)
+    if plan.train.updates not in at or len(at) < 1 + is_compared_over_time:
+        needs = "the last and others" if is_compared_over_time else "the last"
+        raise plan.document.error(key, f"{name} is measured after {at} updates, not after {needs}, as needed here")
+    if (known := measure.options.values()) is not None and of not in known:
+        raise plan.document.error(key, f"{name} has no value {of!r}; it has {', '.join(known)}")
+    return measure.options
 
 
 def without_defaults(item: Any) -> dict[str, Any]:

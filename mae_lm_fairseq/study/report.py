@@ -154,7 +154,6 @@ def _rates(results: Results) -> list[str]:
 
 
 def _of_run(results: Results, run: dict[str, Any], of: str, endpoint: str) -> str:
-    """Return an endpoint of a single run."""
     runs, values = results.complete([run], of)
     return f"{ENDPOINTS[endpoint](values)[0]:.4g}" if runs and values.name in values.final_names() else "-"
 
@@ -179,7 +178,6 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
 
 
 def _settings(measure: Measure) -> list[str]:
-    """Return what the measure is, and its options."""
     options = ", ".join(f"{name} {value}" for name, value in vars(measure.options).items() if value is not None)
     what = measure.options.__doc__.splitlines()[0].replace("``", "`")
     return [f"{what} `{options}`" if options else what, ""]
@@ -230,12 +228,10 @@ def _at(values: Values, updates: int) -> str:
 
 
 def _that_have(measured: Mapping[str, Values], name: str) -> dict[str, Values]:
-    """Return a value of all models that have it."""
     return {model: values.other(name) for model, values in measured.items() if name in values.final_names()}
 
 
 def _numbers(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
-    """Return a table of numbers after the last update, with every seed."""
     rows = [
         [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in names)]
         for model, values in measured.items()

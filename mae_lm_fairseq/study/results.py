@@ -54,19 +54,12 @@ class Training:
     def records(self, updates: int) -> list[dict[str, Any]]:
         """Return what result files hold of a number of updates: of training and first measuring, then of measuring."""
         files = [self.result(updates), *sorted(self.folder.glob(f"measures-{updates}-*.json"))]
-        return [read_json(file, _record) for file in files if file.exists()]
+        return [read_json(file) for file in files if file.exists()]
 
     def measured(self, updates: int) -> dict[str, dict[str, Any]]:
         """Return what was measured after a number of updates, by the measures' keys."""
-        found = {}
-        for record in self.records(updates):
-            found |= record["result"]["measures"]
-        return found
-
-
-def _record(content: dict[str, Any]) -> dict[str, Any]:
-    result = content["result"]
-    return content | {"result": result | {"measures": {**result["measures"]}}}
+        results = (record["result"]["measures"] for record in self.records(updates))
+        return {key: values for measures in results for key, values in measures.items()}
 
 
 @dataclass(frozen=True)
@@ -87,13 +80,7 @@ class Measuring:
 
 
 def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, Any]:
-    """Keep the checkpoint that a training has ended with, without the state of its optimizer, and measure it.
-
-    Args:
-        run: the run that has trained.
-        measuring: what to measure.
-        save: directory of its checkpoints.
-    """
+    """Keep the last checkpoint in ``save``, without the state of its optimizer, and measure it."""
     import torch
 
     from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
@@ -117,14 +104,8 @@ def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, An
 def measure(run: Run, measuring: Measuring) -> dict[str, Any]:
     """Measure a kept checkpoint; return the values by the measures' keys, the seconds, and what measured."""
     training, updates = measuring.training, measuring.updates
-    path = training.checkpoint(updates)
-    if not path.exists():
-        raise UserError(
-            f"{path} is missing, which new measures need; remove {training.result(updates)} to train it again"
-        )
-    began = time.monotonic()
-    log = training.result(updates).with_suffix(".log")
-    found = {}
+    path, log = training.checkpoint(updates), training.result(updates).with_suffix(".log")
+    began, found = time.monotonic(), {}
     for key, one in measuring.measures.items():
         kept = training.folder / f"{one.options.kind}-{updates}-{key}"
         model = Trained(

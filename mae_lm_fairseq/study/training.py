@@ -22,19 +22,13 @@ from mae_lm_fairseq.training.settings import recipe, settings
 SAVED = 20
 """Number of times that a training is saved for resuming."""
 PRECISIONS = ("fp16", "bf16", "amp", "autocast", "memory-efficient-fp16", "memory-efficient-bf16")
-_REMOVE = "remove it"
 RESERVED_OPTIONS = {
-    "arch": "use arch of the model",
-    "seed": "use seeds of the model",
-    "max-update": "use updates of [train]",
-    "warmup-updates": "use warmup of [train]",
-    "total-num-update": "use updates of [train]",
-    "finetune-from-model": "use start of the model",
-    **dict.fromkeys(("task", "save-dir", "restore-file", "user-dir", "log-format", "no-save"), _REMOVE),
-    **dict.fromkeys(("cpu", "distributed-world-size", "save-interval-updates", "keep-interval-updates"), _REMOVE),
-    **dict.fromkeys(("no-save-optimizer-state", "reset-optimizer", "reset-lr-scheduler", "reset-dataloader"), _REMOVE),
+    *("arch", "task", "seed", "max-update", "warmup-updates", "total-num-update", "finetune-from-model"),
+    *("save-dir", "restore-file", "user-dir", "log-format", "no-save", "save-interval-updates"),
+    *("keep-interval-updates", "cpu", "distributed-world-size", "no-save-optimizer-state"),
+    *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader"),
 }
-"""Options of fairseq-train that the engine decides on, and what to do instead."""
+"""Options of fairseq-train that a study decides on."""
 
 
 def options_of(plan: Plan, model: Model) -> dict[str, Any]:

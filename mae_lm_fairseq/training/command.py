@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.training.stated import ADAM
+from mae_lm_fairseq.training.published import ADAM
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import check_gpu
 

@@ -1,7 +1,7 @@
-"""Length of a training before it starts: epochs of the text, and hours by the cost planner."""
+"""What is said of a training before it starts: amount of data, hours by the cost planner, and warnings."""
 
 import timeit
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,47 @@ from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import DICTIONARY, count_tokens
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.training.amount import tokens_per_update
 from mae_lm_fairseq.utils.errors import UserError
 
 CPU_FRACTION = 0.5
 """Assumed fraction of a CPU's rate of matrix products that training reaches."""
 MATRIX = 1024
+
+
+def tokens_per_update(cfg: Any, processes: int) -> int:
+    """Return the number of tokens per update of a configuration of fairseq-train, if all sequences are full."""
+    per_batch = cfg.dataset.batch_size * cfg.task.tokens_per_sample
+    return min(per_batch, cfg.dataset.max_tokens or per_batch) * cfg.optimization.update_freq[0] * processes
+
+
+def describe_amount(cfg: Any, processes: int) -> str:
+    """Return the amount of training data of a configuration of fairseq-train in one sentence."""
+    batch_size, accumulated = cfg.dataset.batch_size, cfg.optimization.update_freq[0]
+    number, tokens = cfg.optimization.max_update, tokens_per_update(cfg, processes)
+    updates = f"{number:,} updates" if number else "any number of updates"
+    batches = f"x {accumulated} accumulated x {processes} process{'es' * (processes > 1)}"
+    if cfg.dataset.max_tokens:
+        return f"at most {cfg.dataset.max_tokens:,} tokens and {batch_size} sequences per batch {batches}; {updates}"
+    return (
+        f"{batch_size * accumulated * processes:,} sequences ({batch_size} per batch {batches}) x "
+        f"{cfg.task.tokens_per_sample} tokens = {tokens:,} tokens per update at most; {updates}"
+        + (f" = {tokens * number:,} tokens" if number else "")
+    )
+
+
+def warnings_about(cfg: Any) -> Iterator[str]:
+    """Yield a warning if a training ends before its learning rate has decayed, or if transformers lacks its model."""
+    updates, total = cfg.optimization.max_update, getattr(cfg.lr_scheduler, "total_num_update", 0)
+    if 0 < updates < total:
+        yield (
+            f"--max-update {updates} ends the training before the learning rate has decayed, which it does at "
+            f"--total-num-update {total:.0f}; add --total-num-update {updates}"
+        )
+    if cfg.model.pre_norm and cfg.model.relative_buckets:
+        yield (
+            "mae-lm export and mae-lm adapt refuse models of --pre-norm with a relative position bias, which "
+            "transformers has no class for; --relative-buckets 0 leaves the bias out"
+        )
 
 
 def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
@@ -42,10 +77,8 @@ def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
     try:
         in_text = sum(count_tokens(shard / "train") for shard in data)
     except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong
-        in_text = 0
-    return (
-        f"at most {tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}" if in_text else estimate
-    )
+        return estimate
+    return f"at most {tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}"
 
 
 def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:

@@ -20,16 +20,9 @@ from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_j
 MADE = "made.json"
 """File in an output directory with the key of each product."""
 _DIGITS = 10
-_SAVING = ("save-interval", "save-interval-updates", "keep-interval-updates", "no-epoch-checkpoints")
-_WITHOUT_EFFECT = (
-    "save-dir",
-    "log-interval",
-    "log-format",
-    "log-file",
-    "tensorboard-logdir",
-    "user-dir",
-    "num-workers",
-)
+_SAVING = {"save-interval", "save-interval-updates", "keep-interval-updates", "no-epoch-checkpoints"}
+_LOGGING = {"log-interval", "log-format", "log-file", "tensorboard-logdir"}
+_WITHOUT_EFFECT = {*_LOGGING, "save-dir", "user-dir", "num-workers"}
 
 
 def key_of(content: Any) -> str:
@@ -52,7 +45,7 @@ def run_key(options: Mapping[str, Any], extra: Sequence[str], threads: int, inpu
     """
     fingerprinted = {**options, **{name: key_of(content) for name, content in inputs.items()}}
     found = values_of_words(arguments("", fingerprinted, extra))
-    ignored = {*_WITHOUT_EFFECT, *(_SAVING if "disable-validation" in found else ())}
+    ignored = _WITHOUT_EFFECT | (_SAVING if "disable-validation" in found else set())
     kept = {name: [*map(_number, values)] for name, values in found.items() if name not in ignored}
     return key_of({"options": kept, "threads": threads})
 
@@ -86,13 +79,11 @@ class Products:
         owned: names in it, or patterns of names, that the command writes, replaces or removes.
 
     Raises:
-        UserError: if one of the names exists in a directory that no such command has used before, which it would lose;
-            if the directory cannot be written, or fairseq would take its path for several.
+        UserError: if one of the names exists in a directory that no such command has used before, which it would lose,
+            or if the directory cannot be written.
     """
 
     def __init__(self, out: Path, owned: Sequence[str]):
-        if os.pathsep in str(out.absolute()):
-            raise UserError(f"--out {out}: fairseq splits paths of data at {os.pathsep}; choose another name")
         make_output_directory(out)
         self.out, self.record = out, out / MADE
         if self.record.exists():
@@ -105,13 +96,14 @@ class Products:
             )
         write_json(self.record, {})
 
-    def make(self, name: str, made_from: Any, function: Callable[[Path], Any]) -> Path:
+    def make(self, name: str, made_from: Any, function: Callable[[Path], Any], kept: str | None = None) -> Path:
         """Make a product, unless it was made from the same before; return its path.
 
         Args:
             name: its name in the output directory.
             made_from: what it depends on, JSON-serialisable.
-            function: makes it, given its path, where nothing exists.
+            function: makes it, given its path, where nothing exists but ``kept``.
+            kept: what the function leaves in the directory if it is interrupted, and uses the next time.
         """
         path, key, keys = self.out / name, key_of(made_from), read_json(self.record, dict)
         if keys.get(name) == key and path.exists():
@@ -119,9 +111,11 @@ class Products:
             return path
         if keys.pop(name, None):
             write_json(self.record, keys)
-        if path.is_dir():
-            shutil.rmtree(path)
-        path.unlink(missing_ok=True)
+        for old in path.iterdir() if kept and path.is_dir() else [path]:
+            if old.is_dir() and old.name != kept:
+                shutil.rmtree(old)
+            elif old.exists() and old.name != kept:
+                old.unlink()
         function(path)
         write_json(self.record, keys | {name: key})
         return path

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq import register
-from mae_lm_fairseq.training.amount import describe_amount, warn_not_exportable, warn_short_schedule
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.gpus import check_gpu
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in a process that fairseq starts for a GPU
     with errors_end_the_program():
@@ -48,28 +46,21 @@ class PretrainOptions(Options):
 def pretrain(options: PretrainOptions) -> None:
     """Print what will be trained, and replace this process by fairseq-train.
 
+    fairseq-train checks paths and options.
+
     Raises:
-        UserError: if the preset or a path does not exist, or a number is out of range, which is found before fairseq is
-            loaded; or if CUDA cannot use a GPU of this machine; see also :func:`configure`.
+        UserError: see :func:`configure`.
     """
-    recipe(options.preset)
     data = options.data_bin
-    directories = [data] if "://" in data else data.split(os.pathsep)  # as fairseq splits them
-    for path in directories:
-        if not os.path.isdir(path):
-            raise UserError(f"{path}: no such directory; mae-lm prepare makes a data-bin")
-    if "--cpu" not in options.flags:
-        check_gpu()
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
     number, rank = processes(cfg)
     if rank == 0:
-        from mae_lm_fairseq.training.estimate import describe_length  # imports torch
+        from mae_lm_fairseq.training.estimate import describe_amount, describe_length, warnings_about  # imports torch
 
+        shards = [data] if "://" in data else data.split(os.pathsep)  # as fairseq splits them
         print(f"{options.preset}: {describe_amount(cfg, number)}")
-        print(describe_length(cfg, number, [Path(path) for path in directories]))
-        if advice := advice_on_precision(cfg):
-            print(advice)
-        for warning in filter(None, (warn_short_schedule(cfg), warn_not_exportable(cfg))):
+        print(describe_length(cfg, number, [Path(path) for path in shards]))
+        for warning in warnings_about(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
@@ -130,18 +121,6 @@ def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
     if needs_adam or cfg.common.cpu or not torch.cuda.is_available() or get_fused_adam_class() is not None:
         return {}
     return {"_name": "fused_adamw"}
-
-
-def advice_on_precision(cfg) -> str | None:
-    """Return a recommendation of ``--autocast bf16``, on GPUs that have bfloat16, to a training in half precision."""
-    import torch
-
-    half = next((name for name in ("fp16", "bf16") if cfg.common[name]), None)
-    if half is None or cfg.common.cpu or not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
-        return None
-    number = int(cfg.optimization.update_freq[0])
-    advice = f"--autocast bf16, which adds up the gradients of {number} batches in float32, not {half}"
-    return f"recommended on this GPU: {advice}"
 
 
 def configure(

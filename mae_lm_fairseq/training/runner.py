@@ -1,28 +1,26 @@
 """Experiment runner: executes a table of runs, each of which produces one result file.
 
-A run is a command, a function that reads its result, or both. Functions are called in child processes, so that no run
-waits for another one's evaluation. A run whose result file exists is skipped. An interrupted run is started again and
-resumes from whatever its command keeps (``fairseq-train``: ``checkpoint_last.pt``). Result files are written
-atomically, as soon as a run ends.
+A run is a command, a function that reads its result, or both, in a process of its own, so that no run waits for another
+one's evaluation. A run whose result file exists is skipped. An interrupted run is started again and resumes from
+whatever its command keeps (``fairseq-train``: ``checkpoint_last.pt``). Result files are written atomically, as soon as
+a run ends.
 """
 
 import contextlib
 import fcntl
-import json
-import math
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from mae_lm_fairseq.training.training_log import last_update
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.workers import start_process
@@ -45,10 +43,10 @@ class Run:
         command: the program and its arguments; empty if the run is ``read_result`` alone.
         result: JSON file that marks the run as done, in a directory whose name has the run's key, see
             :func:`~mae_lm_fairseq.training.keys.run_key`; its log, with the suffix ``.log``, is beside it.
-        read_result: returns the content of the result file, JSON-serialisable; called in a child process when the
-            command has ended, so it must be picklable: a function of a module, or a partial of one.
+        read_result: returns the content of the result file, JSON-serialisable, when the command has ended; called in
+            the run's process, so it must be picklable: a function of a module, or a partial of one.
         updates: numbers of updates of fairseq-train before and after the run, for the progress display.
-        clean_up: is called in the child process once the result file is written, and again for a run that was done
+        clean_up: is called in the run's process once the result file is written, and again for a run that was done
             before, because the process may have been killed in between; removes what only resuming needs.
         after: runs that must be finished before this one is started.
         weight: expected duration relative to the other runs, for the estimated time left.
@@ -103,151 +101,103 @@ def run_all(
     waiting = [run for run in runs if not _is_done(run)]
     if len(waiting) < len(runs):
         print(f"{len(runs) - len(waiting)} of {len(runs)} runs were done before, and are reused", flush=True)
-    if not waiting:
-        return [read_result(run) for run in runs]
     active, failures = [], []
     free = [environments[number % len(environments)] for number in range(jobs)]
-    with signals_as_errors(), _ending(active), _Display(runs) as display:
+    with signals_as_errors(), _ending(active), _progress(runs) as show:
         while waiting or active:
             while free and (run := _first_ready(waiting)):
                 waiting.remove(run)
-                if (process := _start(run, threads, free[0])) is not None:
-                    active.append(process)
-                    free.pop(0)
+                active.append(_Active.start(run, threads, free.pop(0)))
             if not active:
                 break  # what is waiting needs runs that have failed
             time.sleep(POLL_SECONDS)
-            display.show([process.run for process in active])
-            for process in [*active]:
-                try:
-                    if not process.is_finished():
-                        continue
-                except UserError as failure:
-                    if not process.failed_in_training():
-                        raise
-                    failures.append(str(failure))
-                    process.end(signal.SIGKILL)  # what it has started
+            show([one.run for one in active])
+            for one in [one for one in active if not one.process.is_alive()]:
+                active.remove(one)
+                free.append(one.environment)
+                if failure := one.failure():
+                    one.end(signal.SIGKILL)  # what it has started
+                    if one.run.fraction_done() <= one.done_before:
+                        raise UserError(failure)
+                    failures.append(failure)
                     print(f"{failure}; other runs go on", flush=True)
-                active.remove(process)
-                free.append(process.environment)
-                process.log.close()
-                if process.run.result.exists():
-                    finished(process.run)
+                else:
+                    finished(one.run)
     if failures:
         raise UserError("; ".join(failures))
     return [read_result(run) for run in runs]
 
 
-def _first_ready(waiting: Sequence[Run]) -> Run | None:
-    return next((run for run in waiting if all(read_result(before) is not None for before in run.after)), None)
+def read_result(run: Run) -> dict[str, Any]:
+    """Return the content of a run's result file.
 
-
-def read_result(run: Run) -> dict | None:
-    """Return the content of the run's result file, or None if there is no valid one yet."""
-    return read_record(run).get("result")
-
-
-def read_record(run: Run) -> dict[str, Any]:
-    """Return what the result file holds: ``name``, ``command``, ``seconds`` and ``result``.
-
-    It is empty if there is no valid result file yet.
+    Raises:
+        UserError: if there is none, or it is damaged.
     """
-    try:
-        content = json.loads(run.result.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_json(run.result, lambda content: content["result"])
+
+
+def _first_ready(waiting: Sequence[Run]) -> Run | None:
+    return next((run for run in waiting if all(before.result.exists() for before in run.after)), None)
 
 
 def _is_done(run: Run) -> bool:
-    if read_result(run) is None:
-        return False
-    run.clean_up(run)
-    return True
+    if is_done := run.result.exists():
+        run.clean_up(run)
+    return is_done
 
 
-def _start(run: Run, threads: int, environment: Mapping[str, str]) -> "_Active | None":
-    """Start a run; return None if another runner has finished the run in the meantime."""
-    run.result.parent.mkdir(parents=True, exist_ok=True)
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)) | environment
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(open(run.log, "ab"))
-        _wait_for_other_runner(run, log)
-        if _is_done(run):
-            return None
-        run.result.unlink(missing_ok=True)
-        handle, done = None, run.fraction_done()
-        if run.command:
-            # In a new session, so that only the runner receives Ctrl-C. It then ends the run and all that it started.
-            started = {"env": os.environ | limits, "start_new_session": True}
-            handle = subprocess.Popen(run.command, stdout=log, stderr=log, **started)
-        stack.pop_all()
-    return _Active(run, limits, environment, log, handle, done_before=done)
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Active:
-    """An active run, with its locked log: first its command, then the process that reads the result."""
+    """An active run: its process, its own environment variables, and the fraction that was done before."""
 
     run: Run
-    limits: Mapping[str, str]
+    process: BaseProcess
     environment: Mapping[str, str]
-    log: BinaryIO
-    handle: subprocess.Popen | None
-    reader: BaseProcess | None = None
-    began: float = field(default_factory=time.monotonic)
-    done_before: float = 0.0
+    done_before: float
 
-    def failed_in_training(self) -> bool:
-        """Return whether the command failed after its first updates."""
-        return self.reader is None and self.run.fraction_done() > self.done_before
+    @classmethod
+    def start(cls, run: Run, threads: int, environment: Mapping[str, str]) -> "_Active":
+        run.result.parent.mkdir(parents=True, exist_ok=True)
+        limits, done = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)), run.fraction_done()
+        return cls(run, start_process(limits | environment, _execute, run), environment, done)
 
-    def is_finished(self) -> bool:
-        """Return whether the result is written; start the next step where one has ended.
-
-        Raises:
-            UserError: if a step failed.
-        """
-        if self.reader is not None:
-            return self._has_succeeded(self.reader.exitcode)
-        if self.handle is None or self._has_succeeded(self.handle.poll()):
-            seconds = time.monotonic() - self.began
-            self.reader = start_process(self.limits, _write_result, self.run, seconds)
-        return False
-
-    def _has_succeeded(self, code: int | None) -> bool:
-        if code:
-            run = self.run
-            reason = _last_line(run.log).removeprefix("error: ")
-            raise UserError(f"{run.name} failed (exit code {code}), {run.log} ends: {reason}")
-        return code == 0
+    def failure(self) -> str | None:
+        """Return the error message of a process that has ended, if it failed."""
+        if not (code := self.process.exitcode):
+            return None
+        reason = _last_line(self.run.log).removeprefix("error: ")
+        return f"{self.run.name} failed (exit code {code}), {self.run.log} ends: {reason}"
 
     def end(self, number: int) -> None:
         """Send a signal to all processes of the run."""
-        for process in (self.handle, self.reader):
-            with contextlib.suppress(ProcessLookupError, AttributeError):
-                os.killpg(process.pid, number)
-
-    def wait(self, deadline: float) -> None:
-        """Wait until both processes have ended, at most until a time of the monotonic clock."""
-        with contextlib.suppress(subprocess.TimeoutExpired, AttributeError):
-            self.handle.wait(max(0.0, deadline - time.monotonic()))
-        if self.reader is not None:
-            self.reader.join(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+            return
+        if self.process.is_alive():  # so new that it has no group of its own
+            os.kill(self.process.pid, number)
 
 
-def _write_result(run: Run, seconds: float) -> None:
-    """Read the result of a run whose command took some seconds, and write its file, in a process of its own."""
+def _execute(run: Run) -> None:
+    """Run the command, read its result and write the file, in a process and session of its own.
+
+    So only the runner receives Ctrl-C. It then ends the run and all that it started.
+    """
     os.setsid()
-    with open(run.log, "ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    began = time.monotonic()
-    with errors_end_the_program():
-        result = run.read_result(run)
-        content = {"name": run.name, "command": list(run.command)}
-        seconds += time.monotonic() - began
-        write_json(run.result, content | {"seconds": round(seconds, 1), "result": result})
+    with open(run.log, "ab") as log, errors_end_the_program():
+        _wait_for_other_runner(run, log)
+        if _is_done(run):
+            return
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+        began = time.monotonic()
+        if run.command:
+            signal.signal(signal.SIGTERM, lambda *_: None)  # ends the command, which has time for that
+            if code := subprocess.run(run.command).returncode:
+                raise SystemExit(code if code > 0 else 128 - code)  # as shells describe the end by a signal
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        content = {"name": run.name, "command": list(run.command), "result": run.read_result(run)}
+        write_json(run.result, content | {"seconds": round(time.monotonic() - began, 1)})
         run.clean_up(run)
 
 
@@ -257,53 +207,49 @@ def _ending(active: list[_Active]) -> Iterator[None]:
     try:
         yield
     finally:
-        for run in active:
-            run.end(signal.SIGTERM)
+        for one in active:
+            one.end(signal.SIGTERM)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        for run in active:
-            run.wait(deadline)
-            run.end(signal.SIGKILL)
-            run.wait(math.inf)
-            run.log.close()
+        for one in active:
+            one.process.join(max(0.0, deadline - time.monotonic()))
+            one.end(signal.SIGKILL)
+            one.process.join()
 
 
-class _Display:
-    """Progress bar over all runs: runs done, the current update of each active run, and the estimated time left."""
+@contextlib.contextmanager
+def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
+    """Show runs done, the current update of each active run, and the estimated time left.
 
-    def __init__(self, runs: Sequence[Run]):
-        self.runs = runs
-        self.done = self._done()
-        form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left{postfix}"
-        # No smoothing, because runs differ in speed and the overall average is the better estimate.
-        total = sum(run.weight for run in runs)
-        self.bar = progress_bar(total=total, initial=self.done, bar_format=form, smoothing=0)
+    Yields the function that updates the progress bar, given the active runs.
+    """
 
-    def __enter__(self) -> "_Display":
-        return self
+    def done() -> float:
+        return sum(run.weight * (1.0 if run.result.exists() else run.fraction_done()) for run in runs)
 
-    def __exit__(self, *error) -> None:
-        self.show([])
-        self.bar.close()
-
-    def show(self, running: list[Run]) -> None:
-        finished = sum(run.result.exists() for run in self.runs)
-        shown = [f"{finished} of {len(self.runs)} runs done", *(run.progress() for run in running)]
-        self.bar.set_postfix_str("; ".join(shown), refresh=False)
-        done = self._done()
+    def show(active: Sequence[Run]) -> None:
+        finished = sum(run.result.exists() for run in runs)
+        shown = [f"{finished} of {len(runs)} runs done", *(run.progress() for run in active)]
+        bar.set_postfix_str("; ".join(shown), refresh=False)
+        now = done()
         # A run that resumes goes back to its last checkpoint; the time left is estimated from there.
-        self.bar.initial = min(self.bar.initial, done)
-        self.bar.update(done - self.done)
-        self.done = done
+        bar.initial = min(bar.initial, now)
+        bar.update(now - bar.n)
 
-    def _done(self) -> float:
-        return sum(run.weight * (1.0 if run.result.exists() else run.fraction_done()) for run in self.runs)
+    # No smoothing, because runs differ in speed and the overall average is the better estimate.
+    form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left{postfix}"
+    total = sum(run.weight for run in runs)
+    with progress_bar(total=total, initial=done(), bar_format=form, smoothing=0) as bar:
+        try:
+            yield show
+        finally:
+            show([])
 
 
 def _wait_for_other_runner(run: Run, log: BinaryIO) -> None:
     """Wait for another runner of this run, or for a process that outlived a killed one, and lock the log.
 
-    Two processes would write to the same checkpoints. The runner and every process of a run hold the lock, which is
-    released when the result is written and the last process has ended. File systems without locks are not checked.
+    Two processes would write to the same checkpoints. Every process of a run holds the lock, which is released when the
+    last one has ended. File systems without locks are not checked.
     """
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -315,6 +261,5 @@ def _wait_for_other_runner(run: Run, log: BinaryIO) -> None:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last non-empty line of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")

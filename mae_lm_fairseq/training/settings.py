@@ -2,7 +2,7 @@
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, merge
-from mae_lm_fairseq.training.stated import ADAM, STATED, Cell
+from mae_lm_fairseq.training.published import ADAM, PUBLISHED, Setting
 from mae_lm_fairseq.utils.errors import UserError
 
 DEVELOPMENT = "development"
@@ -34,7 +34,7 @@ RECIPES = {
 RECIPE_OF_SIZE = {"tiny": DEVELOPMENT, "small": DEVELOPMENT, "base": "base", "large": "large++"}
 
 
-def recipe(architecture: str, name: str | None = None) -> dict[str, Cell]:
+def recipe(architecture: str, name: str | None = None) -> dict[str, Setting]:
     """Return the settings that an architecture is trained with: rows of the table of published settings.
 
     Presets of one size share a recipe, so that a comparison is one of architectures. Only the 3ML presets have a higher
@@ -50,9 +50,9 @@ def recipe(architecture: str, name: str | None = None) -> dict[str, Cell]:
     if architecture not in ARCHITECTURES:
         raise UserError(f"no preset {architecture}; choose one of {', '.join(ARCHITECTURES)}")
     preset, size = ARCHITECTURES[architecture]
-    rows = STATED[RECIPES[name or RECIPE_OF_SIZE[size]]]
+    rows = PUBLISHED[RECIPES[name or RECIPE_OF_SIZE[size]]]
     if preset.startswith("mae_lm_3ml"):
-        rows = {**rows, "mask_prob": STATED["3ML base"]["mask_prob"]}
+        rows = {**rows, "mask_prob": PUBLISHED["3ML base"]["mask_prob"]}
     return rows
 
 

@@ -55,30 +55,11 @@ def seconds_per_update(path: Path) -> float:
 
     The median is robust against other load on the machine. It is NaN if the log has no measurement.
     """
-    durations = _durations(path, "train_inner")
-    return statistics.median(durations.values()) if durations else math.nan
-
-
-def training_seconds(path: Path) -> float:
-    """Return the time of all updates in seconds, with validation and saving between them; 0 if it was not measured.
-
-    fairseq's ``wall`` is 0 in a resumed run, and its ``train_wall`` is the time of an epoch.
-    """
-    # An epoch may end between two intervals.
-    durations = _durations(path, "train") | _durations(path, "train_inner")
-    total, before = 0.0, 0
-    for update, seconds in sorted(durations.items()):
-        total += (update - before) * seconds
-        before = update
-    return round(total, 1)
-
-
-def _durations(path: Path, stage: str) -> dict[int, float]:
-    """Return the mean seconds per update up to each record of a stage, by its number of updates."""
     # Not from the logged updates per second, which have two decimals only. fairseq logs a speed of 0 for its first
     # update, before the first measurement.
-    speeds = [(n, float(record["wpb"]), float(record["wps"])) for n, record in read_records(path, stage).items()]
-    return {update: tokens / tokens_per_second for update, tokens, tokens_per_second in speeds if tokens_per_second > 0}
+    speeds = [(float(record["wpb"]), float(record["wps"])) for record in read_records(path, "train_inner").values()]
+    durations = [tokens / tokens_per_second for tokens, tokens_per_second in speeds if tokens_per_second > 0]
+    return statistics.median(durations) if durations else math.nan
 
 
 def last_update(path: Path) -> int:

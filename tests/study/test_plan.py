@@ -5,11 +5,10 @@ from dataclasses import fields
 
 import pytest
 
-from mae_lm_fairseq import cli
 from mae_lm_fairseq.commands.study import listing
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.checks import check, check_data
-from mae_lm_fairseq.study.dry_run import count_trainings, dry_run, duration
+from mae_lm_fairseq.study.dry_run import count_trainings, dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.study.measures import MEASURES, Tagging
 from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
@@ -89,27 +88,18 @@ def test_a_plan_is_read():
 MISTAKES = {
     "title =": ("titel =", 1, r"titel: unknown key"),
     "text = ": ("txt = ", 5, r"data.txt: unknown key; did you mean text\?"),
-    "updates = 40": ('updates = "40"', 10, r"train.updates: '40' must be an integer"),
-    "warmup = 4\n": ("warmup = 40\n", 11, r"train.warmup: 40 must be below updates, 40"),
-    "[10]": ("[10, 50]", 12, r"train.checkpoints: 50 is above updates, 40"),
     "tokens-per-sample =": ("tokens-per-sampel =", 15, r"unrecognized arguments: --tokens-per-sampel 32"),
-    "tokens-per-sample = 32": ("tokens-per-sample = 1", 15, r"options\.tokens-per-sample: --tokens-per-sample 1 must"),
-    "tokens-per-sample": ("seed", 15, r"options.seed: the engine decides on --seed; use seeds of the model"),
+    "tokens-per-sample": ("seed", 15, r"options.seed: every study decides on --seed; "),
     'halve = "probe.accuracy"': (
         'halve = "prob.accuracy"',
         18,
         r"rates.halve: 'prob.accuracy' must be MEASURE.VALUE; the measures of this plan: loss, probe",
     ),
     'name = "MAE-LM"\narch': ('name = "MLM"\narch', 28, r"model\[2\].name: 'MLM' is the name of another model"),
-    '"mae_lm_tiny"': ('"mae_lm_tinny"', 29, r"model\[2\].arch: 'mae_lm_tinny' is not one of mae_lm_tiny, "),
-    "seeds = 3": ("seeds = 0", 24, r"model\[1\].seeds: 0 must be a number of seeds, 1 to 1000, or a list of seeds"),
-    "learning_rates = [1e-3, 2e-3]": ("learning_rates = [0.0]", 25, r"model\[1\].learning_rates: .* must be above 0"),
-    "mask-prob = 0.3": ("mask-prob = 1.3", 33, r"model\[2\].options.mask-prob: .*--mask-prob 1.3"),
-    'kind = "probe"': ('kind = "prob"', 39, r"measure\[2\].kind: 'prob' is not one of loss, evaluate, "),
-    'at = "all"': ("at = [20]", 41, r"measure\[2\].at: 20 is not one of the checkpoints \[10, 40\]"),
-    "limit = 5": ("limits = 5", 40, r"measure\[2\].limits: unknown key; did you mean limit\?"),
+    '"mae_lm_tiny"': ('"mae_lm_tinny"', 29, r"model\[2\].arch: 'mae_lm_tinny' is not one of 'mae_lm_tiny', "),
+    "seeds = 3": ("seeds = [2, 2]", 24, r"model\[1\].seeds: \[2, 2\] must be different seeds"),
+    'at = "all"': ("at = [20]", 41, r"measure\[2\].at: \[20\] must be some of the checkpoints \[10, 40\]"),
     'probe_test = "test.conllu"\n': ("", 38, r"measure\[2\].kind: probe needs probe_test in \[data\]"),
-    'of = "probe.accuracy"\n': ("", 43, r"contrast\[1\]: of is missing"),
     'of = "probe.accuracy"\nmodel': (
         'of = "probe.acuracy"\nmodel',
         45,
@@ -120,32 +110,24 @@ MISTAKES = {
         47,
         "mean_of_layers needs a value by layer, which loss.loss is not",
     ),
-    'name = "MLM"': ('name = "MAE LM"', 28, "'MAE-LM' and 'MAE LM' differ in punctuation alone"),
-    'less = "MLM"': ('less = "BERT"', 47, r"contrast\[1\].less: 'BERT' is not a model of this plan: MLM, MAE-LM"),
-    '"positive"': ('"larger"', 48, r"contrast\[1\].predicted: 'larger' is not one of 'positive', 'negative'"),
     'predicted = "positive"\n': ("", 43, r"contrast\[1\].predicted: a primary contrast needs a prediction"),
-    "primary = true": ("margin = 1.0", 49, r"contrast\[1\].margin: only the predictions equivalent and"),
-    "seeds = [1, 2, 5]\n": ("seeds = [1, 9999999999]\n", 30, r"model\[2\].seeds: .* each from 1 to 4294967295"),
-    "seeds = [1, 2, 5]\n\n": ('seeds = "all"\n\n', 30, r"model\[2\].seeds: 'all' must be a list, .* or an integer"),
-    'at = "all"\n\n[': ("at = []\n\n[", 41, r"measure\[2\].at: must name at least one checkpoint"),
-    "limit = 5\n": ("limit = 0\n", 40, r"measure\[2\].limit: limit 0 must be at least 1"),
-    'less = "MLM"\npred': ('less = "MAE-LM"\npred', 47, r"contrast\[1\].less: 'MAE-LM' is the model itself"),
-    '"positive"\nprimary': ('"equivalent"\nprimary', 48, r"contrast\[1\].predicted: equivalent needs a margin"),
+    "primary = true": ("margin = 1.0", 48, r"contrast\[1\].predicted: the predictions equivalent and"),
+    'at = "all"\n\n[': ("at = []\n\n[", 41, r"measure\[2\].at: \[\] must be some of the checkpoints"),
+    '"positive"\nprimary': ('"equivalent"\nprimary', 48, r"contrast\[1\].predicted: .* need a margin"),
     'at = "all"\n': (
         "at = [10]\n",
         45,
         r"contrast\[1\].of: probe is measured after \[10\] updates, not after the last",
     ),
-    "checkpoints = [10]": ("", 18, r"rates.halve: probe is measured at one checkpoint; several are needed"),
+    "checkpoints = [10]": (
+        "",
+        18,
+        r"rates.halve: probe is measured after \[40\] updates, not after the last",
+    ),
     'arch = "mae_lm_roberta_tiny"\n': (
         'arch = "mae_lm_roberta_tiny"\nmasks = "decoder"\n',
         24,
         r"model\[1\].masks: 'decoder' is for models whose \[MASK\]s join in the decoder",
-    ),
-    'kind = "loss"\n': (
-        'kind = "loss"\non = "valid"\n\n[[contrast]]\nname = "P2"\nof = "loss.accuracy"\nmodel = "MLM"\n',
-        41,
-        r"contrast\[1\].of: loss has no value 'accuracy'; it has loss$",
     ),
     "tokens-per-sample = 32\n": (
         "tokens-per-sample = 32\nmax-tokens = 64\n",
@@ -157,23 +139,11 @@ MISTAKES = {
         33,
         r"model\[2\]\.options\.mask-prob-range: --mask-prob-range 0\.5,0\.15: give two rising numbers",
     ),
-    "by = 0.5": ("by = -0.5", 19, r"rates\.by: by -0\.5 must be at least 0"),
-    'predicted = "positive"\nprimary': (
-        'predicted = "not worse"\nmargin = -1.0\nprimary',
-        49,
-        r"contrast\[1\]\.margin: -1\.0 must be at least 0, and finite",
-    ),
     "tokens-per-sample = 32\n\n": (
         "tokens-per-sample = 32\nreset-optimizer = true\n\n",
         16,
-        r"options\.reset-optimizer: the engine decides on --reset-optimizer; remove it",
+        r"options\.reset-optimizer: every study decides on --reset-optimizer; remove it",
     ),
-    'kind = "probe"\n': (
-        'kind = "probe"\nname = "a:b"\n',
-        40,
-        r"measure\[2\]\.name: 'a:b' is empty, or has a character",
-    ),
-    "seeds = [1, 2, 5]": ("seeds = [5]", 46, r"contrast\[1\].model: a test needs at least two seeds that both"),
 }
 
 
@@ -214,22 +184,15 @@ def test_schedules_have_the_length_of_the_training(scheduler, lengths):
     assert "mask-prob-updates" not in options_of(plan, plan.models[0])
 
 
-def test_mistakes_of_the_file_itself(tmp_path):
+def test_mistakes_of_the_file_itself():
     with pytest.raises(UserError, match=r"plan\.toml: .*\(at line 1, column 9\)"):
         parse_plan("title = = 3", "plan.toml")
-    with pytest.raises(UserError, match=r"plan\.toml: the table \[\[model\]\] is missing"):
-        parse_plan("[data]\ndata_bin = 'data'\n[train]\nupdates = 3\n", "plan.toml")
     with pytest.raises(UserError, match=r"is neither a file nor a shipped plan: ablations, "):
         read_plan("mine")
-    with pytest.raises(UserError, match=r"mine\.toml: No such file"):
-        read_plan(str(tmp_path / "mine.toml"))
-    (tmp_path / "latin.toml").write_bytes(b'title = "\xe4"')
-    with pytest.raises(UserError, match=r"latin\.toml is not UTF-8"):
-        read_plan(str(tmp_path / "latin.toml"))
 
 
 def test_missing_files_are_named_with_their_line():
-    with pytest.raises(UserError, match=r"plan\.toml, line 4: data\.data_bin: no-such-data-bin does not exist"):
+    with pytest.raises(UserError, match=r"plan\.toml, line 4: data\.data_bin: no-such-data-bin is no data-bin"):
         check(parse_plan(PLAN, "plan.toml"))
 
 
@@ -239,13 +202,8 @@ def test_shipped_plans_are_valid_and_their_cost_is_known(name):
     report = dry_run(plan, check(plan, needs_files=False))
     assert report.startswith(f"{plan.title}: ")
     assert all(f"| {model.name} | {count_trainings(plan, model)} |" in report for model in plan.models)
-
-
-def test_the_cost_of_the_reproduction_at_base_scale_is_that_of_the_planner():
-    """``mae-lm plan mae_lm_base --devices 1 --update-freq 64`` prints 330.4 hours and 8.9 GB for this run."""
-    plan = read_plan("reproduction-base")
-    report = dry_run(plan, check(plan, needs_files=False))
-    assert re.search(r"\| MAE-LM \| 5 \| 131,072\.0 \| 139\.4 \| 8\.9 \| 330 h \|", report)
+    if name == "reproduction-base":  # as mae-lm plan mae_lm_base --devices 1 --update-freq 64
+        assert re.search(r"\| MAE-LM \| 5 \| 131,072\.0 \| 139\.4 \| 8\.9 \| 330 h \|", report)
 
 
 STUDIES = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
@@ -265,26 +223,11 @@ def test_the_documentation_has_every_key():
     assert not [name for name in ENDPOINTS if f"`{name}`" not in STUDIES]
 
 
-def test_durations():
-    assert [duration(hours) for hours in (123.4, 1.25, 0.5, 0.005, 1e-6)] == [
-        "123 h",
-        "1.2 h",
-        "30 min",
-        "18 s",
-        "0.0036 s",
-    ]
-
-
 def test_the_listing_has_plans_measures_with_options_and_endpoints():
     text = listing()
     for name in (*SHIPPED, *MEASURES, *ENDPOINTS):
         assert re.search(rf"^  {name} ", text, re.MULTILINE)
     assert "options: column, limit, random_weights" in text
-
-
-def test_only_a_dry_run_needs_no_output_directory():
-    with pytest.raises(UserError, match="--out is missing; only --dry-run needs none"):
-        cli.run("study", ["presets"])
 
 
 def test_labels_of_tagging_are_checked_before_training(text_data, tmp_path):

@@ -89,7 +89,7 @@ def train_here(*arguments):
 def run_here(runs, jobs: int, threads: int) -> list[dict]:
     """Replace the runner's ``run_all``: run every ``fairseq-train`` command without a result in this process."""
     for run in runs:
-        if read_result(run) is None:
+        if not run.result.exists():
             train_here(*run.command[3:])
             write_json(run.result, {"result": run.read_result(run)})
             run.clean_up(run)

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from tests.support import ROOT
 
@@ -82,12 +84,12 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def kill_with_children(process: subprocess.Popen) -> None:
-    """Kill a process and its children with SIGKILL."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in (process.pid, *map(int, children)):
-        os.kill(pid, signal.SIGKILL)
-    process.wait()
+def kill_with_children(process: subprocess.Popen | multiprocessing.Process) -> None:
+    """Kill a process and all that it has started with SIGKILL."""
+    for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    process.wait() if isinstance(process, subprocess.Popen) else process.join()
 
 
 def run_command(

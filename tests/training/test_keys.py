@@ -72,12 +72,17 @@ def test_a_product_is_made_again_if_what_it_is_made_from_changes(tmp_path, capsy
 def test_a_product_that_was_interrupted_is_made_again(tmp_path):
     def interrupted(path):
         write(path)
+        (path / "parts").mkdir()
         raise KeyboardInterrupt
 
     products = Products(tmp_path, ["data"])
     products.make("data", "a", write)
-    with pytest.raises(KeyboardInterrupt):
-        products.make("data", "b", interrupted)
+    for key in ("b", "c"):
+        with pytest.raises(KeyboardInterrupt):
+            products.make("data", key, interrupted)
+    found = []
+    products.make("data", "c", lambda path: found.extend(path.iterdir()), kept="parts")
+    assert found == [tmp_path / "data" / "parts"]
     products.make("data", "a", write)
 
 
@@ -89,9 +94,3 @@ def test_files_that_no_such_command_made_are_kept(tmp_path):
             Products(tmp_path, ["runs", owned])
     Products(tmp_path, ["runs"])
     Products(tmp_path, ["model"])
-
-
-def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
-    with pytest.raises(UserError, match="fairseq splits paths of data at :"):
-        Products(tmp_path / "at-10:30", [])
-    assert not list(tmp_path.iterdir())

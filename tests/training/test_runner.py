@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from mae_lm_fairseq.training.runner import Run, read_record, read_result, run_all
+from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.processes import fork, wait_for
+
+
+@pytest.fixture(autouse=True)
+def polls_often(monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.training.runner.POLL_SECONDS", 0.05)
 
 
 def read_left(run):
@@ -96,25 +101,6 @@ def test_a_run_without_a_command_calls_a_function_in_another_process(run, tmp_pa
     [found] = run_all([made], threads=3, environments=[{"DEVICE": "7"}])
     assert found.pop("pid") != os.getpid()
     assert found == {"threads": "3", "device": "7", "given": [1]}
-    assert read_record(made)["command"] == []
-
-
-def finish(run, waits_for, leaves):
-    wait_for(waits_for.exists)
-    leaves.touch()
-    return {}
-
-
-def test_no_run_waits_for_the_evaluation_of_another(tmp_path):
-    """The first evaluation ends only after the run that is started last."""
-    files = [tmp_path / name for name in ("started", "first", "last")]
-    files[0].touch()
-    orders = [(files[2], files[1]), (files[0], files[0]), (files[0], files[2])]
-    runs = [
-        Run(str(number), (), tmp_path / f"{number}.json", partial(finish, waits_for=waits_for, leaves=leaves))
-        for number, (waits_for, leaves) in enumerate(orders)
-    ]
-    assert run_all(runs, jobs=2) == [{}] * 3
 
 
 def test_a_run_starts_after_those_that_it_needs(run, tmp_path):
@@ -125,20 +111,12 @@ def test_a_run_starts_after_those_that_it_needs(run, tmp_path):
     assert order == ["first", "second"]
 
 
-@pytest.mark.parametrize("content", ['{"name": "damaged", "resu', "{}", "[]", "null"])
-def test_invalid_result_files_are_ignored(run, content):
-    damaged = run("damaged", leave("complete"))
-    damaged.result.write_text(content)
-    assert read_result(damaged) is None
-    assert run_all([damaged]) == [{"text": "complete"}]
-
-
 def test_jobs_limits_how_many_run_at_once(run, tmp_path):
     program = """
         import os, sys, time
         here = sys.argv[1]
         open(here + "/left", "w").write(str(time.time()))
-        time.sleep(0.7)
+        time.sleep(0.3)
         open(here + "/end", "w").write(str(time.time()))
         """
     runs = [run(f"run{number}", program) for number in range(3)]
@@ -147,14 +125,6 @@ def test_jobs_limits_how_many_run_at_once(run, tmp_path):
     ends = [float((each.result.parent / "end").read_text()) for each in runs]
     assert ends[0] < starts[1]
     assert ends[1] < starts[2]
-
-
-def test_threads_are_handed_to_the_run(run):
-    program = """
-        import os, sys
-        open(sys.argv[1] + "/left", "w").write(os.environ["OMP_NUM_THREADS"] + os.environ["MKL_NUM_THREADS"])
-        """
-    assert run_all([run("threads", program)], threads=3) == [{"text": "33"}]
 
 
 def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
@@ -232,7 +202,7 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
         import sys, time
         print('x | INFO | train_inner | {"num_updates": "30", "lr": "1"}', flush=True)
         open(sys.argv[1] + "/left", "w").write("")
-        time.sleep(2)
+        time.sleep(1)
         """
     training = run("training", program, updates=(0, 40))
     run_all([training])
@@ -246,22 +216,7 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
     ]
 
 
-def test_the_time_left_is_not_negative_when_a_run_goes_back_to_its_checkpoint(run, capsys, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.utils.output.SECONDS_BETWEEN_LINES", 0.1)
-    program = """
-        import sys, time
-        for update in (7, 5):
-            print(f'x | INFO | train_inner | {{"num_updates": "{update}", "lr": "1"}}', flush=True)
-            time.sleep(1)
-        open(sys.argv[1] + "/left", "w").write("")
-        """
-    run_all([run("training", program, updates=(0, 10))])
-    shown = capsys.readouterr().out
-    assert "50%|" in shown
-    assert not re.search(r"-[0-9:]+ left", shown)
-
-
-def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
+def test_orphans_of_a_killed_runner_are_waited_for(run, capfd):
     """Otherwise two processes would write to the same checkpoints."""
     again = run("again", "import sys, pathlib; print(pathlib.Path(sys.argv[1], 'done').exists());" + leave("here"))
     with open(again.log, "ab") as log:
@@ -271,13 +226,13 @@ def test_orphans_of_a_killed_runner_are_waited_for(run, capsys):
     run_all([again])
     assert orphan.wait() == 0
     assert again.log.read_text() == "True\nsaid here\n"
-    assert "again: still running" in capsys.readouterr().out
+    assert "again: still running" in capfd.readouterr().out
 
 
 def evaluate_when_waited_for(run, folder):
     (folder / "evaluates").touch()
     wait_for((folder / "waits").exists)
-    time.sleep(0.3)
+    time.sleep(3)
     return {"text": "first"}
 
 

@@ -8,7 +8,6 @@ from mae_lm_fairseq.training.training_log import (
     loss_curve,
     read_records,
     seconds_per_update,
-    training_seconds,
 )
 
 LOG = """\
@@ -61,19 +60,8 @@ def test_seconds_per_update_ignores_the_speed_before_the_first_measurement(log):
     record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
     log.write_text(record.format(0, 1))
     assert math.isnan(seconds_per_update(log))
-    assert training_seconds(log) == 0
     log.write_text(record.format(0, 1) + record.format(800, 2))
     assert seconds_per_update(log) == 0.5
-    assert training_seconds(log) == 1
-
-
-def test_training_seconds_add_up_over_epochs_and_starts(log):
-    record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}", "wall": "0"}}\n'
-    log.write_text("".join(record.format(*pair) for pair in ((800, 10), (4, 20), (400, 20), (100, 25))))
-    assert training_seconds(log) == 5 + 10 + 20
-    with open(log, "a") as file:
-        file.write('x | INFO | train | {"train_wpb": "400", "train_wps": "200", "train_num_updates": "28"}\n')
-    assert training_seconds(log) == 5 + 10 + 20 + 6
 
 
 def test_last_update_reads_the_end_of_the_file(log, tmp_path):
