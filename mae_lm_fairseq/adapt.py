@@ -146,7 +146,7 @@ def make_start(products: Products, options: AdaptOptions) -> Pretrained:
         products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
     )
     try:
-        check_exportable(as_objective(start, options))
+        check_exportable(as_objective(start, options), options.out)
     except UserError as problem:
         raise UserError(f"{options.model} cannot be adapted, because it cannot be exported: {problem}") from None
 

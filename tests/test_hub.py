@@ -249,11 +249,6 @@ class TestPredict:
         torch.testing.assert_close(hub.predict(HEAD, ids), unit * 4 - 1)
         torch.testing.assert_close(hub.predict(HEAD, ids, return_logits=True), unit)
 
-    def test_lists_keep_their_order(self, hubs):
-        hub = hubs["classification"]
-        alone = torch.cat([hub.predict(HEAD, text) for text in RAGGED])
-        torch.testing.assert_close(hub.predict(HEAD, RAGGED), alone, atol=1e-5, rtol=0)
-
 
 class TestAnswer:
     def test_answer_is_the_best_slice_of_the_context(self, hubs):

@@ -44,13 +44,13 @@ def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -
     return to.architecture
 
 
-def check_exportable(pretrained: Pretrained) -> None:
-    """Check that :func:`export_stock` exports a model.
+def check_exportable(pretrained: Pretrained, directory: Path) -> None:
+    """Check that :func:`export_stock` exports a model, in a temporary subdirectory.
 
     Raises:
         UserError: if it does not; the message gives the reason.
     """
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
         export_stock(pretrained, Path(temporary, "model"))
 
 

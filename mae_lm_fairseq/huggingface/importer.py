@@ -71,12 +71,11 @@ def _parts(foreign: ForeignModel) -> list[Part]:
 
 def _under_our_names(foreign: ForeignModel, layers: int, parts: list[Part]) -> dict[str, Tensor]:
     names = names_of(parts, foreign.naming, layers, foreign.task.head if foreign.task else "")
-    expected, found = set(names.values()), set(foreign.weights)
+    unused = foreign.weights.keys() - set(names.values())
     if foreign.task:  # fairseq keeps the language model head in fine-tuning
-        found -= set(names_of((Part.lm_head, Part.output_weights), foreign.naming).values())
-    if different := sorted(expected ^ found):
-        fault = "is missing" if different[0] in expected else "is unknown to this package"
-        raise ValueError(f"the weight {different[0]} {fault} ({len(different)} differences in total)")
+        unused -= set(names_of((Part.lm_head, Part.output_weights), foreign.naming).values())
+    if unused:
+        raise ValueError(f"{min(unused)} is unknown to this package, as are {len(unused) - 1} other weights")
     return to_ours(foreign.weights, names)
 
 

@@ -97,11 +97,6 @@ def test_fill_mask_pipeline(preset, model, lines, tmp_path):
     assert [answer["score"] for answer in found] == pytest.approx(probabilities.values.tolist(), rel=1e-4)
 
 
-def test_the_trainer_divides_the_loss_by_the_accumulated_batches():
-    """transformers' Trainer otherwise takes **kwargs of forward as a sign that the loss is a sum over all of them."""
-    assert not MAELMForMaskedLM.accepts_loss_kwargs
-
-
 def test_untied_output_weights_are_loaded(tmp_path):
     original = pretrained("mae_lm", {"untie_output_weights": True})
     write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
