@@ -13,14 +13,14 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.command import as_options, split_global_batch
-from mae_lm_fairseq.training.estimate import describe_amount, describe_length, duration, planned_run, warnings_about
+from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run, warnings_about
 from mae_lm_fairseq.training.pretrain import (
     PretrainOptions,
     configure,
     parse_configuration,
     processes,
 )
-from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe, settings
+from mae_lm_fairseq.training.settings import ARCHITECTURES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
 
