@@ -126,11 +126,12 @@ def _of_checkpoint(path: Path) -> Origin:
 def _of_bundle(path: Path) -> Origin:
     if transformers_type(path):
         raise UserError(f"{path} is a directory of transformers; make a bundle of it with mae-lm import")
-    config, info = read_json(
+    network, info = read_json(
         path / CONFIG,
-        lambda content: (network_config(content["network"]), ModelInfo.from_json(content.get("about", {}))),
+        lambda content: (dict(content["network"]), ModelInfo.from_json(content.get("about", {}))),
         "create the bundle again",
     )
+    config = network_config(network, path / CONFIG)
     try:
         with safe_open(path / WEIGHTS, framework="pt") as file:
             heads = tuple(head_names(file.keys()))
@@ -147,9 +148,9 @@ def _model_options(name: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any],
     defaults = architecture_values(name)
     found = {key: saved.get(key, default) for key, default in defaults.items()}
     changed = {key: value for key, value in found.items() if value != defaults[key] and value not in (None, False)}
-    return {"_name": name} | {
-        key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING
-    }, found["max_positions"]
+    return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}, found[
+        "max_positions"
+    ]
 
 
 def ema_checkpoint(checkpoint: Path, out: Path) -> Path:
