@@ -1,5 +1,6 @@
 """The report of a study, from results alone."""
 
+import json
 import re
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from mae_lm_fairseq.measures import rank_figures
 from mae_lm_fairseq.study import report
+from tests.support import ROOT
 
 PLAN = """
 title = "Two models"
@@ -94,6 +96,13 @@ def written(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
     report.write_report(out, content())
     return out
+
+
+@pytest.mark.parametrize("study", ["evidence-2", "pre-norm", "treatments"])
+def test_committed_reports_follow_from_their_results(study, tmp_path):
+    committed = ROOT / "scripts/results" / study
+    report.write_report(tmp_path, json.loads((committed / "results.json").read_bytes()))
+    assert (tmp_path / "report.md").read_text() == (committed / "report.md").read_text()
 
 
 def test_every_figure_that_the_report_names_exists(written):
