@@ -1,22 +1,26 @@
 """Starting point of fine-tuning: a checkpoint, a bundle, or random weights."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from safetensors import SafetensorError, safe_open
 
 from mae_lm_fairseq.checkpoints.averaging import read_ema
-from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
-from mae_lm_fairseq.checkpoints.conversion import read_training_state
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS
-from mae_lm_fairseq.checkpoints.validation import head_names
-from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
+from mae_lm_fairseq.checkpoints.conversion import architecture_of
+from mae_lm_fairseq.checkpoints.info import ModelInfo
+from mae_lm_fairseq.checkpoints.original import CONFIG
+from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, transformers_type
+from mae_lm_fairseq.checkpoints.validation import head_names, network_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, make_output_directory
+from mae_lm_fairseq.utils.files import file_sha256, read_json
 
 _EMA = "ema"
 """Subdirectory of ``--out`` that every start with ``--ema`` writes again."""
@@ -47,20 +51,15 @@ class Origin:
     updates: int = 0
     sha256: str | None = None
 
-    @property
-    def kind(self) -> str:
-        """The kind of start, in words."""
-        if self.checkpoint is None:
-            return "random weights"
-        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
-
     def described(self) -> dict[str, Any]:
         """Return a description for a result file. It has only the end of the path, as the file may be published."""
+        kind = f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
         checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
-        return {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+        facts = {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+        return {"from": kind if checkpoint else "random weights", **facts}
 
 
-def find_origin(options: FinetuningOptions, heads: tuple[str, ...] = ()) -> Origin:
+def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin:
     """Return the starting point that the options name.
 
     Args:
@@ -77,7 +76,7 @@ def find_origin(options: FinetuningOptions, heads: tuple[str, ...] = ()) -> Orig
         raise UserError(f"--ema: {model} stands for random weights, which have no moving average")
     else:
         origin = from_scratch(str(model))
-    if origin.heads != heads:
+    if origin.heads != tuple(heads):
         found = f"has already been fine-tuned on {', '.join(origin.heads)}" if origin.heads else "is not fine-tuned"
         needed = f"a model fine-tuned on {', '.join(heads)}" if heads else "the pretrained model"
         raise UserError(f"{model} {found}; use {needed}")
@@ -92,6 +91,8 @@ def from_scratch(architecture: str) -> Origin:
 def origin_of(path: Path) -> Origin:
     """Return the starting point described by a checkpoint or bundle of this package.
 
+    The weights of a bundle are not read: each run does, and checks them.
+
     Raises:
         UserError: if the file is missing, damaged, or from another model.
     """
@@ -99,39 +100,63 @@ def origin_of(path: Path) -> Origin:
         raise UserError(
             f"{path}: no such file or directory, and no architecture, for random weights: {', '.join(ARCHITECTURES)}"
         )
-    is_bundle = os.path.isdir(path)
-    state = read_training_state(path) if is_bundle else load_as_data(path, mapped=True)
-    saved = (state.get("cfg") or {}).get("model")
+    return _of_bundle(path) if os.path.isdir(path) else _of_checkpoint(path)
+
+
+def _of_checkpoint(path: Path) -> Origin:
+    state = load_as_data(path, mapped=True)
+    saved = value_at(state, "cfg", "model")
     name = saved.get("_name", "") if hasattr(saved, "keys") else ""
     if name not in ARCHITECTURES:
         raise UserError(f"{path}: not a model of this package (architecture {name or 'unknown'})")
-    if not state.get("optimizer_history"):  # which fairseq asks for
+    updates = value_at(state, "optimizer_history", -1, "num_updates")
+    if updates is None:  # fairseq asks for it
         raise UserError(f"{path}: has weights alone; fine-tune a bundle of it, which mae-lm bundle makes")
-    defaults = architecture_values(name)
-    changed = {
-        key: saved[key]
-        for key in defaults
-        if key not in _SET_BY_FINETUNING and saved.get(key, defaults[key]) != defaults[key]
-    }
-    return Origin(
-        path.resolve(),
-        {"_name": name, **{key: value for key, value in changed.items() if value is not None and value is not False}},
-        saved.get("max_positions", defaults["max_positions"]),
-        (state.get("task_state") or {}).get("dictionary"),
-        tuple(head_names(state["model"])),
-        state["optimizer_history"][-1]["num_updates"],
-        file_sha256(path / WEIGHTS if is_bundle else path),
+    heads = tuple(head_names(state["model"]))
+    dictionary = value_at(state, "task_state", "dictionary")
+    options, longest = _model_options(name, saved)
+    return Origin(path.resolve(), options, longest, dictionary, heads, updates, file_sha256(path))
+
+
+def _of_bundle(path: Path) -> Origin:
+    if transformers_type(path):
+        raise UserError(f"{path} is a directory of transformers; make a bundle of it with mae-lm import")
+    network, info = read_json(
+        path / CONFIG,
+        lambda content: (dict(content["network"]), ModelInfo.from_json(content.get("about", {}))),
+        "create the bundle again",
     )
+    config = network_config(network, path / CONFIG)
+    try:
+        with safe_open(path / WEIGHTS, framework="pt") as file:
+            heads = tuple(head_names(file.keys()))
+    except (OSError, SafetensorError):
+        raise UserError(f"{path / WEIGHTS} is damaged or missing; create the bundle again") from None
+    name = architecture_of(Pretrained(config, {}, (), None, info))
+    options, longest = _model_options(name, plain_values(config))
+    sha256 = file_sha256(path / WEIGHTS)
+    return Origin(path.resolve(), options, longest, info.dictionary_sha256, heads, info.updates or 0, sha256)
+
+
+def _model_options(name: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return an architecture with the options in which a model differs from it, and the number of its positions."""
+    defaults = architecture_values(name)
+    values = {key: saved.get(key, default) for key, default in defaults.items()}
+    changed = {
+        key: value
+        for key, value in values.items()
+        if value != defaults[key] and value is not None and value is not False and key not in _SET_BY_FINETUNING
+    }
+    return {"_name": name, **changed}, values["max_positions"]
 
 
 def ema_checkpoint(checkpoint: Path, out: Path) -> Path:
     """Write the EMA weights of a checkpoint to ``out``, as the model of a checkpoint, and return its path.
 
     Raises:
-        UserError: if they cannot be read or written.
+        UserError: if they cannot be read.
     """
-    state = read_ema(checkpoint)
-    make_output_directory(out / _EMA)
-    written = out / _EMA / checkpoint.name
+    state, written = read_ema(checkpoint), out / _EMA / checkpoint.name
+    written.parent.mkdir(parents=True, exist_ok=True)
     checkpoint_utils.torch_persistent_save(state, str(written))
     return written
