@@ -51,17 +51,12 @@ class Origin:
     updates: int = 0
     sha256: str | None = None
 
-    @property
-    def kind(self) -> str:
-        """The kind of start, in words."""
-        if self.checkpoint is None:
-            return "random weights"
-        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
-
     def described(self) -> dict[str, Any]:
         """Return a description for a result file. It has only the end of the path, as the file may be published."""
+        kind = f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
         checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
-        return {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+        facts = {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+        return {"from": kind if checkpoint else "random weights", **facts}
 
 
 def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin:

@@ -12,6 +12,11 @@ MODEL = "model"
 """Subdirectory of ``--out`` that holds the bundle of the best run."""
 
 
+def prediction_names(split: str) -> tuple[str, str]:
+    """Return patterns of the names of the files with the predictions of a set, in any format."""
+    return f"{split}_predictions", f"{split}_predictions.*"
+
+
 @dataclass(frozen=True)
 class Summary:
     """Values of one metric over several seeds.

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +11,16 @@ from mae_lm_fairseq import cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
+from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import GlueOptions, SquadOptions
-from mae_lm_fairseq.finetuning.sentences import run as glue
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.tables import read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
-from mae_lm_fairseq.finetuning.squad import run as squad
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support import ROOT, answering
+from tests.support import answering
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
-from tests.support.processes import kill_with_children, wait_for
 
 SETTINGS = ["--learning-rates", "1e-3", "--seeds", "2", "--max-updates", "20"]
 TEXTS = ("text", "other")
@@ -84,7 +80,7 @@ def words_for(files, tokenizer, checkpoint, out, *more, suffix=".tsv", pair=Fals
 def finetune_glue(task, sets, tokenizer, checkpoint, directory, *extra):
     start = {"model": checkpoint, "data_bin": tokenizer, "glue_dir": write_official(directory / "glue", task, sets)}
     sweep = {"seeds": 2, "max_updates": 20, "learning_rates": [1e-3], "extra": extra}
-    return glue.finetune(GlueOptions(task=task.name, out=directory / "of-glue", **start, **sweep))
+    return finetune(GlueOptions(task=task.name, out=directory / "of-glue", **start, **sweep))
 
 
 def predicted_cells(model, source, out, *more):
@@ -162,34 +158,6 @@ def test_scores(tokenizer, checkpoint, in_process, tmp_path):
     assert list(rows[0]) == ["text", "other", "kind", "prediction"]
 
 
-@pytest.mark.slow  # GLUE's sweep, which is the same, is killed and resumed in the gate
-def test_a_killed_sweep_resumes_and_changed_files_train_anew(tokenizer, checkpoint, tmp_path, monkeypatch):
-    files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"], 64))
-    straight, broken = (
-        words_for(files, tokenizer, checkpoint, tmp_path / name, "--seeds", 1) for name in ("straight", "broken")
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "run_all", run_here)
-        cli.run("finetune classification", straight)
-
-    command = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "classification", *broken]
-    runs = tmp_path / "broken" / "runs"
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: [*runs.glob("*/checkpoints/checkpoint_last.pt")])
-    kill_with_children(process)
-    [first] = runs.iterdir()
-    assert not (first / "result.json").exists()
-    subprocess.run(command, cwd=ROOT, check=True, timeout=250, capture_output=True)
-    assert "Loaded checkpoint" in (first / "result.log").read_text()
-    for name in ("results.json", "report.md", "model/config.json", "model/model.safetensors"):
-        assert (tmp_path / "straight" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes()
-
-    train = files / "train.tsv"
-    train.write_text(train.read_text().replace("cat", "dog", 1))
-    cli.run("finetune classification", broken)
-    assert len([*runs.iterdir()]) == 2
-
-
 def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_process, tmp_path):
     files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"]))
     out = tmp_path / "own"
@@ -232,8 +200,7 @@ def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_pro
     (files / "bad.tsv").write_text("text\tkind\na cat\t0\n\t1\n")
     refused = {
         "has no column 'nothing'; name another one with --text: text, kind": ("--text", "nothing"),
-        "--text and --label both name the column 'kind'": ("--text", "kind"),
-        "--text and --text-pair both name the column 'text'": ("--text-pair", "text"),
+        "--text and --label must name different columns, not kind, kind": ("--text", "kind"),
         "line 3: the column 'text' is empty, or is not text; fix the file": ("--test", files / "bad.tsv"),
         "No such file": ("--dev", files / "missing.tsv"),
     }
@@ -264,7 +231,7 @@ def test_answers_are_those_of_the_fine_tuning(version_2, in_process, tmp_path):
         doc_stride=5,
         extra=("--encoder-layers", "1"),
     )
-    squad.finetune(options)
+    finetune(options)
     expected = json.loads((tmp_path / "out" / "predictions.json").read_text())
     content = json.loads(questions.read_text())
     for article in content["data"]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
+from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text, read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
@@ -75,13 +76,13 @@ class GlueFiles:
             logger.warning("%s: %d rows; the official %s has %d", path, len(rows.sentences), official, expected)
         return rows
 
-    def predict(self, chosen: Run, data: Path, out: Path) -> dict[str, Any]:
+    def predict(self, best: Run, out: Path) -> dict[str, Any]:
         """Write the predictions on the test sets, by a run's best checkpoint, for the GLUE server."""
-        model, fairseq_task = load(best_checkpoint(chosen), data)
+        model, fairseq_task = load(best_checkpoint(best), out / DATA_BIN)
         for split, name in self.task.submission_files.items():
             predicted = predictions(self.task, data_bin_logits(model, fairseq_task, split))
             write_text(out / name, submission(self.task, predicted))
-        return {"test_predictions_by": chosen.name}
+        return {"test_predictions_by": best.name}
 
     def _find(self, official: str) -> Path:
         hub = official.replace("dev", "validation")

@@ -65,24 +65,23 @@ def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
     """
     rows = Rows(table.path, malformed=list(table.malformed))
     for line, record in table.rows:
-        sentences = tuple(record.get(column) for column in task.columns)
-        if unusable := [column for column in task.columns if not _is_text(record.get(column))]:
-            rows.malformed.append((line, f"the column {unusable[0]!r} is empty, or is not text"))
+        try:
+            sentences = tuple(_text(record, column) for column in task.columns)
+            labels = [_label(task, cell_text(record.get(task.label_column)))] if labelled else []
+        except ValueError as error:
+            rows.malformed.append((line, str(error)))
             continue
-        if labelled:
-            text = cell_text(record.get(task.label_column))
-            label = _label(task, text)
-            if label is None:
-                rows.malformed.append((line, _label_problem(task, text)))
-                continue
-            rows.labels.append(label)
         rows.sentences.append(sentences)
+        rows.labels += labels
     rows.malformed.sort()
     return rows
 
 
-def _is_text(cell: Any) -> bool:
-    return isinstance(cell, str) and bool(cell.strip())
+def _text(record: dict[str, Any], column: str) -> str:
+    text = record.get(column)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"the column {column!r} is empty, or is not text")
+    return text
 
 
 def number(text: str) -> float | None:
@@ -94,19 +93,17 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _label(task: Task, text: str) -> int | float | None:
-    if not task.is_regression:
-        return task.labels.index(text) if text in task.labels else None
-    score = number(text)
-    low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
-    return score if score is not None and low <= score <= high else None
-
-
-def _label_problem(task: Task, text: str) -> str:
+def _label(task: Task, text: str) -> int | float:
     place = f"in the column {task.label_column!r}"
     if not text.strip():
-        return f"the label {place} is empty"
+        raise ValueError(f"the label {place} is empty")
     if not task.is_regression:
-        return f"the label {text!r:.80} {place} is not one of {task.describe()}"
-    limits = " from {:g} to {:g}".format(*task.score_range) if task.is_bounded else ""
-    return f"the label {text!r:.80} {place} is not a number{limits}"
+        if text not in task.labels:
+            raise ValueError(f"the label {text!r:.80} {place} is not one of {task.describe()}")
+        return task.labels.index(text)
+    score = number(text)
+    low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
+    if score is None or not low <= score <= high:
+        limits = f" from {low:g} to {high:g}" if task.is_bounded else ""
+        raise ValueError(f"the label {text!r:.80} {place} is not a number{limits}")
+    return score

@@ -1,7 +1,6 @@
 """Preparation of every GLUE task, from both layouts to the data that fairseq's ``sentence_prediction`` reads."""
 
 import argparse
-import json
 import logging
 
 import numpy as np
@@ -9,14 +8,13 @@ import pytest
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from mae_lm_fairseq.finetuning.sentences import preparation
+from mae_lm_fairseq.finetuning.sentences.adapter import prepared
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.preparation import truncated
-from mae_lm_fairseq.finetuning.sentences.run import prepared
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json
 from tests.support.glue import ALL, make_rows, write_hub, write_official, write_tokenizer
 
 
@@ -26,7 +24,8 @@ def tokenizer(tmp_path_factory):
 
 
 def prepare(task, glue_dir, tokenizer, data, max_positions=64, skip_malformed=False):
-    return preparation.prepare(GlueFiles(task, glue_dir, skip_malformed), tokenizer, data, max_positions)
+    sets = GlueFiles(task, glue_dir, skip_malformed)
+    return preparation.prepare(task, {split: sets.read(split) for split in sets.splits}, tokenizer, data, max_positions)
 
 
 def load(task, data):
@@ -114,13 +113,6 @@ def test_long_inputs_are_truncated_and_counted(tokenizer, tmp_path):
     assert [counts["tokens"] for counts in statistics] == [sum(of) for of in sizes]
 
 
-def test_max_positions_without_room_for_text_is_refused(tokenizer, tmp_path):
-    glue = write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
-    with pytest.raises(UserError, match="--max-positions 5 must be at least 6"):
-        prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 5)
-    prepare(TASKS["RTE"], glue, tokenizer, tmp_path / "data", 6)
-
-
 def test_the_longer_sentence_of_a_pair_is_truncated():
     first, second = truncated([np.arange(10, 17), np.arange(20, 23)], 11)
     # 11 positions minus <s> and three </s> leave 7 for the sentences.
@@ -179,16 +171,6 @@ def test_malformed_records_are_named(kind, tokenizer, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["glue"]
 
 
-def test_damaged_parquet_is_named(tokenizer, tmp_path):
-    pytest.importorskip("pyarrow")
-    task = TASKS["RTE"]
-    glue = write_hub(tmp_path / "glue", task, make_rows(task))
-    (glue / "rte" / "train.jsonl").unlink()
-    (glue / "rte" / "train.parquet").write_bytes(b"PAR1" + b"\0" * 50 + b"PAR1")
-    with pytest.raises(UserError, match=r"train\.parquet: damaged, or not a \.parquet file"):
-        prepare(task, glue, tokenizer, tmp_path / "data", 64)
-
-
 def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, caplog):
     task = TASKS["RTE"]
     glue = write_official(tmp_path / "glue", task, make_rows(task))
@@ -210,25 +192,11 @@ def test_data_that_were_damaged_since_are_named(name, tokenizer, tmp_path):
     task = TASKS["RTE"]
     write_official(tmp_path, task, make_rows(task))
     sets, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", ())
-    data, statistics = prepared(products, sets, tokenizer, 64)
-    assert statistics["task"] == "RTE"
+    data, splits = prepared(products, sets, tokenizer, 64)
+    assert splits["train"]["rows"] == 12
     damaged = data / name
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with pytest.raises(UserError, match=f"{damaged}( is|:) damaged"):
-        prepared(products, sets, tokenizer, 64)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [lambda task: [task], lambda task: {}, lambda task: {"splits": {}}, lambda task: task | {"splits": {"train": 12}}],
-)
-def test_a_description_of_another_structure_is_named(change, tokenizer, tmp_path):
-    task = TASKS["RTE"]
-    write_official(tmp_path, task, make_rows(task))
-    sets, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", ())
-    data, _ = prepared(products, sets, tokenizer, 64)
-    write_json(data / "task.json", change(json.loads((data / "task.json").read_text())))
-    with pytest.raises(UserError, match=f"{data}/task.json is damaged; remove {data}, and run the command again"):
         prepared(products, sets, tokenizer, 64)
 
 
@@ -260,19 +228,3 @@ def test_missing_sets_are_named_and_unusual_row_counts_warned_about(tokenizer, t
         prepare(task, glue, tokenizer, tmp_path / "again", 64)
     with pytest.raises(UserError, match="exists already"):
         prepare(task, glue, tokenizer, tmp_path / "data", 64)
-
-
-def test_incomplete_or_other_tokenizers_are_refused(tmp_path):
-    directory = write_tokenizer(tmp_path / "data-bin")
-    with pytest.raises(UserError, match=r"not the tokenizer of model\.pt"):
-        open_tokenizer(directory, "model.pt", "another fingerprint")
-    other = write_tokenizer(tmp_path / "other", seed=5)
-    (directory / "dict.txt").write_bytes((other / "dict.txt").read_bytes())
-    with pytest.raises(UserError, match=r"in the dict\.txt beside it is not a piece of this model"):
-        open_tokenizer(directory)
-    (directory / "dict.txt").write_bytes(b"\xff 1\n")
-    with pytest.raises(UserError, match=r"dict\.txt is not a dictionary of fairseq: it is not UTF-8"):
-        open_tokenizer(directory)
-    (directory / "dict.txt").unlink()
-    with pytest.raises(UserError, match=r"has no dict\.txt"):
-        open_tokenizer(directory)

@@ -1,4 +1,4 @@
-"""In-process fine-tuning on GLUE: initial weights, kinds of tasks, and refused inputs."""
+"""The driver, in this process and on GLUE: initial weights, kinds of tasks, what is reused, and refused inputs."""
 
 import json
 import sys
@@ -12,14 +12,13 @@ import torch
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
+from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.models import load
-from mae_lm_fairseq.finetuning.options import FinetuningOptions, GlueOptions
-from mae_lm_fairseq.finetuning.origin import from_scratch, origin_of
-from mae_lm_fairseq.finetuning.results import summarise
+from mae_lm_fairseq.finetuning.options import GlueOptions
+from mae_lm_fairseq.finetuning.origin import origin_of
+from mae_lm_fairseq.finetuning.sentences.adapter import settings_of
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
-from mae_lm_fairseq.finetuning.sentences.run import finetune, make_sweep
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
-from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
@@ -155,8 +154,6 @@ def test_a_new_row_names_its_metrics_and_what_selects(options, glue_dir, monkeyp
     [kept] = options.out.glob("runs/*/checkpoints/checkpoint_best.pt")
     assert torch.load(kept, weights_only=True)["cfg"]["checkpoint"]["best_checkpoint_metric"] == "mcc"
     assert (options.out / "RTE2.tsv").exists()
-    with pytest.raises(ValueError, match="RTE2: unknown metrics: bleu"):
-        replace(row, metrics=("bleu",))
 
 
 def test_further_options_reach_fairseq(options):
@@ -168,20 +165,15 @@ def test_further_options_reach_fairseq(options):
     assert model.autocast == "none"  # evaluation is in float32
 
 
-def test_the_lowest_loss_is_kept_if_it_chooses_the_checkpoint(options):
-    origin, data = from_scratch("mae_lm_tiny"), {"splits": {"train": {"rows": 12}}}
-    maximized = {(): True, ("--best-checkpoint-metric", "f1"): True, ("--best-checkpoint-metric=loss",): False}
-    for extra, is_maximized in maximized.items():
-        [run] = make_sweep(TASKS["RTE"], replace(options, extra=extra), origin, options.out, data).runs()
-        assert ("--maximize-best-checkpoint-metric" in run.command) is is_maximized
-
-
-@pytest.mark.parametrize("metric", ["mcc", "f1", "acc_and_f1"])
-def test_another_metric_that_chooses_the_checkpoint_is_computed(options, metric):
-    origin, data = from_scratch("mae_lm_tiny"), {"splits": {"train": {"rows": 12}}}
-    extra = ("--best-checkpoint-metric", metric)
-    [run] = make_sweep(TASKS["RTE"], replace(options, extra=extra), origin, options.out, data).runs()
-    assert ("--report-mcc" if metric == "mcc" else "--report-acc-and-f1") in run.command
+def test_the_metric_that_selects_checkpoints_is_computed_and_maximized_unless_it_is_a_loss(options):
+    for metric, option in {"mcc": "report_mcc", "f1": "report_acc_and_f1", "acc_and_f1": "report_acc_and_f1"}.items():
+        settings = settings_of(TASKS["RTE"], metric)
+        assert settings["criterion"][option]
+        assert settings["checkpoint"] == {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
+    assert settings_of(TASKS["RTE"], "loss")["checkpoint"] == {"best_checkpoint_metric": "loss"}
+    finetune(replace(options, extra=("--best-checkpoint-metric", "mcc")))
+    [kept] = options.out.glob("runs/*/checkpoints/checkpoint_best.pt")
+    assert torch.load(kept, weights_only=True)["cfg"]["criterion"]["report_mcc"]
 
 
 def test_from_mnli(options, tmp_path):
@@ -191,48 +183,43 @@ def test_from_mnli(options, tmp_path):
     assert content["start"]["from"] == "a model fine-tuned on MNLI"
     with pytest.raises(UserError, match="has already been fine-tuned on MNLI"):
         finetune(replace(options, model=mnli))
-    with pytest.raises(UserError, match="--from-mnli is for MRPC, RTE, STS-B, not for CoLA"):
-        finetune(replace(options, model=mnli, from_mnli=True, task="CoLA"))
     with pytest.raises(UserError, match="is not fine-tuned; use a model fine-tuned on MNLI"):
         finetune(replace(options, from_mnli=True))
 
 
-def test_wrong_inputs_are_refused_without_leaving_files(options, checkpoints, tokenizer, tmp_path):
+def test_wrong_inputs_are_refused_before_the_training(options, checkpoints, tokenizer, tmp_path):
     other = write_tokenizer(tmp_path / "other", seed=5)
     (tmp_path / "damaged.pt").write_bytes(checkpoints["mae_lm_tiny"].read_bytes()[:5000])
+    write_bundle(read_checkpoint(checkpoints["mae_lm_tiny"], tokenizer), tmp_path / "bundle")
+    (tmp_path / "bundle" / "model.safetensors").write_bytes(b"damaged")
     wrong = {
-        "no such file": {"model": tmp_path / "missing.pt"},
-        "x: no such file": {"model": tmp_path / ("x" * 300)},
+        "no such file": {"model": tmp_path / ("x" * 300)},
         "x: has no sentencepiece": {"data_bin": tmp_path / ("x" * 300)},
         "cannot read the checkpoint": {"model": tmp_path / "damaged.pt"},
+        "model.safetensors is damaged": {"model": tmp_path / "bundle"},
         "not the tokenizer of": {"data_bin": other},
-        "has no sentencepiece": {"data_bin": tmp_path},
         "and no architecture, for random weights: mae_lm_tiny": {"model": Path("roberta_base")},
-        "add --data-bin": {"model": Path("mae_lm_tiny"), "data_bin": None},
-        "is not fine-tuned; use a model fine-tuned on MNLI": {"model": Path("mae_lm_tiny"), "from_mnli": True},
+        "--data-bin mae_lm_tiny: has no sentencepiece": {"model": Path("mae_lm_tiny"), "data_bin": None},
         "--ema: mae_lm_tiny stands for random weights": {"model": Path("mae_lm_tiny"), "ema": True},
     }
     for message, changes in wrong.items():
         with pytest.raises(UserError, match=message):
             finetune(replace(options, **changes))
         assert not options.out.exists()
-
-
-def test_a_rerun_after_a_missing_set_succeeds(options, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="has no set train of RTE"):
         finetune(replace(options, glue_dir=tmp_path / "empty"))
-    assert not options.out.exists()
-    assert finetune(options)["task"] == "RTE"
 
 
 def test_other_options_and_files_train_anew_and_the_same_ones_reuse_everything(options, tmp_path, monkeypatch):
-    first = finetune(options)
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "write_bundle", lambda *_: sys.exit("killed"))
         with pytest.raises(SystemExit):
             finetune(options)
-    assert read(options.out / "model").about.development_set
+    assert not (options.out / "model").exists()
+    first = finetune(options)
+    model = read(options.out / "model")
+    assert model.about.development_set
     write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
     write_official(tmp_path / "changed", TASKS["RTE"], make_rows(TASKS["RTE"], 8))
     runs = options.out / "runs"
@@ -243,6 +230,8 @@ def test_other_options_and_files_train_anew_and_the_same_ones_reuse_everything(o
         assert len([*runs.iterdir()]) == number
     assert finetune(options) == first
     assert len([*runs.iterdir()]) == 4
+    again = read(options.out / "model").weights
+    assert all(torch.equal(again[name], weight) for name, weight in model.weights.items())
 
 
 def test_files_that_the_command_would_overwrite_are_kept(options):
@@ -253,33 +242,3 @@ def test_files_that_the_command_would_overwrite_are_kept(options):
             finetune(options)
         (options.out / name).unlink()
         options.out.rmdir()
-
-
-def test_the_learning_rate_with_the_best_median_is_chosen(tmp_path, monkeypatch):
-    def fail(*arguments):
-        raise OSError("No space left")
-
-    settings = {"optimization": {"max_update": 1}, "checkpoint": {}, "common": {}}
-    chosen = FinetuningOptions(model=tmp_path, out=tmp_path, seeds=3)
-    sweep = Sweep(chosen, None, tmp_path, settings, [1e-5, 3e-5], lambda path: {}, "score")
-    results = [{"score": value} for value in (50.0, 90.0, 51.0, 60.0, 59.0, 61.0)]
-    summaries = sweep.summaries(results)
-    assert summaries[1e-5]["score"] == summarise([50.0, 90.0, 51.0])
-    assert sweep.best_rate(summaries) == 3e-5
-    best, result = sweep.best_run(results, 3e-5)
-    assert best.name == "lr3e-05-seed3"
-    assert result == {"score": 61.0}
-    assert best.clean_up is finetuning.keep_best_checkpoint
-    best.clean_up(best)  # changes nothing: its checkpoints have been removed
-    kept = best.result.parent / "checkpoints" / "checkpoint_best.pt"
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(b"damaged")
-    kept.with_name("checkpoint_last.pt").touch()
-    with pytest.raises(UserError, match=f"cannot read the checkpoint {kept}: it is damaged"):
-        best.clean_up(best)
-    assert kept.with_name("checkpoint_last.pt").exists()
-    torch.save({"model": {}, "cfg": {}, "last_optimizer_state": {}}, kept)
-    monkeypatch.setattr(finetuning.checkpoint_utils, "torch_persistent_save", fail)
-    with pytest.raises(OSError, match="No space left"):
-        best.clean_up(best)
-    assert [*kept.parent.iterdir()] == [kept]
