@@ -121,12 +121,11 @@ def _of_checkpoint(path: Path) -> Origin:
 def _of_bundle(path: Path) -> Origin:
     if transformers_type(path):
         raise UserError(f"{path} is a directory of transformers; make a bundle of it with mae-lm import")
-    network, info = read_json(
+    config, info = read_json(
         path / CONFIG,
-        lambda content: (dict(content["network"]), ModelInfo.from_json(content.get("about", {}))),
+        lambda content: (network_config(content["network"]), ModelInfo.from_json(content.get("about", {}))),
         "create the bundle again",
     )
-    config = network_config(network, path / CONFIG)
     try:
         with safe_open(path / WEIGHTS, framework="pt") as file:
             heads = tuple(head_names(file.keys()))
