@@ -21,9 +21,8 @@ from typing import Any
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.training.command import merge
-from mae_lm_fairseq.training.estimate import describe_amount
 from mae_lm_fairseq.training.published import NOT_FOUND, PUBLISHED, ROWS, SOURCES, Setting
-from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, recipe, settings
+from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.output import markdown_table
 

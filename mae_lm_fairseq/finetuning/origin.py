@@ -142,9 +142,9 @@ def _model_options(name: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any],
     defaults = architecture_values(name)
     found = {key: saved.get(key, default) for key, default in defaults.items()}
     changed = {key: value for key, value in found.items() if value != defaults[key] and value not in (None, False)}
-    return {"_name": name} | {
-        key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING
-    }, found["max_positions"]
+    return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}, found[
+        "max_positions"
+    ]
 
 
 def ema_checkpoint(checkpoint: Path, out: Path) -> Path:

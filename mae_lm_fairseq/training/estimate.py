@@ -1,4 +1,4 @@
-"""What is said of a training before it starts: amount of data, hours by the cost planner, and warnings."""
+"""Length of a training before it starts: epochs of the text, and hours by the cost planner; and warnings."""
 
 import timeit
 from collections.abc import Iterator, Sequence
@@ -15,32 +15,12 @@ from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import DICTIONARY, count_tokens
 from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.training.settings import tokens_per_update
 from mae_lm_fairseq.utils.errors import UserError
 
 CPU_FRACTION = 0.5
 """Assumed fraction of a CPU's rate of matrix products that training reaches."""
 MATRIX = 1024
-
-
-def tokens_per_update(cfg: Any, processes: int) -> int:
-    """Return the number of tokens per update of a configuration of fairseq-train, if all sequences are full."""
-    per_batch = cfg.dataset.batch_size * cfg.task.tokens_per_sample
-    return min(per_batch, cfg.dataset.max_tokens or per_batch) * cfg.optimization.update_freq[0] * processes
-
-
-def describe_amount(cfg: Any, processes: int) -> str:
-    """Return the amount of training data of a configuration of fairseq-train in one sentence."""
-    batch_size, accumulated = cfg.dataset.batch_size, cfg.optimization.update_freq[0]
-    number, tokens = cfg.optimization.max_update, tokens_per_update(cfg, processes)
-    updates = f"{number:,} updates" if number else "any number of updates"
-    batches = f"x {accumulated} accumulated x {processes} process{'es' * (processes > 1)}"
-    if cfg.dataset.max_tokens:
-        return f"at most {cfg.dataset.max_tokens:,} tokens and {batch_size} sequences per batch {batches}; {updates}"
-    return (
-        f"{batch_size * accumulated * processes:,} sequences ({batch_size} per batch {batches}) x "
-        f"{cfg.task.tokens_per_sample} tokens = {tokens:,} tokens per update at most; {updates}"
-        + (f" = {tokens * number:,} tokens" if number else "")
-    )
 
 
 def warnings_about(cfg: Any) -> Iterator[str]:

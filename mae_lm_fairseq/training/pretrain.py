@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
-from mae_lm_fairseq.training.settings import RECIPES, recipe, settings
+from mae_lm_fairseq.training.settings import RECIPES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import Argument, Options
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
@@ -55,7 +55,7 @@ def pretrain(options: PretrainOptions) -> None:
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
     number, rank = processes(cfg)
     if rank == 0:
-        from mae_lm_fairseq.training.estimate import describe_amount, describe_length, warnings_about  # imports torch
+        from mae_lm_fairseq.training.estimate import describe_length, warnings_about  # imports torch
 
         shards = [data] if "://" in data else data.split(os.pathsep)  # as fairseq splits them
         print(f"{options.preset}: {describe_amount(cfg, number)}")

@@ -1,5 +1,7 @@
 """Recipes: the settings that an architecture is pretrained with, from the table of published ones."""
 
+from typing import Any
+
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, merge
 from mae_lm_fairseq.training.published import ADAM, PUBLISHED, Setting
@@ -88,3 +90,24 @@ def settings(architecture: str, name: str | None = None) -> Settings:
         "optimization": {"lr": [value["lr"]]},
     }
     return merge(COMMON, pace, network, optimisation.settings())
+
+
+def tokens_per_update(cfg: Any, processes: int) -> int:
+    """Return the number of tokens per update of a configuration of fairseq-train, if all sequences are full."""
+    per_batch = cfg.dataset.batch_size * cfg.task.tokens_per_sample
+    return min(per_batch, cfg.dataset.max_tokens or per_batch) * cfg.optimization.update_freq[0] * processes
+
+
+def describe_amount(cfg: Any, processes: int) -> str:
+    """Return the amount of training data of a configuration of fairseq-train in one sentence."""
+    batch_size, accumulated = cfg.dataset.batch_size, cfg.optimization.update_freq[0]
+    number, tokens = cfg.optimization.max_update, tokens_per_update(cfg, processes)
+    updates = f"{number:,} updates" if number else "any number of updates"
+    batches = f"x {accumulated} accumulated x {processes} process{'es' * (processes > 1)}"
+    if cfg.dataset.max_tokens:
+        return f"at most {cfg.dataset.max_tokens:,} tokens and {batch_size} sequences per batch {batches}; {updates}"
+    return (
+        f"{batch_size * accumulated * processes:,} sequences ({batch_size} per batch {batches}) x "
+        f"{cfg.task.tokens_per_sample} tokens = {tokens:,} tokens per update at most; {updates}"
+        + (f" = {tokens * number:,} tokens" if number else "")
+    )

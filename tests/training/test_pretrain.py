@@ -1,6 +1,11 @@
 """``mae-lm pretrain``: configuration from a preset, flags and the machine, and a short training."""
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +18,14 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.command import as_options, split_global_batch
-from mae_lm_fairseq.training.estimate import describe_amount, describe_length, duration, planned_run, warnings_about
+from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run, warnings_about
 from mae_lm_fairseq.training.pretrain import (
     PretrainOptions,
     configure,
     parse_configuration,
     processes,
 )
-from mae_lm_fairseq.training.settings import ARCHITECTURES, recipe, settings
+from mae_lm_fairseq.training.settings import ARCHITECTURES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -273,3 +278,22 @@ def test_the_planner_knows_what_the_encoder_sees():
 )
 def test_gpus_are_recognised(name, memory, kind):
     assert kind_of_gpu(SimpleNamespace(name=name, total_memory=memory)) == kind
+
+
+def test_ctrl_c_ends_training_without_a_traceback(data_bin, tmp_path):
+    """A terminal sends the signal to all processes of the command, including data workers."""
+    command = [*PRETRAIN, "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    log = tmp_path / "log"
+    heeds_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell's background jobs ignore
+    with open(log, "w") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, start_new_session=True, preexec_fn=heeds_sigint
+        )
+    deadline = time.monotonic() + 240
+    while "begin training epoch" not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 1
+    assert "Traceback" not in log.read_text()
+    assert log.read_text().splitlines()[-1] == "error: interrupted"
