@@ -141,7 +141,9 @@ def _model_options(name: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any],
     """Return an architecture with the options in which a model differs from it, and the number of its positions."""
     defaults = architecture_values(name)
     found = {key: saved.get(key, default) for key, default in defaults.items()}
-    changed = {key: value for key, value in found.items() if value != defaults[key] and value not in (None, False)}
+    # 0 equals False, but is a value: without a position bias, --relative-buckets is 0.
+    given = {key: value for key, value in found.items() if value is not None and value is not False}
+    changed = {key: value for key, value in given.items() if value != defaults[key]}
     return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}, found[
         "max_positions"
     ]

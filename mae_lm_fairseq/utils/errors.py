@@ -26,14 +26,14 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def errors_end_the_program() -> Iterator[None]:
-    """End the program with an error message and exit code 1 on a :class:`UserError`, a missing package or Ctrl-C.
+    """End the program with exit code 1 and the message of a :class:`UserError`, ``OSError``, missing package or Ctrl-C.
 
     Raises:
         SystemExit: if the block raises one of them.
     """
     try:
         yield
-    except UserError as error:
+    except (UserError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error}; docs/installation.md lists the extras of this package") from error

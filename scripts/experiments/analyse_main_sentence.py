@@ -14,13 +14,12 @@ from statistics import fmean, stdev
 from typing import Annotated, Any
 
 import numpy as np
-from scipy.stats import t as student
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # neither this package nor scripts/ need be installed
 
 from experiments.one_model import PRIMARY_TASKS, fine_tunings  # noqa: E402
-from mae_lm_fairseq.study.contrasts import flip, t_test  # noqa: E402
+from mae_lm_fairseq.study.contrasts import flip, interval, t_test  # noqa: E402
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse  # noqa: E402
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program  # noqa: E402
 from mae_lm_fairseq.utils.files import read_json, write_json  # noqa: E402
@@ -80,12 +79,6 @@ def kept_tasks(rows: Rows) -> dict[str, float]:
     complete = [of_model for of_model in mlms if of_model.keys() >= {*fine_tunings(*PRIMARY_TASKS)}][:GATED]
     means = {task: fmean(score(of_model, task) for of_model in complete) for task in PRIMARY_TASKS} if complete else {}
     return {task: mean for task, mean in means.items() if mean >= GATE[task]}
-
-
-def interval(values: Sequence[float], level: float) -> tuple[float, float]:
-    """Return Student's interval of the mean."""
-    half = student.ppf((1 + level) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5
-    return fmean(values) - half, fmean(values) + half
 
 
 def contrast(rows: Rows, arm: str, value: Callable[[dict[str, dict[str, Any]]], float]) -> dict[str, Any]:

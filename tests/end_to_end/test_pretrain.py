@@ -183,12 +183,16 @@ def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_kept(train, 
     words = (data / "dict.txt").read_text().splitlines()
     (data / "dict.txt").write_text("\n".join([*words[1:], words[0]]) + "\n")
     assert_one_line(train(saved, "--max-update", 2, data=data, fails=True), "another dictionary")
-    assert_one_line(train(saved, "--max-update", 2, "--encoder-layers", 3, fails=True), "encoder_layers")
-    assert_one_line(train(saved, "--max-update", 2, "--optimizer", "sgd", fails=True), "--reset-optimizer")
+    for option, value, message in (  # fairseq's and torch's own errors
+        ("--encoder-layers", 3, 'Missing key(s) in state_dict: "autoencoder.encoder.layers.2.'),
+        ("--optimizer", "sgd", "Optimizer does not match; please reset the optimizer (--reset-optimizer)"),
+    ):
+        assert message in train(saved, "--max-update", 2, option, value, fails=True).stderr
     assert (saved / "checkpoint_last.pt").read_bytes() == before
     other = train(saved, "--max-update", 2, "--mask-prob", 0.3, "--tokens-per-sample", 16)
-    assert "resuming with --tokens-per-sample 16 instead of 32: this epoch repeats" in other.stdout + other.stderr
-    assert "resuming with --mask-prob 0.3 instead of 0.15: the masks differ" in other.stdout + other.stderr
+    [warning] = [line for line in (other.stdout + other.stderr).splitlines() if "resuming with" in line]
+    assert "--tokens-per-sample 16 instead of 32" in warning
+    assert "--mask-prob 0.3 instead of 0.15" in warning
 
 
 def test_a_run_of_adam_resumes_with_fused_adamw(train, tmp_path):

@@ -21,6 +21,7 @@ def test_a_message_is_one_line_without_control_characters(message, line):
     ("error", "message"),
     [
         (UserError("a.txt: no such file"), "error: a.txt: no such file"),
+        (FileExistsError(17, "File exists", "a"), "error: [Errno 17] File exists: 'a'"),
         (
             ModuleNotFoundError("No module named 'dask'"),
             "error: No module named 'dask'; docs/installation.md lists the extras of this package",
