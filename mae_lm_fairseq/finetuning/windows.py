@@ -83,8 +83,8 @@ class WindowDataset(FairseqDataset):
 class WindowTask(FairseqTask):
     """Task with the tokenizer of the pretrained model; its sequences are built in memory from files."""
 
-    def __init__(self, cfg: FairseqDataclass):
-        super().__init__(cfg)
+    def __init__(self, cfg: FairseqDataclass, **kwargs):
+        super().__init__(cfg, **kwargs)
         self.tokenizer = open_tokenizer(Path(cfg.data))
         self.dictionary = Dictionary()
         for piece in self.tokenizer.pieces:

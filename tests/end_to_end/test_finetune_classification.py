@@ -176,7 +176,7 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
     (tmp_path / "other.tsv").write_text("sentence\tprediction\na cat\tyes\n")
     write_bundle(read_checkpoint(kept, tokenizer), tmp_path / "without_labels")
     refused = {
-        "no such file or directory": (tmp_path / "nothing", lines, "a.csv"),
+        "such file or directory": (tmp_path / "nothing", lines, "a.csv"),
         "is a pretrained model, which has no task yet": (checkpoint, lines, "a.csv", "--data-bin", tokenizer),
         "does not know the names of its labels": (tmp_path / "without_labels", lines, "a.csv"),
         "is not a bundle; give its data-bin": (kept, lines, "a.csv"),

@@ -44,8 +44,8 @@ class TokenClassificationTask(WindowTask):
     state, which fairseq keeps in checkpoints.
     """
 
-    def __init__(self, cfg: TokenClassificationConfig):
-        super().__init__(cfg)
+    def __init__(self, cfg: TokenClassificationConfig, **kwargs):
+        super().__init__(cfg, **kwargs)
         self.state.add_factory("labels", self._learn_labels)
 
     def _learn_labels(self) -> dict:

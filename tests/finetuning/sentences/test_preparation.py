@@ -226,5 +226,3 @@ def test_missing_sets_are_named_and_unusual_row_counts_warned_about(tokenizer, t
     (glue / "MNLI" / "dev_mismatched.tsv").unlink()
     with pytest.raises(UserError, match=r"has no set dev_mismatched of MNLI"):
         prepare(task, glue, tokenizer, tmp_path / "again", 64)
-    with pytest.raises(UserError, match="exists already"):
-        prepare(task, glue, tokenizer, tmp_path / "data", 64)
