@@ -1,5 +1,7 @@
 """The fine-tuning driver: from a model to the results of any task that has an adapter."""
 
+from functools import partial
+
 from mae_lm_fairseq.finetuning.adapter import Adapter
 from mae_lm_fairseq.finetuning.options import (
     ClassificationOptions,
@@ -9,7 +11,7 @@ from mae_lm_fairseq.finetuning.options import (
     TaggingOptions,
 )
 from mae_lm_fairseq.finetuning.origin import find_origin
-from mae_lm_fairseq.finetuning.results import MODEL
+from mae_lm_fairseq.finetuning.results import MODEL, describe
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.sweep import Sweep
@@ -45,11 +47,14 @@ def finetune(options: FinetuningOptions) -> dict:
         tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
         products = Products(options.out, (*_OWNED, *task.outputs))
         setup = task.prepare(origin, tokenizer, products)
+        for split, counts in setup.content["data"].items():
+            print(f"{split}: {describe(counts)}")
         sweep = Sweep(options, origin, tokenizer, setup)
-        found, best = sweep.run()
-        products.make(MODEL, {"run": best.run.result.parent.name, "metrics": best.metrics}, best.write_model)
+        found, best, metrics = sweep.run()
+        made_from = {"run": best.result.parent.name, "metrics": metrics}
+        products.make(MODEL, made_from, partial(sweep.write_model, best, metrics))
         for stale in [path for name in task.outputs for path in options.out.glob(name) if path.is_file()]:
             stale.unlink()
-        content = {**setup.content, **found, **task.predict(best.run)}
+        content = {**setup.content, **found, **task.predict(best)}
         write_results(options.out, content, task.report(content))
         return content

@@ -1,4 +1,4 @@
-"""Fine-tuned models: the best one as a hub interface, and the checkpoint of a run with its task."""
+"""Fine-tuned models: the best one as a hub interface, the checkpoint of a run with its task, and logits in batches."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,12 +10,10 @@ from fairseq import checkpoint_utils, utils
 from fairseq.data import FairseqDataset
 from fairseq.tasks import FairseqTask
 
-from mae_lm_fairseq import register
+import mae_lm_fairseq
 from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import progress_bar
-
-BATCH = 64
 
 
 def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
@@ -28,10 +26,7 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
     Raises:
         UserError: if the files are not valid, as for ``from_pretrained``, or the model was not fine-tuned.
     """
-    register()
-    from mae_lm_fairseq.models.mae_lm import MAELMModel
-
-    model = MAELMModel.from_pretrained(path, data_bin)
+    model = mae_lm_fairseq.MAELMModel.from_pretrained(path, data_bin)
     if not model.model.classification_heads:
         raise UserError(
             f"{path} is a pretrained model, which has no task yet; fine-tune it with mae-lm finetune, and name the "
@@ -43,19 +38,19 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
     return model.float().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def with_progress(batches: Sequence) -> Iterable:
-    """Iterate over batches; progress and the estimated time left go to standard error."""
-    form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left"
-    return progress_bar(batches, stream=sys.stderr, total=len(batches), bar_format=form)
-
-
 def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, FairseqTask]:
     """Load a fine-tuned model in evaluation mode, and its task."""
-    register()
+    mae_lm_fairseq.register()
     overrides = {"data": str(data), "autocast": "none"}  # evaluation is in float32, as by open_finetuned
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), task
+
+
+def with_progress(batches: Sequence) -> Iterable:
+    """Iterate over batches; progress and the estimated time left go to standard error."""
+    form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left"
+    return progress_bar(batches, stream=sys.stderr, total=len(batches), bar_format=form)
 
 
 def by_length(sizes: Sequence[int], batch_size: int) -> list[np.ndarray]:

@@ -19,12 +19,7 @@ from mae_lm_fairseq.utils.command_line import (
 Column = Annotated[str, Argument("COLUMN")]
 NumberedColumn = Annotated[str, Argument("NAME|N")]
 
-_SET_BY_SWEEP = {
-    "--lr": "--learning-rates",
-    "--seed": "--seeds",
-    "--finetune-from-model": "MODEL",
-    "--restore-file": "MODEL",
-}
+_SET_BY_SWEEP = {"--lr", "--seed", "--finetune-from-model", "--restore-file"}
 """Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
 
 
@@ -61,9 +56,8 @@ class FinetuningOptions(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        for option in (word.partition("=")[0] for word in self.extra):
-            if option in _SET_BY_SWEEP:
-                raise ValueError(f"{option} after -- would contradict the sweep's own; use {_SET_BY_SWEEP[option]}")
+        if twice := _SET_BY_SWEEP & {word.partition("=")[0] for word in self.extra}:
+            raise ValueError(f"{min(twice)} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
 
     @property
     def tokenizer(self) -> Path:

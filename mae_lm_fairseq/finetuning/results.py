@@ -44,6 +44,11 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(statistics.median(values), statistics.fmean(values), std, values)
 
 
+def describe(counts: Mapping[str, int]) -> str:
+    """Return counts by name in words."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+
 def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
     """Return the text of ``report.md``.
 
@@ -64,6 +69,8 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         f"{settings}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
         f"rate with the highest median {selection} is {content['learning_rate']:g}.",
         "",
+        f"Data: {'; '.join(f'{split}: {describe(counts)}' for split, counts in content['data'].items())}.",
+        "",
     ]
     if content["options"]:
         lines += [f"Options of fairseq-train, which override the recipe's: `{' '.join(content['options'])}`.", ""]
@@ -74,7 +81,8 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         if not name.endswith(tuple(hidden))
     ]
     table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
-    return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
+    ending = f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip()
+    return "\n".join([*lines, table, "", ending, ""])
 
 
 def print_summary(metrics: Mapping[str, Mapping[str, Any]], out: Path) -> None:

@@ -38,34 +38,6 @@ _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best run of a sweep.
-
-    Attributes:
-        run: the run.
-        metrics: its metrics.
-        checkpoint: its best checkpoint.
-        data: the data-bin.
-        source: the bundle that it started from, or the directory of the tokenizer.
-    """
-
-    run: Run
-    metrics: dict[str, float]
-    checkpoint: Path
-    data: Path
-    source: Path
-
-    def write_model(self, path: Path) -> None:
-        """Write the bundle of the best checkpoint, with its metrics."""
-        pretrained = read_checkpoint(self.checkpoint, self.data)
-        about = replace(pretrained.about, development_set=self.metrics)
-        write_bundle(
-            replace(pretrained, about=about, original=read_original(self.source)), path, add_tokenizer_and_card
-        )
-        print(f"model: {path}, by {self.run.name}")
-
-
-@dataclass(frozen=True)
 class Sweep:
     """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on.
 
@@ -139,19 +111,19 @@ class Sweep:
             clean_up=keep_best_checkpoint,
         )
 
-    def run(self) -> tuple[dict[str, Any], Best]:
+    def run(self) -> tuple[dict[str, Any], Run, dict[str, float]]:
         """Run what is missing.
 
         Returns:
             The content for a result file (start, settings, the selected learning rate, its metrics, and those of the
-            whole grid), and the best run.
+            whole grid); the best run; and its metrics.
 
         Raises:
             UserError: if a run fails.
         """
         runs, task = self.runs(), self.settings["task"]
         results = run_all([*itertools.chain(*runs.values())], jobs=self.options.jobs, threads=self.options.threads)
-        rate, best, grid = select(runs, results, self.setup.selection)
+        rate, best, metrics, grid = select(runs, results, self.setup.selection)
         content = {
             "start": self.origin.described(),
             "settings": {
@@ -165,15 +137,21 @@ class Sweep:
             "grid": grid,
             "versions": versions(),
         }
-        run, metrics = best
+        return content, best, metrics
+
+    def write_model(self, best: Run, metrics: dict[str, float], path: Path) -> None:
+        """Write the bundle of a run's best checkpoint, with its metrics."""
         start = self.origin.checkpoint
         source = start if start is not None and start.is_dir() else self.options.tokenizer
-        return content, Best(run, metrics, best_checkpoint(run), self.setup.data, source)
+        pretrained = read_checkpoint(best_checkpoint(best), self.setup.data)
+        about = replace(pretrained.about, development_set=metrics)
+        write_bundle(replace(pretrained, about=about, original=read_original(source)), path, add_tokenizer_and_card)
+        print(f"model: {path}, by {best.name}")
 
 
 def select(
     runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, float]], selection: str
-) -> tuple[float, tuple[Run, dict[str, float]], dict[str, dict[str, dict[str, Any]]]]:
+) -> tuple[float, Run, dict[str, float], dict[str, dict[str, dict[str, Any]]]]:
     """Select the learning rate with the highest median of a metric over the seeds, and its best run.
 
     The lowest learning rate and the first seed of a tie are selected.
@@ -184,7 +162,7 @@ def select(
         selection: the metric.
 
     Returns:
-        The learning rate; the run and its metrics; and statistics over the seeds, by learning rate and metric.
+        The learning rate; the run; its metrics; and statistics over the seeds, by learning rate and metric.
     """
     remaining = iter(results)
     found = {lr: [next(remaining) for _ in of_lr] for lr, of_lr in runs.items()}
@@ -192,9 +170,9 @@ def select(
         lr: {name: summarise([one[name] for one in of_lr]) for name in of_lr[0]} for lr, of_lr in found.items()
     }
     rate = max(sorted(summaries), key=lambda lr: summaries[lr][selection].median)
-    best = max(zip(runs[rate], found[rate], strict=True), key=lambda pair: pair[1][selection])
+    run, metrics = max(zip(runs[rate], found[rate], strict=True), key=lambda pair: pair[1][selection])
     grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
-    return rate, best, grid
+    return rate, run, metrics, grid
 
 
 def _evaluate(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from mae_lm_fairseq.models.mae_lm import MAELMModel
 
 logger = logging.getLogger(__name__)
 
@@ -106,12 +103,7 @@ class WindowTask(FairseqTask):
         raise NotImplementedError
 
     def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
-        # Imported here: importing the model registers the tasks, which derive from this class.
-        from mae_lm_fairseq.models.mae_lm import MAELMModel
-
         model = super().build_model(cfg, from_checkpoint)
-        if not isinstance(model, MAELMModel):
-            raise UserError(f"--task {self.cfg._name} is for the architectures mae_lm_*")
         if self.cfg.tokens_per_sample > model.max_positions():
             raise UserError(
                 f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's --max-positions "
@@ -120,8 +112,8 @@ class WindowTask(FairseqTask):
         self.register_head(model)
         return model
 
-    def register_head(self, model: "MAELMModel"):
-        """Add the head of the task."""
+    def register_head(self, model: BaseFairseqModel):
+        """Add the task's head to an ``MAELMModel``."""
         raise NotImplementedError
 
     def max_positions(self) -> int:

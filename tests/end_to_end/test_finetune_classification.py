@@ -2,7 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +12,11 @@ from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.models import load
-from mae_lm_fairseq.finetuning.options import GlueOptions, SquadOptions
+from mae_lm_fairseq.finetuning.options import GlueOptions
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.tables import read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support import answering
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
@@ -180,9 +178,9 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
         "is a pretrained model, which has no task yet": (checkpoint, lines, "a.csv", "--data-bin", tokenizer),
         "does not know the names of its labels": (tmp_path / "without_labels", lines, "a.csv"),
         "is not a bundle; give its data-bin": (kept, lines, "a.csv"),
-        "line 2: the column 'text' is empty": (model, tmp_path / "gap.txt", "a.csv"),
+        "line 2: the column 'text' is missing or empty": (model, tmp_path / "gap.txt", "a.csv"),
         r"ends in \.tsv, \.csv or \.jsonl": (model, lines, "a.txt"),
-        "has no column 'text'; name another one with --text: sentence": (model, tmp_path / "other.tsv", "a.csv"),
+        "line 2: the column 'text' is missing": (model, tmp_path / "other.tsv", "a.csv"),
         "has a column 'prediction' already": (model, tmp_path / "other.tsv", "a.csv", "--text", "sentence"),
         "on single texts; leave the option out": (model, tmp_path / "other.tsv", "a.csv", "--text-pair", "sentence"),
     }
@@ -199,9 +197,8 @@ def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_pro
     words = words_for(files, tokenizer, checkpoint, tmp_path / "out")
     (files / "bad.tsv").write_text("text\tkind\na cat\t0\n\t1\n")
     refused = {
-        "has no column 'nothing'; name another one with --text: text, kind": ("--text", "nothing"),
-        "--text and --label must name different columns, not kind, kind": ("--text", "kind"),
-        "line 3: the column 'text' is empty, or is not text; fix the file": ("--test", files / "bad.tsv"),
+        "--label kind is a column of the texts, too": ("--text", "kind"),
+        "line 3: the column 'text' is missing or empty, or is not text; fix the file": ("--test", files / "bad.tsv"),
         "No such file": ("--dev", files / "missing.tsv"),
     }
     for message, (option, value) in refused.items():
@@ -211,44 +208,3 @@ def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_pro
     with pytest.raises(UserError, match=r"bad\.tsv: 1 malformed rows: line 3"):
         cli.run("finetune classification", [*words, "--dev", str(files / "bad.tsv")])
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["made.json"]
-
-
-@pytest.mark.parametrize("version_2", [False, True])
-def test_answers_are_those_of_the_fine_tuning(version_2, in_process, tmp_path):
-    tokenizer = answering.write_tokenizer(tmp_path / "data-bin")
-    questions = answering.write_squad(tmp_path / "squad.json", version_2, people=3)
-    options = SquadOptions(
-        train=questions,
-        dev=questions,
-        version_2=version_2,
-        model=Path("mae_lm_tiny"),
-        data_bin=tokenizer,
-        out=tmp_path / "out",
-        seeds=1,
-        max_updates=20,
-        learning_rates=[1e-3],
-        tokens_per_sample=24,
-        doc_stride=5,
-        extra=("--encoder-layers", "1"),
-    )
-    finetune(options)
-    expected = json.loads((tmp_path / "out" / "predictions.json").read_text())
-    content = json.loads(questions.read_text())
-    for article in content["data"]:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                del question["answers"]
-    (tmp_path / "unanswered.json").write_text(json.dumps(content))
-    predicted, model = tmp_path / "predicted.json", tmp_path / "out" / "model"
-
-    def predict_with(*words):
-        cli.run("predict", [str(word) for word in (*words, "--out", predicted)])
-        return json.loads(predicted.read_text())
-
-    assert predict_with(model, "--input", tmp_path / "unanswered.json") == expected
-    if not version_2:  # a checkpoint does not hold the threshold of the development set
-        [kept] = tmp_path.glob("out/runs/*/checkpoints/*.pt")
-        assert predict_with(kept, "--input", questions, "--data-bin", tokenizer) == expected
-    for words in (["--text", "question"], ["--skip-malformed"]):
-        with pytest.raises(UserError, match="--text, --text-pair and --skip-malformed are for sentence tasks"):
-            predict_with(model, "--input", questions, *words)

@@ -60,7 +60,7 @@ def test_options_of_fairseq_that_contradict_the_sweep_are_refused(option, capsys
     for words in ([option, "1"], [f"{option}=1"]):
         with pytest.raises(SystemExit):
             options("--", "--clip-norm", "1", *words)
-        assert f"error: {option} after -- would contradict the sweep's own" in capsys.readouterr().err
+        assert f"error: {option} after -- contradicts the sweep's own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_a_summary():
 def test_the_learning_rate_with_the_best_median_and_its_best_run_are_selected(data_bin):
     runs = sweep_of(options("--learning-rates", "1e-5", "3e-5", "2e-5", "--seeds", "3"), data_bin).runs()
     scores = [50.0, 90.0, 51.0, 60.0, 61.0, 61.0, 70.0, 61.0, 1.0]
-    rate, (best, metrics), grid = select(runs, [{"score": value} for value in scores], "score")
+    rate, best, metrics, grid = select(runs, [{"score": value} for value in scores], "score")
     assert (rate, best.name, metrics) == (2e-5, "lr2e-05-seed1", {"score": 70.0})  # the lowest rate of a tie
     assert list(grid) == ["1e-05", "3e-05", "2e-05"]
     assert json.loads(json.dumps(grid["1e-05"]["score"])) == vars(summarise(scores[:3]))
-    _, (first, _), _ = select({3e-5: runs[3e-5]}, [{"score": value} for value in scores[3:6]], "score")
+    _, first, _, _ = select({3e-5: runs[3e-5]}, [{"score": value} for value in scores[3:6]], "score")
     assert first.name == "lr3e-05-seed2"
 
 

@@ -57,11 +57,7 @@ class SentenceAdapter(Adapter):
 
     def report(self, content: dict[str, Any]) -> str:
         settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} sequences"
-        sets = "; ".join(
-            f"{split} {counts['rows']:,} rows, {counts['truncated']:,} truncated, {counts['malformed']:,} dropped"
-            for split, counts in content["data"].items()
-        )
-        ending = [f"Data: {sets}."]
+        ending = []
         if "f1" in self.task.also_reported:
             ending.append(f"`f1` refers to the label {self.task.labels[1]}.")
         if "test_predictions_by" in content:
@@ -78,9 +74,7 @@ def prepared(
     """Return the task's data-bin, which is made for these sets and this tokenizer, and the counts of each set."""
 
     def make(path: Path) -> None:
-        rows = {split: sets.read(split) for split in sets.splits}
-        for split, counts in prepare(sets.task, rows, tokenizer, path, max_positions)["splits"].items():
-            print(f"{split}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        prepare(sets.task, {split: sets.read(split) for split in sets.splits}, tokenizer, path, max_positions)
 
     made_from = {"sets": sets.settings(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
     data = products.make(DATA_BIN, made_from, make)

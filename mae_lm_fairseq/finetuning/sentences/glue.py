@@ -12,7 +12,7 @@ from typing import Any
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
-from mae_lm_fairseq.finetuning.sentences.rows import Rows, to_rows
+from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, Rows, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text, read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
 from mae_lm_fairseq.finetuning.sweep import best_checkpoint
@@ -51,8 +51,8 @@ class GlueFiles:
         """Read a set, given fairseq's name of it.
 
         Raises:
-            UserError: if the set does not exist, its columns do not match the task, it has malformed rows, or the index
-                of a test row is not its position, by which predictions are matched.
+            UserError: if the set does not exist, has malformed rows, or the index of a test row is not its position, by
+                which predictions are matched.
         """
         official, is_labelled = self.task.splits[split], not split.startswith("test")
         path = self._find(official)
@@ -61,17 +61,15 @@ class GlueFiles:
         header = _WITHOUT_HEADER if task.headerless and is_labelled and not is_hub else None
         wanted = [*task.columns, *([task.label_column] if is_labelled else [])]
         table = read_table(path, header, {*wanted, *_INDICES})
-        if missing := [column for column in wanted if column not in table.columns]:
-            raise UserError(
-                f"{path}: {task.name} needs the columns {', '.join(missing)}, but the file has {table.columns!s:.500}; "
-                "check that this is a file of that task, in the official or the hub's layout"
-            )
         if not is_labelled:
             _check_order(table)
         elif is_hub:
             _name_labels(task, table)
         rows = to_rows(task, table, is_labelled)
-        rows.check(not is_labelled, self.skip_malformed)
+        if is_labelled:
+            rows.check(self.skip_malformed)
+        else:
+            rows.check(remedy=BY_ROW)
         if len(rows.sentences) != (expected := task.rows.get(official, len(rows.sentences))):
             logger.warning("%s: %d rows; the official %s has %d", path, len(rows.sentences), official, expected)
         return rows

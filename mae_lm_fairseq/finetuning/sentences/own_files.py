@@ -11,7 +11,7 @@ from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD
 from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.results import MODEL, prediction_names
-from mae_lm_fairseq.finetuning.sentences.prediction import plain_text_column, predict_table
+from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, number, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import WRITTEN, Table, cell_text, read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
@@ -21,10 +21,10 @@ from mae_lm_fairseq.utils.files import file_sha256
 
 
 class OwnFiles:
-    """Files of the user's own, checked before the training.
+    """Files of the user's own, read before the training.
 
     Raises:
-        UserError: if a file is malformed, or lacks a column; or a label of the test file is unknown.
+        UserError: if a file is malformed; or a label of the test file is unknown.
     """
 
     splits = ("train", "valid")
@@ -32,46 +32,25 @@ class OwnFiles:
 
     def __init__(self, options: ClassificationOptions):
         self.options = options
+        columns = (options.text,) if options.text_pair is None else (options.text, options.text_pair)
+        if options.label in columns:  # which would predict itself
+            raise UserError(f"--label {options.label} is a column of the texts, too; name another one")
         self.files = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
         self.tables = {name: read_table(path) for name, path in self.files.items()}
-        self._check_columns()
-        columns = (options.text,) if options.text_pair is None else (options.text, options.text_pair)
         self.task = make_task(self.tables["train"], columns, options.label, options.regression)
         if options.test:
-            self._check_test()
+            self._read_test(self.tables["test"])
         self.described = {
             "files": {name: "/".join(path.resolve().parts[-2:]) for name, path in self.files.items()},
             "labels": list(self.task.labels),
         }
 
-    def _check_columns(self) -> None:
-        """Check that all files have their columns; a test file needs no labels."""
-        options = self.options
-        texts = {"--text": options.text, "--text-pair": options.text_pair}
-        texts = {option: column for option, column in texts.items() if column is not None}
-        columns = texts | {"--label": options.label}
-        if len(set(columns.values())) < len(columns):  # of which one would predict the other
-            raise UserError(f"{' and '.join(columns)} must name different columns, not {', '.join(columns.values())}")
-        for name, table in self.tables.items():
-            if name != "test":
-                table.check_columns(columns)
-            elif not table.is_plain_text:
-                table.check_columns(texts)
-
-    def _check_test(self) -> None:
-        task, table = self.task, self.tables["test"]
-        if table.is_plain_text:
-            self.test_task = replace(task, columns=(plain_text_column(task, table),))
-        else:
-            self.test_task = task
+    def _read_test(self, table: Table) -> None:
+        self.test_task = replace(self.task, columns=columns_of(table, self.task.columns))
+        self.test_rows = to_rows(self.test_task, table, labelled=_has_labels(self.task, table))
+        self.test_rows.check(remedy=f"or remove the column {self.task.label_column!r} to predict only")
         suffix = table.path.suffix.lower()
         self.predictions = self.options.out / f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
-        self.test_rows = to_rows(self.test_task, table, labelled=_has_labels(task, table))
-        if self.test_rows.malformed:
-            raise UserError(
-                f"{table.path}: {self.test_rows.describe_malformed()}; fix the file, or remove the column "
-                f"{task.label_column!r} to predict only"
-            )
 
     def settings(self) -> dict[str, Any]:
         """Return what the results depend on, without the test file.
@@ -91,7 +70,7 @@ class OwnFiles:
             UserError: if there are malformed rows.
         """
         rows = to_rows(self.task, self.tables["dev" if split == "valid" else split], labelled=True)
-        rows.check(False, self.options.skip_malformed)
+        rows.check(self.options.skip_malformed)
         return rows
 
     def predict(self, best: Run, out: Path) -> dict[str, Any]:

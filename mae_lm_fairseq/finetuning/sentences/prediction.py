@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, SentenceTask
-from mae_lm_fairseq.finetuning.models import BATCH, batch_logits, by_length, with_progress
+from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
-from mae_lm_fairseq.finetuning.sentences.rows import to_rows
+from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, read_table, write_table
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+BATCH = 64
 PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of the predicted label or score, and the start of the names of those of the labels' probabilities."""
 
@@ -44,25 +45,16 @@ def predict_file(
         UserError: if the model's labels are not known, or the files do not suit it.
     """
     task, table = task_of(model), read_table(source)
-    known = task.columns or ((TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,))
+    known = columns_of(table, task.columns or ((TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,)))
     if text_pair is not None and len(known) == 1:
         raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave the option out")
-    if table.is_plain_text:
-        known = (plain_text_column(replace(task, columns=known), table),)
     columns = tuple(given or column for given, column in zip((text, text_pair), known, strict=False))
-    table.check_columns(dict(zip(("--text", "--text-pair"), columns, strict=False)))
     predict_table(model, replace(task, columns=columns), table, out, skip_malformed)
 
 
-def plain_text_column(task: Task, table: Table) -> str:
-    """Return the column of a plain text file.
-
-    Raises:
-        UserError: if the task has pairs of texts.
-    """
-    if len(task.columns) == 2:
-        raise UserError(f"{table.path}: the model is for pairs of texts; give a .tsv, .csv or .jsonl with two columns")
-    return TEXT_COLUMN
+def columns_of(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of the texts in a table, given those of the training file."""
+    return (TEXT_COLUMN, *columns[1:]) if table.is_plain_text else columns
 
 
 def predict_table(
@@ -74,10 +66,7 @@ def predict_table(
         UserError: if a text is missing, the table has one of the columns already, or ``out`` cannot be written.
     """
     rows, added = to_rows(task, table, labelled=False), prediction_columns(task)
-    if skip_malformed and rows.malformed and rows.sentences and not table.malformed:
-        logger.warning("%s: %s; their predictions are empty", table.path, rows.describe_malformed())
-    else:
-        rows.check(is_test=True, skip_malformed=False)
+    rows.check(skip_malformed and not table.malformed, BY_ROW)
     if taken := [column for column in added if column in table.columns]:
         raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
     logits = sentence_logits(model, task, rows.sentences)
@@ -112,10 +101,8 @@ def sentence_logits(model: torch.nn.Module, task: Task, sentences: Sequence[tupl
     ids = [joined(truncated(sample, limit)) for sample in samples]
     if cut := sum(len(row) < len(joined(sample)) for row, sample in zip(ids, samples, strict=True)):
         logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", cut, limit)
-    order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
     logits = np.empty((len(ids), task.num_classes), dtype=np.float32)
-    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    for rows in with_progress(batches):
+    for rows in with_progress(by_length([-len(row) for row in ids], BATCH)):
         found = model.predict(task.head, [torch.from_numpy(ids[row]) for row in rows], return_logits=True)
         logits[rows] = found.cpu().numpy()
     return logits

@@ -13,7 +13,8 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 10
-_BLANKS = "mae-lm predict --skip-malformed leaves those of empty texts empty"
+_DROP = "or drop them with --skip-malformed"
+BY_ROW = "as predictions are assigned by row (mae-lm predict --skip-malformed leaves those of empty texts empty)"
 
 
 @dataclass
@@ -33,26 +34,21 @@ class Rows:
     malformed: list[tuple[int, str]] = field(default_factory=list)
 
     def describe_malformed(self) -> str:
-        """Describe the malformed rows in a single string."""
         shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
         more = len(self.malformed) - _MAX_SHOWN
         return f"{len(self.malformed)} malformed rows: {shown}" + (f"; and {more} more" if more > 0 else "")
 
-    def check(self, is_test: bool, skip_malformed: bool) -> None:
-        """Refuse a set without rows, and malformed rows; or log these, if they may be skipped.
+    def check(self, skip_malformed: bool = False, remedy: str = _DROP) -> None:
+        """Log malformed rows, if they may be skipped.
 
         Raises:
-            UserError: if there are malformed rows or no rows.
+            UserError: if they may not, with what to do besides fixing the file; or if there are no other rows.
         """
+        message = f"{self.path}: {self.describe_malformed()}"
+        if not self.sentences or (self.malformed and not skip_malformed):
+            raise UserError(f"{message}; fix the file, {remedy}")
         if self.malformed:
-            message = f"{self.path}: {self.describe_malformed()}"
-            if is_test:
-                raise UserError(f"{message}; fix the file: predictions are assigned by row ({_BLANKS})")
-            if not skip_malformed:
-                raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
-            logger.warning("%s; dropped", message)
-        if not self.sentences:
-            raise UserError(f"{self.path}: has no rows")
+            logger.warning("%s; skipped", message)
 
 
 def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
@@ -80,7 +76,7 @@ def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
 def _text(record: dict[str, Any], column: str) -> str:
     text = record.get(column)
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"the column {column!r} is empty, or is not text")
+        raise ValueError(f"the column {column!r} is missing or empty, or is not text")
     return text
 
 

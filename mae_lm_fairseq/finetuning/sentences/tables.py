@@ -48,21 +48,6 @@ class Table:
         """Whether the file has no names of columns."""
         return self.path.suffix.lower() == ".txt"
 
-    def check_columns(self, options: Mapping[str, str]):
-        """Check that columns exist.
-
-        Args:
-            options: command-line options with the columns that they name.
-
-        Raises:
-            UserError: if the table lacks one of them.
-        """
-        for option, column in options.items():
-            if column not in self.columns:
-                raise UserError(
-                    f"{self.path}: has no column {column!r}; name another one with {option}: {', '.join(self.columns)}"
-                )
-
 
 def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection[str] | None = None) -> Table:
     """Read a table.
@@ -102,18 +87,15 @@ def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]):
     """Write a table in the format of the ending of ``path``, which appears complete or not at all.
 
-    Raises:
-        UserError: if :func:`format_table` does, or the file cannot be written.
-    """
-    write_text(path, format_table(path, columns, rows))
-
-
-def format_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the text of a table; cells that a row lacks are empty, and left out of JSON lines.
+    Cells that a row lacks are empty, and left out of JSON lines.
 
     Raises:
-        UserError: if the ending is none of a table, or TSV cannot hold a cell.
+        UserError: if the ending is none of a table, TSV cannot hold a cell, or the file cannot be written.
     """
+    write_text(path, _formatted(path, columns, rows))
+
+
+def _formatted(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)

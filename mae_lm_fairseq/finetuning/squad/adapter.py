@@ -17,7 +17,6 @@ from mae_lm_fairseq.finetuning.windows import window_settings
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, read_json, write_json, write_text
 
 PREDICTIONS, NA_PROB = "predictions.json", "na_prob.json"
@@ -40,10 +39,8 @@ class SquadAdapter(Adapter):
         options = self.options
         files = {"train": options.train.resolve(), "valid": options.dev.resolve()}
         length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, origin.max_positions)
-        counts = {
-            "train": _count(options.train, options, tokenizer, length),
-            "dev": _count(options.dev, options, tokenizer, length),
-        }
+        named = {"train": options.train, "dev": options.dev}
+        counts = {name: _count(path, options, tokenizer, length) for name, path in named.items()}
         task = {f"{split}_file": path for split, path in files.items()} | {
             "_name": "question_answering",
             "tokens_per_sample": length,
@@ -62,33 +59,24 @@ class SquadAdapter(Adapter):
         )
 
     def predict(self, best: Run) -> dict[str, Any]:
-        for path in (best.result.parent / name for name in self.outputs):
-            if not path.exists():
-                raise UserError(f"{path} is missing; remove {path.parent}, and the same command trains this run again")
-            write_text(self.options.out / path.name, path.read_text(encoding="utf-8"))
+        for name in self.outputs:
+            write_text(self.options.out / name, (best.result.parent / name).read_text(encoding="utf-8"))
         return {"predictions_by": best.name}
 
     def report(self, content: dict[str, Any]) -> str:
         settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens, stride "
         settings = (settings + "{doc_stride}").format(**content["settings"])
-        data = "; ".join(f"{split}: {_describe(counts)}" for split, counts in content["data"].items())
-        ending = f"Data: {data}. {PREDICTIONS}: {content['predictions_by']}."
-        return report(content, settings, "F1", ("total", "thresh"), ending)
+        return report(content, settings, "F1", ("total", "thresh"), f"{PREDICTIONS}: {content['predictions_by']}.")
 
 
 def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:
-    """Print and return the counts of :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`."""
+    """Return the counts of :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`."""
     questions = read_squad(path, options.version_2, skip_malformed=options.skip_malformed)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     if options.skip_malformed:
         total = sum(len(part["qas"]) for article in read_json(path)["data"] for part in article["paragraphs"])
         counts["malformed_questions"] = total - counts["questions"]
-    print(f"{path.name}: {_describe(counts)}")
     return counts
-
-
-def _describe(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
 def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:

@@ -45,7 +45,7 @@ class TaggingAdapter(Adapter):
         self.labels = learn_labels(files["train"])
         self.labels.targets(files["dev"])  # refuses labels that the training file lacks
         if options.test:
-            files["test"] = read_words(options.test, options.column, needs_labels=False)
+            files["test"] = read_words(options.test, options.column)
 
     def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, origin.max_positions)
@@ -87,23 +87,17 @@ class TaggingAdapter(Adapter):
         for name, file in ((name, file) for name, file in self.files.items() if name != "train"):
             predicted, text = tagger.with_predictions(file)
             write_text(out / f"{name}_predictions{file.suffix}", text)
-            if file.is_labelled:
+            if file.kinds:
                 metrics[name] = with_intervals(ratios(self.labels, predicted, file.labels))
         return {"predictions_by": best.name, "best_model": metrics}
 
     def report(self, content: dict[str, Any]) -> str:
         settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens"
-        data = "; ".join(
-            "{0} {words:,} words in {sentences:,} sentences, {split_sentences:,} of them split".format(name, **counts)
-            for name, counts in content["data"].items()
-        )
         best = content["best_model"]
         names = dict.fromkeys(name for of_file in best.values() for name in of_file)
         rows = [[name, *(_with_interval(of_file.get(name)) for of_file in best.values())] for name in names]
         ending = "\n".join(
             [
-                f"Data: {data}.",
-                "",
                 f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:",
                 "",
                 markdown_table(["metric", *best], rows),

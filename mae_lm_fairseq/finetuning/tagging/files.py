@@ -73,10 +73,6 @@ class WordFile:
         return {label for labels in self.labels for label in labels} - {None}
 
     @property
-    def is_labelled(self) -> bool:
-        return bool(self.kinds)
-
-    @property
     def suffix(self) -> str:
         """The ending of the name of a file with predictions."""
         return _CONLLU_PLUS if _is_conllu(self.path) else plain_name(self.path).suffix
@@ -100,17 +96,17 @@ def column_of(file: WordFile, column: str) -> str:
     return str(file.column + 1) if column.startswith("-") else column
 
 
-def read_words(path: Path, column: str | None, needs_labels: bool = True) -> WordFile:
+def read_words(path: Path, column: str | None) -> WordFile:
     """Read a file.
 
     Args:
         path: the file, plain or compressed.
         column: name of the column of labels in CoNLL-U; otherwise its number, from 1, or from the last column, -1.
-            None if it is not known.
-        needs_labels: whether the file must have that column, and label a word in it. CoNLL-U always has its columns.
+            None if it is not known. No word of a file without this column has a label.
 
     Raises:
-        UserError: if the file cannot be read, has no words, a malformed line, or no such column.
+        UserError: if the file cannot be read, has no words or a malformed line, or is CoNLL-U and the name is not one
+            of its columns.
     """
     lines = [line for chunk in read_chunks(path) for line in chunk.lines()]
     if _is_conllu(path):
@@ -121,17 +117,10 @@ def read_words(path: Path, column: str | None, needs_labels: bool = True) -> Wor
         rows, width = _read_columns(path, lines, has_tabs)
         separator = "\t" if has_tabs or width == 1 else " "
         index, word = _label_index(column, width), 0
-        if index == width and needs_labels and rows:
-            raise UserError(
-                f"{path}: has no column {column!r:.80} of labels; it has {width}, and the words are in column 1"
-            )
     sentences = [_sentence(path, block, word, index) for block in rows]
     if not sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")
-    found = WordFile(path, lines, sentences, separator, index)
-    if needs_labels and not found.is_labelled:
-        raise UserError(f"{path}: column {column} labels no word; choose another one")
-    return found
+    return WordFile(path, lines, sentences, separator, index)
 
 
 def plain_name(path: Path) -> Path:

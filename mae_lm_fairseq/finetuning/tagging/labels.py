@@ -50,8 +50,10 @@ class LabelSet:
         """Return the number of the label of each word of a file.
 
         Raises:
-            UserError: if a label is not in this set.
+            UserError: if a label is not in this set, or no word has one.
         """
+        if not file.kinds:
+            raise UserError(f"{file.path}: has no labels in column {file.column + 1}; choose another --column")
         numbers = {name: number for number, name in enumerate(self.names)} | {None: IGNORED}
         for sentence in file.sentences:
             for line, label in zip(sentence.lines, sentence.labels, strict=True):
@@ -75,7 +77,10 @@ def learn_labels(file: WordFile) -> LabelSet:
     """
     names = tuple(sorted(file.kinds))
     if len(names) < 2:
-        raise UserError(f"{file.path}: has only the label {names[0]!r:.80}; training needs at least two different ones")
+        found = f"only the label {names[0]!r:.80}" if names else "no labels"
+        raise UserError(
+            f"{file.path}: has {found} in column {file.column + 1}; training needs at least two different ones"
+        )
     return LabelSet(names, scheme_of(names))
 
 

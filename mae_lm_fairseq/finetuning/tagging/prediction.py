@@ -107,7 +107,7 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     if column is None and plain_name(source).suffix.lower() == ".txt":
         text = _labelled_text(tagger, source)
     else:
-        _, text = tagger.with_predictions(read_words(source, column or tagger.column, needs_labels=False))
+        _, text = tagger.with_predictions(read_words(source, column or tagger.column))
     write_text(out, text)
 
 

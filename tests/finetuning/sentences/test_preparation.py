@@ -130,7 +130,7 @@ MALFORMED = {
     "a column twice": ("label\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n", "two columns are called 'label'"),
     "another header": (
         "index\tpremise\thypothesis\tlabel\n0\ta\tb\tentailment\n",
-        "RTE needs the columns sentence1, sentence2, but the file has",
+        "line 2: the column 'sentence1' is missing",
     ),
 }
 
@@ -149,7 +149,7 @@ def test_malformed_files_are_named(kind, tokenizer, tmp_path):
 MALFORMED_RECORDS = {
     "a number for a sentence": (
         b'{"sentence1": 5, "sentence2": "b", "label": 1}',
-        "line 1: the column 'sentence1' is empty, or is not text",
+        "line 1: the column 'sentence1' is missing or empty, or is not text",
     ),
     "a number for a record": (b"[5]", r"line 1 is not a JSON object \(it is 5\)"),
     "a number too large for a score": (
@@ -178,11 +178,11 @@ def test_malformed_rows_can_be_skipped_except_in_test_sets(tokenizer, tmp_path, 
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING):
         statistics = prepare(task, glue, tokenizer, tmp_path / "data", 64, skip_malformed=True)
-    assert "line 14: 2 columns, not 4; dropped" in caplog.text
+    assert "line 14: 2 columns, not 4; skipped" in caplog.text
     assert statistics["splits"]["train"] | {"tokens": 0} == {"rows": 12, "tokens": 0, "truncated": 0, "malformed": 1}
     path = glue / "RTE" / "test.tsv"
     path.write_text(path.read_text() + "12\tbroken\n", encoding="utf-8")
-    with pytest.raises(UserError, match="fix the file: predictions are assigned by row"):
+    with pytest.raises(UserError, match="fix the file, as predictions are assigned by row"):
         prepare(task, glue, tokenizer, tmp_path / "again", 64, skip_malformed=True)
 
 

@@ -1,12 +1,12 @@
 """In-process fine-tuning on questions: both versions of SQuAD, and refused inputs."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import SquadOptions
@@ -48,7 +48,23 @@ def options(tokenizer, checkpoint, tmp_path, monkeypatch):
     )
 
 
-def test_answers_are_context_slices_whose_scores_are_reported(options):
+def predicted(directory, model, questions, *more):
+    """The answers of ``mae-lm predict``."""
+    out = directory / "predicted.json"
+    cli.run("predict", list(map(str, [model, "--input", questions, "--out", out, *more])))
+    return json.loads(out.read_text())
+
+
+def without_answers(questions):
+    content = json.loads(questions.read_text())
+    for paragraph in (part for article in content["data"] for part in article["paragraphs"]):
+        for question in paragraph["qas"]:
+            del question["answers"]
+    questions.with_name("unanswered.json").write_text(json.dumps(content))
+    return questions.with_name("unanswered.json")
+
+
+def test_answers_are_context_slices_whose_scores_are_reported_and_predicted_again(options, tmp_path):
     content = finetune(replace(options, tokens_per_sample=20, doc_stride=5))
     assert content["data"]["dev"]["strided_contexts"] > 0
     assert content == json.loads((options.out / "results.json").read_text())
@@ -66,6 +82,12 @@ def test_answers_are_context_slices_whose_scores_are_reported(options):
     assert {name: [value] for name, value in official.items()} == {
         name: summary["values"] for name, summary in content["metrics"].items()
     }
+    model = options.out / "model"
+    assert predicted(tmp_path, model, without_answers(options.dev)) == answers
+    assert predicted(tmp_path, kept, options.dev, "--data-bin", options.data_bin) == answers
+    for words in (["--text", "question"], ["--skip-malformed"]):
+        with pytest.raises(UserError, match="--text, --text-pair and --skip-malformed are for sentence tasks"):
+            predicted(tmp_path, model, options.dev, *words)
 
 
 def test_questions_of_2_0_are_left_unanswered_above_the_best_threshold(options, tmp_path):
@@ -80,6 +102,7 @@ def test_questions_of_2_0_are_left_unanswered_above_the_best_threshold(options, 
     unanswered = {name for name, answer in answers.items() if not answer}
     assert unanswered == {name for name, value in na_prob.items() if value > metrics["best_f1_thresh"]}
     assert "| 0.001 | HasAns_f1 |" in (options.out / "report.md").read_text()
+    assert predicted(tmp_path, options.out / "model", without_answers(dev)) == answers
 
 
 def test_malformed_questions_are_dropped_and_counted(options):
@@ -99,16 +122,6 @@ def test_malformed_questions_are_dropped_and_counted(options):
     assert removed not in json.loads((options.out / "predictions.json").read_text())
 
 
-def test_missing_answers_of_a_finished_run_are_named(options):
-    name, content, [folder] = "na_prob.json", finetune(options), options.out.glob("runs/*")
-    (folder / name).unlink()
-    with pytest.raises(UserError, match=f"{folder / name} is missing; remove {folder}, and the same command trains"):
-        finetune(options)
-    shutil.rmtree(folder)
-    assert finetune(options) == content
-    assert (folder / name).read_bytes() == (options.out / name).read_bytes()
-
-
 def test_wrong_inputs_are_refused_before_the_training(options, tmp_path):
     unanswerable = write_squad(tmp_path / "unanswerable.json", version_2=True)
     (tmp_path / "damaged.json").write_bytes(options.train.read_bytes()[:500])
@@ -123,10 +136,3 @@ def test_wrong_inputs_are_refused_before_the_training(options, tmp_path):
         with pytest.raises(UserError, match=message):
             finetune(replace(options, **changes))
         assert not [*options.out.glob("runs/*/result.json")]
-
-
-def test_a_fine_tuned_model_is_no_start(options):
-    finetune(options)
-    tuned = next(options.out.glob("runs/*/checkpoints/*.pt"))
-    with pytest.raises(UserError, match="has already been fine-tuned on span"):
-        finetune(replace(options, model=tuned))

@@ -177,17 +177,14 @@ def test_the_last_column_is_that_of_the_training_file(options, tmp_path):
     rows = [[(word, f"NN\t{label}") for word, label in sentence] for sentence in sentences(20)]
     train = write_columns(tmp_path / "train3.conll", rows)
     test = write_columns(tmp_path / "test.conll", [[("Ulm", "NN")]])
-    content = finetune(replace(options, train=train, dev=train, test=test, column="-1"))
+    files = {"train": train, "dev": train, "test": test, "column": "-1"}
+    content = finetune(replace(options, max_updates=None, extra=["--max-epoch", "1"], **files))
     assert list(content["best_model"]) == ["dev"]
     word, tag, label = (options.out / "test_predictions.conll").read_text().split()
     assert (word, tag) == ("Ulm", "NN")
     assert label in content["labels"]
     assert open_finetuned(options.out / "model").about.finetuned_on.column == "3"
-
-
-def test_the_last_epoch_is_evaluated(options):
-    finetune(replace(options, max_updates=None, extra=["--max-epoch", "1"]))
-    [kept] = options.out.glob("runs/*/checkpoints/*.pt")
+    [kept] = options.out.glob("runs/*/checkpoints/*.pt")  # of the end of the epoch
     assert torch.load(kept, weights_only=True)["optimizer_history"][-1]["num_updates"] == 2
 
 

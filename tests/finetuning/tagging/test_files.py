@@ -92,7 +92,7 @@ def test_predictions_become_the_last_column(write, tmp_path, name, text, column,
     path = write(name, text)
     if name.endswith(".gz"):
         path.write_bytes(gzip.compress(text.encode()))
-    file = read_words(path, column, needs_labels=False)
+    file = read_words(path, column)
     written = file.with_predictions([["N"] * len(words) for words in file.words])
     if expected is not None:
         assert written == expected
@@ -111,13 +111,8 @@ REFUSED = {
     "has no words; it must have one word per line": ("a.conll", "\n \t\n", "2"),
     "line 1 has another number of columns than other rows, 2 instead of 3": ("a.conll", "a O\nb O O\n", "2"),
     "line 2 has no word": ("a.conll", "a\tO\n\tO\n", "2"),
-    "has no column '3' of labels; it has 2, and the words are in column 1": ("a.conll", "a O\n", "3"),
-    "has no column '1' of labels": ("a.conll", "a O\n", "1"),
-    "has no column 'NER' of labels; it has 2": ("a.conll", "a O\n", "NER"),
-    "column 2 labels no word": ("a.conll", "a _\n", "2"),
     "is CoNLL-U, so that --column must be one of LEMMA, .*, MISC, not 'FORM'": ("a.conllu", CONLLU, "FORM"),
     "must be one of LEMMA, .* MISC$": ("a.conllu", CONLLU, None),
-    "column XPOS labels no word": ("a.conllu", CONLLU, "XPOS"),
     "line 2 is not CoNLL-U": ("a.conllu", "# text\nHe PRON\n", "UPOS"),
     "line 1 is not UTF-8": ("a.conll", "a\udcff O\n", "2"),
     "No such file": ("b.conll", None, "2"),

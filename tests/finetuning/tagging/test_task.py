@@ -26,19 +26,12 @@ def train(tmp_path_factory):
     return write_columns(tmp_path_factory.mktemp("tagging") / "train.conll", sentences(20))
 
 
-def test_an_epoch_has_every_label_once_for_any_number_of_workers(data_bin, train):
-    epochs = []
-    for workers in (0, 1):
-        _, task, _, _ = set_up_tagging(data_bin, train, "2", "--tokens-per-sample", 12)
-        task.load_dataset("train")
-        epochs.append(batches(task, workers=workers))
-    alone, helped = epochs
-    for one, other in zip(alone, helped, strict=True):
-        assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
-        assert torch.equal(one["target"], other["target"])
+def test_an_epoch_has_every_label_once(data_bin, train):
+    _, task, _, _ = set_up_tagging(data_bin, train, "2", "--tokens-per-sample", 12)
+    task.load_dataset("train")
     numbers = {name: number for number, name in enumerate(task.labels.names)}
     expected = [numbers[label] for sentence in read_words(train, "2").sentences for label in sentence.labels]
-    found = torch.cat([batch["target"][batch["target"] != IGNORED] for batch in alone])
+    found = torch.cat([batch["target"][batch["target"] != IGNORED] for batch in batches(task)])
     assert sorted(found.tolist()) == sorted(expected)
 
 
@@ -86,7 +79,7 @@ def test_initial_weights_and_dropout_of_the_head():
 
 
 def test_wrong_files_and_options_are_refused(data_bin, train, tmp_path):
-    with pytest.raises(UserError, match="has no column 'NER' of labels"):
+    with pytest.raises(UserError, match="has no labels in column"):
         set_up_tagging(data_bin, train, "NER")
     dev = write_columns(tmp_path / "dev.conll", [[("Anna", "B-river")]])
     _, task, _, _ = set_up_tagging(data_bin, train, "2", dev=dev)
