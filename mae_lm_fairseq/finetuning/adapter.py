@@ -6,36 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.finetuning.options import Recipe
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Hyperparameters of fine-tuning.
-
-    Attributes:
-        learning_rates: the learning rates to try.
-        batch_size: sequences per update.
-        weight_decay: of AdamW.
-        epochs: passes over the training set.
-    """
-
-    learning_rates: tuple[float, ...]
-    batch_size: int
-    weight_decay: float
-    epochs: int
-
-
-def for_size(architecture: str, published: Recipe, ours: Recipe) -> Recipe:
-    """Return the published recipe for base and large, and our own for tiny and small."""
-    _, size = ARCHITECTURES[architecture]
-    return ours if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 @dataclass(frozen=True, kw_only=True)

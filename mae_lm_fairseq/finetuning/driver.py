@@ -35,9 +35,6 @@ _OWNED = (MODEL, "runs", "results.json", "report.md")
 def finetune(options: FinetuningOptions) -> dict:
     """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
-    Args:
-        options: one of the keys of :data:`ADAPTERS`.
-
     Raises:
         UserError: if options, data or model are invalid; existing results are kept.
     """

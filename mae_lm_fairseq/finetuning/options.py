@@ -1,9 +1,11 @@
-"""Options of fine-tuning and of predictions by fine-tuned models."""
+"""Options of fine-tuning and of predictions by fine-tuned models; recipes, for what the options leave open."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.command_line import (
     Argument,
     Count,
@@ -21,6 +23,29 @@ NumberedColumn = Annotated[str, Argument("NAME|N")]
 
 _SET_BY_SWEEP = {"--lr", "--seed", "--finetune-from-model", "--restore-file"}
 """Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hyperparameters of fine-tuning.
+
+    Attributes:
+        learning_rates: the learning rates to try.
+        batch_size: sequences per update.
+        weight_decay: of AdamW.
+        epochs: passes over the training set.
+    """
+
+    learning_rates: tuple[float, ...]
+    batch_size: int
+    weight_decay: float
+    epochs: int
+
+
+def for_size(architecture: str, published: Recipe, ours: Recipe) -> Recipe:
+    """Return the published recipe for base and large, and our own for tiny and small."""
+    _, size = ARCHITECTURES[architecture]
+    return ours if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ def describe(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
-def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
+def report(content: dict[str, Any], settings: str, selection: str, *, hidden: Sequence[str], ending: str) -> str:
     """Return the text of ``report.md``.
 
     Args:

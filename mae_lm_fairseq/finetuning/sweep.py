@@ -39,14 +39,7 @@ _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on.
-
-    Args:
-        options: options of the fine-tuning.
-        origin: the starting point.
-        tokenizer: the tokenizer of the data.
-        setup: what the runs have in common.
-    """
+    """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on."""
 
     options: FinetuningOptions
     origin: Origin
@@ -115,8 +108,7 @@ class Sweep:
         """Run what is missing.
 
         Returns:
-            The content for a result file (start, settings, the selected learning rate, its metrics, and those of the
-            whole grid); the best run; and its metrics.
+            The content for a result file, the best run, and its metrics.
 
         Raises:
             UserError: if a run fails.
@@ -154,12 +146,7 @@ def select(
 ) -> tuple[float, Run, dict[str, float], dict[str, dict[str, dict[str, Any]]]]:
     """Select the learning rate with the highest median of a metric over the seeds, and its best run.
 
-    The lowest learning rate and the first seed of a tie are selected.
-
-    Args:
-        runs: runs by learning rate.
-        results: their metrics, in the same order.
-        selection: the metric.
+    The lowest learning rate and the first seed of a tie are selected. ``results`` are in the order of the runs.
 
     Returns:
         The learning rate; the run; its metrics; and statistics over the seeds, by learning rate and metric.

@@ -96,16 +96,15 @@ def evaluated_labels(out, task, split="valid"):
     return kept, predictions(task, data_bin_logits(model, fairseq_task, split))
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("SST-2", ".tsv"), ("QNLI", ".csv")])
 def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluation(
-    name, suffix, tokenizer, checkpoint, in_process, tmp_path
+    tokenizer, checkpoint, in_process, tmp_path
 ):
+    name, suffix = "QNLI", ".csv"
     task, sets = TASKS[name], make_rows(TASKS[name], 64)
     expected = finetune_glue(task, sets, tokenizer, checkpoint, tmp_path)
     files, out = write_own(tmp_path / "files", task, sets, suffix), tmp_path / "own"
-    pair = len(task.columns) == 2
     test = files / f"test{suffix}"
-    words = words_for(files, tokenizer, checkpoint, out, "--test", test, suffix=suffix, pair=pair)
+    words = words_for(files, tokenizer, checkpoint, out, "--test", test, suffix=suffix, pair=True)
     cli.run("finetune classification", words)
     found = json.loads((out / "results.json").read_text())
     for metric in ("accuracy", "score"):

@@ -9,9 +9,16 @@ import pytest
 import torch
 
 from mae_lm_fairseq.finetuning import sweep as sweeps
-from mae_lm_fairseq.finetuning.adapter import Recipe, TaskSetup, for_size
+from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.driver import ADAPTERS
-from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningOptions, SquadOptions, TaggingOptions
+from mae_lm_fairseq.finetuning.options import (
+    ClassificationOptions,
+    FinetuningOptions,
+    Recipe,
+    SquadOptions,
+    TaggingOptions,
+    for_size,
+)
 from mae_lm_fairseq.finetuning.origin import from_scratch
 from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.finetuning.squad import adapter as squad
@@ -50,17 +57,11 @@ def sweep_of(chosen, tokenizer):
     return Sweep(chosen, from_scratch("mae_lm_tiny"), open_tokenizer(tokenizer), setup)
 
 
-def test_arguments_after_two_dashes_go_to_fairseq():
-    parsed = options("--learning-rates", "1e-4", "3", "--", "--clip-norm", "-1")
-    assert (parsed.learning_rates, parsed.extra) == ((1e-4, 3.0), ("--clip-norm", "-1"))
-
-
-@pytest.mark.parametrize("option", ["--lr", "--seed", "--finetune-from-model", "--restore-file"])
-def test_options_of_fairseq_that_contradict_the_sweep_are_refused(option, capsys):
-    for words in ([option, "1"], [f"{option}=1"]):
-        with pytest.raises(SystemExit):
-            options("--", "--clip-norm", "1", *words)
-        assert f"error: {option} after -- contradicts the sweep's own" in capsys.readouterr().err
+@pytest.mark.parametrize("words", [["--lr", "1"], ["--seed=1"], ["--finetune-from-model", "a"], ["--restore-file=a"]])
+def test_options_of_fairseq_that_contradict_the_sweep_are_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        options("--", "--clip-norm", "1", *words)
+    assert "after -- contradicts the sweep's own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.finetuning.adapter import Recipe, TaskSetup
-from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.finetuning.adapter import TaskSetup
+from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
 from mae_lm_fairseq.finetuning.sweep import Origin, Sweep
 from mae_lm_fairseq.training.command import train_command
 from tests.support.tokenizers import make

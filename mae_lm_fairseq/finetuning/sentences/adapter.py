@@ -65,7 +65,7 @@ class SentenceAdapter(Adapter):
             ending.append(f"Test predictions: {content['test_predictions_by']}" + (f" ({found})." if found else "."))
         *metrics, score = content["metrics"].values()
         hidden = ("score",) if score in metrics else ()  # the mean of a single metric
-        return report(content, settings, "score", hidden, " ".join(ending))
+        return report(content, settings, "score", hidden=hidden, ending=" ".join(ending))
 
 
 def prepared(

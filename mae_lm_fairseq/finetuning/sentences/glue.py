@@ -30,10 +30,7 @@ _WITHOUT_HEADER = ("source", "label", "star", "sentence")
 class GlueFiles:
     """The sets of a GLUE task.
 
-    Args:
-        task: the task.
-        directory: directory with one subdirectory per task, or the directory of this task.
-        skip_malformed: drop malformed rows of the training and development sets.
+    ``directory`` has one subdirectory per task, or is that of this task. ``skip_malformed`` is not for the test sets.
     """
 
     def __init__(self, task: GlueTask, directory: Path, skip_malformed: bool = False):

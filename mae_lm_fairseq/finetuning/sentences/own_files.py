@@ -85,18 +85,12 @@ class OwnFiles:
 
 
 def make_task(table: Table, columns: Sequence[str], label_column: str, regression: bool) -> Task:
-    """Find out the task of a training file.
+    """Find out the task of a training file, given its columns of one text or two, and of the labels.
 
     It is regression if it must be, or if all labels are numbers and not all of them integers. Scores are scaled so that
     those of the training file go from 0 to 1. Otherwise the labels are the classes, in sorted order; the score is the
     accuracy. F1 is that of the last of two classes (that of ``1``, ``true``, ``yes`` or ``positive``), and the mean
     over the classes (macro) of three or more.
-
-    Args:
-        table: the training file.
-        columns: of the text, or of both texts of a pair.
-        label_column: of the labels.
-        regression: whether labels are scores even if all are integers.
 
     Raises:
         UserError: if there are not at least two labels.

@@ -32,10 +32,10 @@ def predict_file(
     text_pair: str | None = None,
     skip_malformed: bool = False,
 ):
-    """Write the rows of a file with their predictions.
+    """Write the rows of a file with their predictions by the hub interface of a fine-tuned model.
 
     Args:
-        model: the hub interface of a fine-tuned model.
+        model: the model.
         source: the file, see :mod:`~mae_lm_fairseq.finetuning.sentences.tables`.
         out: the file to write; its ending chooses the format.
         text, text_pair: columns of the texts; None for those of the training files.

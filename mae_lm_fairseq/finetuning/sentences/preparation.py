@@ -21,21 +21,18 @@ DATA_BIN = "data-bin"
 def prepare(
     task: Task, sets: Mapping[str, Rows], tokenizer: Tokenizer, destdir: Path, max_positions: int
 ) -> dict[str, Any]:
-    """Write ``input0``, ``input1`` (pairs only) and ``label``, and the statistics to ``task.json``.
+    """Write ``input0``, ``input1`` (pairs only), ``label`` and the statistics in ``task.json``; return the statistics.
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
     sentences (``--init-token 0 --separator-token 2``). With tokenizer, dictionary and the description of the task, the
     data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint.
 
     Args:
-        task: the task.
+        task: whose columns and labels the rows have.
         sets: rows by fairseq's name of the set.
         tokenizer: tokenizer of the pretraining run.
         destdir: output directory; created only if preparation succeeds.
         max_positions: maximum sequence length; see :func:`truncated`.
-
-    Returns:
-        The statistics.
 
     Raises:
         UserError: if the directory cannot be written; nothing is left behind.

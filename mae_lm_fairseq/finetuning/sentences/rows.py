@@ -52,13 +52,7 @@ class Rows:
 
 
 def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
-    """Return texts and labels of a table.
-
-    Args:
-        task: whose columns the table has.
-        table: the file.
-        labelled: whether to read labels.
-    """
+    """Return texts and, if they are wanted, labels of a table with the columns of the task."""
     rows = Rows(table.path, malformed=list(table.malformed))
     for line, record in table.rows:
         try:

@@ -152,14 +152,11 @@ def _of_objects(path: Path, records: list[tuple[int, dict[str, Any]]]) -> Table:
 def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any]]]:
     """Return (line number, object) of JSON lines, or the numbered objects of a list."""
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if path.suffix.lower() == ".json" and texts and texts[0][1].lstrip().startswith("["):
-        with _json_line(path, 1):
-            records = list(enumerate(json.loads("\n".join(lines)), start=1))
-    else:
-        records = []
-        for number, text in texts:
-            with _json_line(path, number):
-                records.append((number, json.loads(text)))
+    is_list = path.suffix.lower() == ".json" and bool(texts) and texts[0][1].lstrip().startswith("[")
+    records = []
+    for number, text in [(1, "\n".join(lines))] if is_list else texts:
+        with _json_line(path, number):
+            records += enumerate(json.loads(text), start=1) if is_list else [(number, json.loads(text))]
     for number, record in records:
         with _json_line(path, number):
             if not isinstance(record, dict):

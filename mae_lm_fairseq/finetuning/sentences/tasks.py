@@ -13,7 +13,7 @@ from importlib import import_module
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.adapter import Recipe
+from mae_lm_fairseq.finetuning.options import Recipe
 from mae_lm_fairseq.utils.errors import UserError
 
 ROBERTA = Recipe((1e-5, 2e-5, 3e-5), batch_size=32, weight_decay=0.1, epochs=10)
@@ -129,15 +129,7 @@ class Task:
 
 
 def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
-    """Convert logits to predictions.
-
-    Args:
-        task: the task.
-        logits: [rows, classes], or [rows, 1] for regression.
-
-    Returns:
-        [rows]: class numbers, or scores that go roughly over the task's range.
-    """
+    """Convert logits, [rows, classes], to class numbers; or [rows, 1] to scores roughly in the range of the task."""
     if task.is_regression:
         return task.from_unit(logits[:, 0].astype(np.float64))
     return logits.argmax(1)

@@ -4,9 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, Recipe, TaskSetup, for_size
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.models import load
-from mae_lm_fairseq.finetuning.options import SquadOptions
+from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
@@ -66,7 +66,8 @@ class SquadAdapter(Adapter):
     def report(self, content: dict[str, Any]) -> str:
         settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens, stride "
         settings = (settings + "{doc_stride}").format(**content["settings"])
-        return report(content, settings, "F1", ("total", "thresh"), f"{PREDICTIONS}: {content['predictions_by']}.")
+        ending = f"{PREDICTIONS}: {content['predictions_by']}."
+        return report(content, settings, "F1", hidden=("total", "thresh"), ending=ending)
 
 
 def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:

@@ -89,9 +89,7 @@ def best_spans(logits: Tensor, answerable: Tensor, max_answer: int = MAX_ANSWER,
 def answer_all(batches: Iterator[tuple[dict, Tensor]], windows: SpanWindows) -> dict[str, Answers]:
     """Return the answers to all questions by id, in the order of the data set.
 
-    Args:
-        batches: batches of windows with their logits [B, T, 2]; each window once, in any order.
-        windows: the windows of all questions.
+    Each window is in one of the batches, in any order, with its logits [B, T, 2].
     """
     answers = {window.question.id: Answers() for window in windows.windows}
     for batch, logits in batches:
@@ -129,15 +127,10 @@ def logits_of_batches(
 
 
 def answer_file(model: torch.nn.Module, source: Path, out: Path):
-    """Write the answers of a fine-tuned model as the JSON that SQuAD's official scripts read.
+    """Write the answers of a fine-tuned model's hub interface as the JSON that SQuAD's official scripts read.
 
     Sequences are those of the fine-tuning. After SQuAD 2.0 an answer is empty if no answer is more probable than the
     threshold that was best for the development set.
-
-    Args:
-        model: its hub interface.
-        source: questions in SQuAD's JSON, with or without answers.
-        out: the file to write.
 
     Raises:
         UserError: if the questions are not in SQuAD's format, or the file cannot be written.

@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, Recipe, TaskSetup, for_size
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.models import load, open_finetuned
-from mae_lm_fairseq.finetuning.options import TaggingOptions
+from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, prediction_names, report
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_name, read_words
@@ -107,7 +107,7 @@ class TaggingAdapter(Adapter):
         )
         selection = "accuracy" if content["scheme"] is None else "F1"
         by_type = tuple(f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1"))
-        return report(content, settings.format(**content["settings"]), selection, by_type, ending)
+        return report(content, settings.format(**content["settings"]), selection, hidden=by_type, ending=ending)
 
 
 def task_name(options: TaggingOptions) -> str:

@@ -32,10 +32,7 @@ class Tagged(NamedTuple):
 
 
 class Tagger:
-    """Labels words with a fine-tuned model.
-
-    Args:
-        model: its hub interface.
+    """Labels words with the hub interface of a fine-tuned model.
 
     Raises:
         ValueError: if the model was not fine-tuned on token classification, or does not know its labels.
@@ -89,13 +86,8 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     """Write the words of a file with their labels in a new last column.
 
     A ``.txt`` file is a file of words only if ``column`` is given. Otherwise, for each of its lines, the words and
-    their labels are written, separated by tabs, and an empty line.
-
-    Args:
-        model: the hub interface of a fine-tuned model.
-        source: the file.
-        out: the file to write.
-        column: name or number of the column of labels; None for that of the training file.
+    their labels are written, separated by tabs, and an empty line. In other files, ``column`` is that of the training
+    file by default.
 
     Raises:
         UserError: if the model does not know its labels, or the file has no words or is malformed.

@@ -111,12 +111,9 @@ class WordWindows(WindowDataset):
 
 
 def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]:
-    """Return the windows of a sentence. Each has as many words as fit, and half of a window overlaps with the next.
+    """Return the windows of a sentence, given the tokens of each word, at most ``room``, and the room in a window.
 
-    Args:
-        sentence: number of the sentence.
-        lengths: tokens of each word, at most ``room``.
-        room: tokens in a window.
+    Each has as many words as fit, and half of a window overlaps with the next.
     """
     if not len(lengths):
         return []
@@ -159,10 +156,7 @@ def word_logits(
 ) -> list[np.ndarray]:
     """Return the logits of the words of each sentence, float32 [words, labels].
 
-    Args:
-        model: a fine-tuned fairseq model.
-        windows: the sentences.
-        progress: wraps the sequence of batches, for example to show a progress bar.
+    ``progress`` wraps the sequence of batches, for example to show a progress bar.
     """
     labels = model.classification_heads[WORD_HEAD].classifier.out_features
     logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]

@@ -86,6 +86,7 @@ def test_a_small_set_is_memorised_and_predictions_have_the_format_of_the_input(m
     assert {name: metric["values"] for name, metric in content["metrics"].items()} == {name: [100.0] for name in names}
     assert content["best_model"]["dev"]["f1"] == {"value": 100.0, "low": 100.0, "high": 100.0}
     assert list(content["best_model"]) == ["dev"]
+    assert (content["start"]["from"], content["start"]["checkpoint"]) == ("random weights", None)
     for file in ("dev_predictions.iob", "test_predictions.conll"):  # the test file has no labels
         assert read_words(memorised / "out" / file, "3").labels == read_words(memorised / "dev.iob", "2").labels
     first = (memorised / "dev.iob").read_text().splitlines()[0]
