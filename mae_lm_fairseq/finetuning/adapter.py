@@ -16,7 +16,7 @@ from mae_lm_fairseq.training.runner import Run
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSetup:
-    """What the runs of a task have in common.
+    """Settings that the runs of a task share.
 
     Attributes:
         content: content of the result file about task and data.

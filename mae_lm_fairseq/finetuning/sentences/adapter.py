@@ -53,7 +53,7 @@ class SentenceAdapter(Adapter):
         )
 
     def predict(self, best: Run) -> dict[str, Any]:
-        return {**self.sets.described, **self.sets.predict(best, self.options.out)}
+        return self.sets.predict(best, self.options.out)
 
     def report(self, content: dict[str, Any]) -> str:
         settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} sequences"

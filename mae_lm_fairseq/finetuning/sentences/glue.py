@@ -37,7 +37,6 @@ class GlueFiles:
         self.task, self.directory, self.skip_malformed = task, directory, skip_malformed
         self.splits = tuple(task.splits)
         self.outputs = tuple(task.submission_files.values())
-        self.described: dict[str, Any] = {}
 
     def settings(self) -> dict[str, Any]:
         """Return what the results depend on: the task, and the hashes of its files."""

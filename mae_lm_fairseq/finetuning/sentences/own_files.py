@@ -40,10 +40,6 @@ class OwnFiles:
         self.task = make_task(self.tables["train"], columns, options.label, options.regression)
         if options.test:
             self._read_test(self.tables["test"])
-        self.described = {
-            "files": {name: "/".join(path.resolve().parts[-2:]) for name, path in self.files.items()},
-            "labels": list(self.task.labels),
-        }
 
     def _read_test(self, table: Table) -> None:
         self.test_task = replace(self.task, columns=columns_of(table, self.task.columns))
@@ -74,14 +70,16 @@ class OwnFiles:
         return rows
 
     def predict(self, best: Run, out: Path) -> dict[str, Any]:
-        """Predict the test file, if any, with the best model, and return the metrics, if the file has labels."""
+        """Predict the test file, if any, with the best model; return files, labels, and the metrics on that file."""
+        files = {name: "/".join(path.resolve().parts[-2:]) for name, path in self.files.items()}
+        content = {"files": files, "labels": list(self.task.labels)}
         if not self.options.test:
-            return {}
+            return content
         model, table, true = open_finetuned(out / MODEL), self.tables["test"], self.test_rows.labels
         logits = predict_table(model, self.test_task, table, self.predictions)
         names = (*self.task.metrics, *self.task.also_reported)
         metrics = measure(names, predictions(self.test_task, logits), np.array(true)) if true else {}
-        return {"test_metrics": metrics, "test_predictions_by": best.name}
+        return content | {"test_metrics": metrics, "test_predictions_by": best.name}
 
 
 def make_task(table: Table, columns: Sequence[str], label_column: str, regression: bool) -> Task:

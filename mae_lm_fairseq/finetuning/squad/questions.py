@@ -11,7 +11,6 @@ from mae_lm_fairseq.utils.files import read_json
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 100
-_REMEDY = "it must be JSON in SQuAD's format"
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,11 @@ def read_squad(
             questions: a missing key, a value of the wrong type, an answer that is not at ``answer_start``, a duplicate
             id, a question without an answer, or a question that has answers but is marked as impossible.
     """
-    articles = read_json(path, lambda content: [list(article["paragraphs"]) for article in content["data"]], _REMEDY)
+    articles = read_json(path, _articles, "it must be JSON in SQuAD's format")
     paragraphs, malformed, seen = [], [], set()
     for number, parts in enumerate(articles, 1):
-        for index, part in enumerate(parts, 1):
+        for index, (context, items) in enumerate(parts, 1):
             place, questions = f"article {number}, paragraph {index}", []
-            try:
-                context, items = _text(part["context"]), list(part["qas"])
-            except (LookupError, TypeError, ValueError) as error:
-                raise UserError(f"{path}, {place}: {_problem(error)}; {_REMEDY}") from None
             for item in items:
                 try:
                     question = _question(item, context, with_answers)
@@ -87,6 +82,11 @@ def read_squad(
     if not seen:
         raise UserError(f"{path}: has no questions")
     return paragraphs
+
+
+def _articles(content: Any) -> list[list[tuple[str, list[Any]]]]:
+    """Return the contexts of each article, with their questions."""
+    return [[(_text(part["context"]), list(part["qas"])) for part in each["paragraphs"]] for each in content["data"]]
 
 
 def _problem(error: Exception) -> str:

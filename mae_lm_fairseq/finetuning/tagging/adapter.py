@@ -11,7 +11,7 @@ from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, prediction_names, report
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_name, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels
+from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
@@ -120,9 +120,8 @@ def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
     """Return the metrics of a checkpoint on the development file, in per cent."""
     model, task = load(checkpoint, data)
     windows = WordWindows(dev.words, task.tokenizer, task.cfg.tokens_per_sample)
-    labels: LabelSet = task.labels
-    predicted = [labels.best(logits) for logits in word_logits(model, windows)]
-    return values(ratios(labels, predicted, dev.labels))
+    predicted = [task.labels.best(logits) for logits in word_logits(model, windows)]
+    return values(ratios(task.labels, predicted, dev.labels))
 
 
 def _with_interval(metric: dict[str, float] | None) -> str:
