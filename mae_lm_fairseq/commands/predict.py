@@ -38,5 +38,5 @@ def main(options: Options) -> None:
     elif labels_words:
         label_file(model, options.input, options.out, options.column)
     else:
-        predict_file(model, options.input, options.out, options.text, options.text_pair, options.skip_malformed)
+        predict_file(model, options)
     print(f"predictions: {options.out}")

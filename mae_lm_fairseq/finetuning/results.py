@@ -49,24 +49,26 @@ def describe(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
-def report(content: dict[str, Any], settings: str, selection: str, *, hidden: Sequence[str], ending: str) -> str:
+def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], ending: str) -> str:
     """Return the text of ``report.md``.
 
     Args:
         content: content of the result file.
-        settings: number and kind of the updates.
         selection: display name of the metric that selected the learning rate.
         hidden: suffixes of metric names to hide.
         ending: text below the table.
     """
-    start = content["start"]
+    start, settings = content["start"], content["settings"]
+    lengths = {"tokens_per_sample": " of up to {} tokens", "doc_stride": ", stride {}"}
+    updates = f"{settings['updates']:,} updates of {settings['batch_size']} sequences"
+    updates += "".join(text.format(settings[name]) for name, text in lengths.items() if name in settings)
     lines = [
         f"# {content['task']}",
         "",
         f"`{start['_name']}`, from {start['from']}"
         + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
         "",
-        f"{settings}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
+        f"{updates}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
         f"rate with the highest median {selection} is {content['learning_rate']:g}.",
         "",
         f"Data: {'; '.join(f'{split}: {describe(counts)}' for split, counts in content['data'].items())}.",

@@ -181,7 +181,7 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
         r"ends in \.tsv, \.csv or \.jsonl": (model, lines, "a.txt"),
         "line 2: the column 'text' is missing": (model, tmp_path / "other.tsv", "a.csv"),
         "has a column 'prediction' already": (model, tmp_path / "other.tsv", "a.csv", "--text", "sentence"),
-        "on single texts; leave the option out": (model, tmp_path / "other.tsv", "a.csv", "--text-pair", "sentence"),
+        "on single texts; leave it out": (model, tmp_path / "other.tsv", "a.csv", "--text-pair", "sentence"),
     }
     for message, (path, source, name, *more) in refused.items():
         with pytest.raises(UserError, match=message):

@@ -56,7 +56,6 @@ class SentenceAdapter(Adapter):
         return self.sets.predict(best, self.options.out)
 
     def report(self, content: dict[str, Any]) -> str:
-        settings = f"{content['settings']['updates']:,} updates of {content['settings']['batch_size']} sequences"
         ending = []
         if "f1" in self.task.also_reported:
             ending.append(f"`f1` refers to the label {self.task.labels[1]}.")
@@ -65,7 +64,7 @@ class SentenceAdapter(Adapter):
             ending.append(f"Test predictions: {content['test_predictions_by']}" + (f" ({found})." if found else "."))
         *metrics, score = content["metrics"].values()
         hidden = ("score",) if score in metrics else ()  # the mean of a single metric
-        return report(content, settings, "score", hidden=hidden, ending=" ".join(ending))
+        return report(content, "score", hidden=hidden, ending=" ".join(ending))
 
 
 def prepared(

@@ -11,6 +11,7 @@ import torch
 
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, SentenceTask
 from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
+from mae_lm_fairseq.finetuning.options import PredictOptions
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, read_table, write_table
@@ -24,32 +25,18 @@ PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of the predicted label or score, and the start of the names of those of the labels' probabilities."""
 
 
-def predict_file(
-    model: torch.nn.Module,
-    source: Path,
-    out: Path,
-    text: str | None = None,
-    text_pair: str | None = None,
-    skip_malformed: bool = False,
-):
+def predict_file(model: torch.nn.Module, options: PredictOptions) -> None:
     """Write the rows of a file with their predictions by the hub interface of a fine-tuned model.
-
-    Args:
-        model: the model.
-        source: the file, see :mod:`~mae_lm_fairseq.finetuning.sentences.tables`.
-        out: the file to write; its ending chooses the format.
-        text, text_pair: columns of the texts; None for those of the training files.
-        skip_malformed: leave the predictions of rows without text empty.
 
     Raises:
         UserError: if the model's labels are not known, or the files do not suit it.
     """
-    task, table = task_of(model), read_table(source)
-    known = columns_of(table, task.columns or ((TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,)))
-    if text_pair is not None and len(known) == 1:
-        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave the option out")
-    columns = tuple(given or column for given, column in zip((text, text_pair), known, strict=False))
-    predict_table(model, replace(task, columns=columns), table, out, skip_malformed)
+    task, table = task_of(model), read_table(options.input)
+    known = columns_of(table, task.columns or ((TEXT_COLUMN, "") if options.text_pair else (TEXT_COLUMN,)))
+    if options.text_pair and len(known) == 1:
+        raise UserError(f"--text-pair {options.text_pair}: the model was fine-tuned on single texts; leave it out")
+    columns = tuple(given or column for given, column in zip((options.text, options.text_pair), known, strict=False))
+    predict_table(model, replace(task, columns=columns), table, options.out, options.skip_malformed)
 
 
 def columns_of(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:

@@ -37,12 +37,13 @@ class SquadAdapter(Adapter):
 
     def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options = self.options
-        files = {"train": options.train.resolve(), "valid": options.dev.resolve()}
         length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, origin.max_positions)
-        named = {"train": options.train, "dev": options.dev}
-        counts = {name: _count(path, options, tokenizer, length) for name, path in named.items()}
-        task = {f"{split}_file": path for split, path in files.items()} | {
+        files = {"train": options.train, "dev": options.dev}
+        counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
+        task = {
             "_name": "question_answering",
+            "train_file": options.train.resolve(),
+            "valid_file": options.dev.resolve(),
             "tokens_per_sample": length,
             "doc_stride": options.doc_stride,
             **{name: True for name in ("version_2", "skip_malformed") if getattr(options, name)},
@@ -53,7 +54,7 @@ class SquadAdapter(Adapter):
             sequences=counts["train"]["windows"],
             recipe=for_size(origin.model["_name"], ROBERTA, OURS),
             settings=window_settings(task),
-            inputs={f"{split}-file": file_sha256(path) for split, path in files.items()},
+            inputs={"train-file": file_sha256(options.train), "valid-file": file_sha256(options.dev)},
             evaluate=partial(evaluate, options=options),
             selection="f1",
         )
@@ -64,10 +65,8 @@ class SquadAdapter(Adapter):
         return {"predictions_by": best.name}
 
     def report(self, content: dict[str, Any]) -> str:
-        settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens, stride "
-        settings = (settings + "{doc_stride}").format(**content["settings"])
         ending = f"{PREDICTIONS}: {content['predictions_by']}."
-        return report(content, settings, "F1", hidden=("total", "thresh"), ending=ending)
+        return report(content, "F1", hidden=("total", "thresh"), ending=ending)
 
 
 def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:

@@ -92,7 +92,6 @@ class TaggingAdapter(Adapter):
         return {"predictions_by": best.name, "best_model": metrics}
 
     def report(self, content: dict[str, Any]) -> str:
-        settings = "{updates:,} updates of {batch_size} sequences of up to {tokens_per_sample} tokens"
         best = content["best_model"]
         names = dict.fromkeys(name for of_file in best.values() for name in of_file)
         rows = [[name, *(_with_interval(of_file.get(name)) for of_file in best.values())] for name in names]
@@ -107,7 +106,7 @@ class TaggingAdapter(Adapter):
         )
         selection = "accuracy" if content["scheme"] is None else "F1"
         by_type = tuple(f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1"))
-        return report(content, settings.format(**content["settings"]), selection, hidden=by_type, ending=ending)
+        return report(content, selection, hidden=by_type, ending=ending)
 
 
 def task_name(options: TaggingOptions) -> str:

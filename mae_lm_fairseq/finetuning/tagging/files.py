@@ -112,7 +112,7 @@ def read_words(path: Path, column: str | None) -> WordFile:
     if _is_conllu(path):
         (rows, index), word, separator = _read_conllu(path, lines, column), _FORM, "\t"
     else:
-        has_tabs = _has_tabs(lines)
+        has_tabs = all("\t" in line for line in _rows_among(lines))
         lines = lines if has_tabs else [line.strip(_BLANKS) for line in lines]
         rows, width = _read_columns(path, lines, has_tabs)
         separator = "\t" if has_tabs or width == 1 else " "
@@ -136,8 +136,7 @@ def _read_conllu(path: Path, lines: list[str], column: str | None) -> tuple[Rows
     """Return the words, and the index of the labels."""
     choices = COLUMNS[_FORM + 1 :]
     if column not in choices:
-        given = "" if column is None else f", not {column!r:.80}"
-        raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}{given}")
+        raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}")
     blocks = conllu_blocks(path, [*lines, ""])
     rows = [[(number, row) for number, row in block if "-" not in row[_ID]] for block in blocks]  # no multiword tokens
     return [block for block in rows if block], COLUMNS.index(column)
@@ -147,10 +146,6 @@ def _rows_among(lines: list[str]) -> list[str]:
     """Return the lines that are rows for certain: those that begin with ``#`` only if there are no others."""
     candidates = [line for line in lines if line.strip() and not line.startswith(_DOCUMENT)]
     return [line for line in candidates if not line.startswith("#")] or candidates
-
-
-def _has_tabs(lines: list[str]) -> bool:
-    return all("\t" in line for line in _rows_among(lines))
 
 
 def _read_columns(path: Path, lines: list[str], has_tabs: bool) -> tuple[Rows, int]:

@@ -78,9 +78,7 @@ def learn_labels(file: WordFile) -> LabelSet:
     names = tuple(sorted(file.kinds))
     if len(names) < 2:
         found = f"only the label {names[0]!r:.80}" if names else "no labels"
-        raise UserError(
-            f"{file.path}: has {found} in column {file.column + 1}; training needs at least two different ones"
-        )
+        raise UserError(f"{file.path}: has {found} in column {file.column + 1}; training needs two or more")
     return LabelSet(names, scheme_of(names))
 
 
@@ -113,8 +111,3 @@ def valid_bio(labels: Sequence[str]) -> list[str]:
     for kind, start, end in entities(labels):
         valid[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
     return valid
-
-
-def known(labels: Iterable[str | None]) -> list[str]:
-    """Return labels of entities, with ``O`` for words without a label."""
-    return [label or OUTSIDE for label in labels]

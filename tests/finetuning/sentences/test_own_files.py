@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from mae_lm_fairseq.finetuning.options import ClassificationOptions
+from mae_lm_fairseq.finetuning.options import ClassificationOptions, PredictOptions
 from mae_lm_fairseq.finetuning.sentences import prediction
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles, make_task
 from mae_lm_fairseq.finetuning.sentences.rows import to_rows
@@ -219,8 +219,9 @@ def test_a_plain_file_for_pairs_is_refused(tmp_path, monkeypatch):
         files_of(tmp_path, "a.txt", "a\n", rows, columns=columns, text_pair="other")
     task = make_task(read_table(tmp_path / "rows.tsv"), columns[:2], "label", False)
     monkeypatch.setattr(prediction, "task_of", lambda model: task)
+    options = PredictOptions(model=tmp_path, input=tmp_path / "a.txt", out=tmp_path / "out.tsv")
     with pytest.raises(UserError, match=r"a\.txt: .* line 1: the column 'other' is missing"):
-        prediction.predict_file(None, tmp_path / "a.txt", tmp_path / "out.tsv", text="text")
+        prediction.predict_file(None, options)
 
 
 def test_decimals_of_a_table_are_numbers():
