@@ -80,8 +80,8 @@ class Finetune(Sweep):
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development set."""
+        from mae_lm_fairseq.finetuning.driver import finetune
         from mae_lm_fairseq.finetuning.options import GlueOptions
-        from mae_lm_fairseq.finetuning.sentences.run import finetune
 
         options = self._options(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
@@ -111,8 +111,8 @@ class Tagging(Sweep):
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development file."""
+        from mae_lm_fairseq.finetuning.driver import finetune
         from mae_lm_fairseq.finetuning.options import TaggingOptions
-        from mae_lm_fairseq.finetuning.tagging.run import finetune
 
         files = {"train": self.train, "dev": self.dev, "column": self.column}
         return finetune(TaggingOptions(**files, **self._options(model)))
