@@ -58,12 +58,7 @@ def command(scale: Scale, preset: str, data: Path, save: Path, options: tuple[st
     """Return the command of a training: ``mae-lm pretrain``, or fairseq-train with its arguments for float32."""
     if FP32 not in options:
         return [sys.executable, "-m", "mae_lm_fairseq", "pretrain", *words(scale, preset, data, save, options)]
-    return [
-        sys.executable,
-        "-m",
-        "mae_lm_fairseq.training.pretrain",
-        *fp32_arguments(scale, preset, data, save, options),
-    ]
+    return [sys.executable, "-m", "fairseq_cli.train", *fp32_arguments(scale, preset, data, save, options)]
 
 
 def fp32_arguments(scale: Scale, preset: str, data: Path, save: Path, options: tuple[str, ...]) -> list[str]:
