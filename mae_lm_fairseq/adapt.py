@@ -55,7 +55,7 @@ from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_te
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.signals import signals_as_errors
-from mae_lm_fairseq.utils.toml import Document
+from mae_lm_fairseq.utils.typed import Document
 from mae_lm_fairseq.utils.versions import machine, versions
 
 

@@ -13,10 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from mae_lm_fairseq.measures.figures import check_matplotlib
-from mae_lm_fairseq.study.checks import check
-from mae_lm_fairseq.study.dry_run import dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.study.engine import Study
 from mae_lm_fairseq.study.measures import MEASURES
 from mae_lm_fairseq.study.plan import SHIPPED, read_plan
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
@@ -47,6 +44,10 @@ def main(options: Options) -> None:
     if options.plan == "list":
         print(listing())
         return
+    from mae_lm_fairseq.study.checks import check
+    from mae_lm_fairseq.study.dry_run import dry_run
+    from mae_lm_fairseq.study.engine import Study
+
     plan = read_plan(options.plan)
     if options.dry_run:
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))

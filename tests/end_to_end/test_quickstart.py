@@ -19,7 +19,7 @@ from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from tests.support import ROOT
-from tests.support.processes import fork, wait_for
+from tests.support.processes import fork, runs_in_children, wait_for
 
 FEW_UPDATES = dataclasses.replace(
     module.SMOKE,
@@ -29,6 +29,12 @@ FEW_UPDATES = dataclasses.replace(
         "quickstart.toml",
     ),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_imports():
+    with runs_in_children():
+        yield
 
 
 @pytest.fixture(scope="module")
