@@ -21,8 +21,6 @@ class SentenceTask:
     """Classification or regression of texts, or of pairs.
 
     Attributes:
-        task: name of the task.
-        head: name of the head.
         columns: columns of the texts in the training file, one or two; empty if they are not known.
         labels: names of the classes; empty for regression.
         score_range: the scores that a head for regression gives as 0 and as 1; None for classification.
@@ -84,17 +82,10 @@ class ModelInfo:
 
     Attributes:
         architecture: the architecture in pretraining, a key of :data:`~mae_lm_fairseq.core.config.ARCHITECTURES`.
-        imported_from: name and kind of the imported model.
-        task: fairseq's task.
-        updates: number of updates.
-        versions: versions of packages.
-        dictionary_sha256: fingerprint of the dictionary.
         trained_on: statistics of the splits, from the manifest of the data-bin.
         mask_in_encoder: value of ``--mask-in-encoder`` in pretraining; None if unknown, as after fine-tuning.
         other_tokens: fraction of the predicted positions that had random or kept tokens instead of ``[MASK]``.
         averaged: how, if the weights are an average.
-        finetuned_on: the task that the model was fine-tuned on.
-        development_set: the metrics of fine-tuning.
         problem_type: :data:`MULTI_LABEL`, of an import with such a head.
         untrained: parts that an import had to add.
     """

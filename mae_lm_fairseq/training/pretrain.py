@@ -91,11 +91,7 @@ def parse_configuration(words: list[str]):
 
 
 def processes(cfg) -> tuple[int, int]:
-    """Return the number of training processes, and the rank of this one (of the first one that it starts).
-
-    Args:
-        cfg: configuration of fairseq-train, a DictConfig, which is left as it is.
-    """
+    """Return the number of training processes, and the rank of this one (of the first one that it starts)."""
     cfg = deepcopy(cfg)
     join_started_processes(cfg)
     distributed = cfg.distributed_training
@@ -112,12 +108,7 @@ def precision(cfg) -> dict[str, Any]:
 
 
 def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
-    """Return the option for ``fused_adamw`` on a GPU without apex, where fairseq's ``adam`` is slow.
-
-    Args:
-        cfg: configuration of fairseq-train.
-        extra: the user's arguments, which may name an optimizer or set what only ``adam`` has.
-    """
+    """Return the option for ``fused_adamw`` on a GPU without apex, where fairseq's ``adam`` is slow."""
     needs_adam = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
     needs_adam |= any(word.split("=")[0] in ("--optimizer", "--use-old-adam", "--fp16-adam-stats") for word in extra)
     has_apex = fused_adam.get_fused_adam_class() is not None
@@ -130,13 +121,6 @@ def configure(
     """Return all arguments of fairseq-train, and its configuration, except for the batch size of validation.
 
     The arguments are the recipe's, this machine's, and the user's, which come last and take precedence.
-
-    Args:
-        architecture: the preset.
-        data: the data-bin.
-        save_dir: directory for checkpoints.
-        extra: the user's arguments.
-        name: the recipe; by default that of the preset's size.
 
     Raises:
         UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes

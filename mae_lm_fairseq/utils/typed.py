@@ -68,10 +68,6 @@ def _dataclass(values: dict[str, Any], kind: type) -> Any:
 class Document:
     """A TOML document.
 
-    Args:
-        text: the document.
-        name: its file, for error messages.
-
     Raises:
         UserError: if the text is not TOML.
     """

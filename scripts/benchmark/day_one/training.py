@@ -80,9 +80,6 @@ def train(
     """Train, and return what was measured. Checkpoints are in ``work / "checkpoints"``.
 
     Args:
-        scale: chooses the device.
-        preset: the architecture.
-        data: the data-bin.
         work: directory for the log and checkpoints; a second training there resumes the first one.
         options: flags of fairseq-train, or :data:`FP32`.
         until: the training is killed as soon as this function of the log returns True.
