@@ -1,13 +1,18 @@
-"""Adaptation of a pretrained model to a text: further pretraining, measured before and after.
+"""Adapt a pretrained model to your text: pretrain it further with its own tokenizer, and measure the difference.
 
-An adaptation is a study of one model with a start, which is measured at 0 updates: ``mae-lm adapt`` prepares what the
-study reads, and makes a report and two models of what it leaves.
+MODEL is a directory of Hugging Face's transformers, a bundle, or a checkpoint with its --data-bin. Writes
+OUT/report.md, OUT/results.json, OUT/stock (for AutoModel and AutoTokenizer) and OUT/model (a bundle, with decoder and
+head). Started again with the same options, it resumes. Arguments after -- are passed to fairseq-train and override its
+options.
+
+Example:
+    mae-lm adapt ./roberta-base --train notes/*.txt --valid held-out.txt --out adapted
 """
 
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -22,7 +27,6 @@ from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.measures import fingerprints
-from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
 from mae_lm_fairseq.study.training import Workspace
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
@@ -34,10 +38,24 @@ from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_o
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.settings import settings
 from mae_lm_fairseq.training.training_log import loss_curve
+from mae_lm_fairseq.utils.command_line import (
+    Argument,
+    Count,
+    Directory,
+    Fraction,
+    LearningRate,
+    Natural,
+    Probability,
+    Rest,
+)
+from mae_lm_fairseq.utils.command_line import Model as ModelPath
+from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_text
+from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step
-from mae_lm_fairseq.utils.toml import Document
+from mae_lm_fairseq.utils.signals import signals_as_errors
+from mae_lm_fairseq.utils.typed import Document
 from mae_lm_fairseq.utils.versions import machine, versions
 
 
@@ -78,8 +96,74 @@ START, INITIAL, DATA, HELD_OUT = "start", "initial", "data-bin", "held-out.txt"
 OWNED = (START, INITIAL, DATA, HELD_OUT, "runs", "model", "stock", "results.json", "report.md")
 
 
-def adapt(options: AdaptOptions) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """Options of an adaptation.
+
+    Attributes:
+        model: the model to start from.
+        data_bin: for a checkpoint, data-bin with its dictionary and tokenizer.
+        train: text to train on: files, globs and directories, of all formats of mae-lm prepare.
+        valid: held-out text to measure on, in other files.
+        text_field: field of records with the text.
+        out: output directory.
+        objective: mlm predicts in the encoder, mae_lm and 3ml in a decoder (default: the model's own, for models of
+            transformers mlm).
+        updates: number of updates.
+        learning_rate: maximum learning rate; it rises for 6 % of the updates, then falls to 0.
+        batch_size: tokens per update.
+        tokens_per_sample: maximum length of a sequence (default: the model's, at most 512).
+        mask_prob: fraction of the tokens to predict (default: 0.15, and 0.5 for 3ml).
+        freeze_encoder_updates: train only decoder and head in the first N updates.
+        layer_lr_decay: factor between the learning rate of an encoder layer and that of the layer above it.
+        seed: seed of new weights, masks, dropout and order.
+        extra: further options of fairseq-train.
+    """
+
+    model: ModelPath
+    data_bin: Directory | None = None
+    train: Annotated[tuple[str, ...], Argument("PATH")]
+    valid: Annotated[tuple[str, ...], Argument("PATH")]
+    text_field: Annotated[str, Argument("NAME")] = "text"
+    out: Directory
+    objective: Literal["mlm", "mae_lm", "3ml"] | None = None
+    updates: Count = 1000
+    learning_rate: LearningRate = 1e-4
+    batch_size: Count = 8192
+    tokens_per_sample: Annotated[int, Argument("N", at_least=4)] | None = None
+    mask_prob: Probability | None = None
+    freeze_encoder_updates: Natural = 0
+    layer_lr_decay: Fraction = 1.0
+    seed: Count = 1
+    extra: Rest = ()
+
+    def described(self) -> dict[str, Any]:
+        """Return the options that determine the result, as JSON, with the last part of each path only."""
+        values = {name: value for name, value in vars(self).items() if name != "out"}
+        for name in ("train", "valid"):
+            values[name] = [Path(path).name for path in values[name]]
+        for name in ("model", "data_bin"):
+            values[name] = values[name] and values[name].name
+        return values | {"extra": [*self.extra]}
+
+
+def main(options: Options) -> None:
+    """Run the command."""
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    disable_progress_bar()
+    set_verbosity_error()  # about weights that other classes have
+    paths = {name: getattr(options, name) for name in ("model", "out", "data_bin")}
+    options = replace(options, **{name: path and path.resolve() for name, path in paths.items()})
+    with signals_as_errors(), directory_lock(options.out):
+        adapt(options)
+    print(f"Report: {options.out / 'report.md'}   Model for transformers: {options.out / 'stock'}")
+
+
+def adapt(options: Options) -> None:
     """Run, or resume, everything, and write ``results.json`` and the report.
+
+    An adaptation is a study of one model with a start, which is measured at 0 updates.
 
     Raises:
         UserError: if the model or the text cannot be used, or training fails.
@@ -125,7 +209,7 @@ def adapt(options: AdaptOptions) -> None:
     write_results(out, content, report(content))
 
 
-def make_start(products: Products, options: AdaptOptions) -> Pretrained:
+def make_start(products: Products, options: Options) -> Pretrained:
     """Return the model to start from, after making ``start``, a bundle of it, ``data-bin`` and ``held-out.txt``.
 
     Raises:
@@ -166,7 +250,7 @@ def make_start(products: Products, options: AdaptOptions) -> Pretrained:
     return start
 
 
-def read_model(options: AdaptOptions) -> Pretrained:
+def read_model(options: Options) -> Pretrained:
     """Read the model of the command line: a directory of ``transformers`` is imported.
 
     Raises:
@@ -187,7 +271,7 @@ def objective_of(model: Pretrained) -> str:
     return next(name for name, objective in OBJECTIVES.items() if preset_of(model) in objective.presets)
 
 
-def as_objective(start: Pretrained, options: AdaptOptions) -> Pretrained:
+def as_objective(start: Pretrained, options: Options) -> Pretrained:
     """Return the model to train: the start with decoder and head of the objective.
 
     Raises:
@@ -206,20 +290,18 @@ def batch_tokens() -> int:
     return 16_384 if torch.cuda.is_available() else 2_048
 
 
-def measurement(options: AdaptOptions) -> dict[str, Any]:
+def measurement(options: Options) -> dict[str, Any]:
     """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
     fraction = min(1, max(LEAST_MEASURED, options.updates * options.batch_size / FULLY_MEASURED))
     return MEASUREMENT | {name: round(fraction * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
 
 
-def evaluation(model: Pretrained, options: AdaptOptions) -> Evaluate:
+def evaluation(model: Pretrained, options: Options) -> Evaluate:
     """Return the measure of the held-out text."""
     return Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
 
 
-def plan_of(
-    model: Pretrained, options: AdaptOptions, measures: list[Measure], checkpoints: tuple[int, ...] = ()
-) -> Plan:
+def plan_of(model: Pretrained, options: Options, measures: list[Measure], checkpoints: tuple[int, ...] = ()) -> Plan:
     """Return the plan of a training that starts from ``initial``, and of its measures.
 
     Args:
@@ -249,12 +331,12 @@ def plan_of(
     )
 
 
-def workspace_of(plan: Plan, options: AdaptOptions) -> Workspace:
+def workspace_of(plan: Plan, options: Options) -> Workspace:
     """Return where the plan is run."""
     return Workspace(plan, options.out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
 
 
-def _settings(model: Pretrained, options: AdaptOptions) -> Settings:
+def _settings(model: Pretrained, options: Options) -> Settings:
     """Return fairseq's options but those of the network and those that every study sets.
 
     Adam, weight decay and the shape of the schedule are those of task-adaptive pretraining (Gururangan et al., 2020,

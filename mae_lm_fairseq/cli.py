@@ -1,6 +1,5 @@
 """The command line: ``mae-lm VERB``, or ``python -m mae_lm_fairseq VERB``."""
 
-import difflib
 import importlib
 import sys
 from types import ModuleType
@@ -11,9 +10,9 @@ from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.versions import package_version
 
 VERBS = {
-    "quickstart": ("commands.quickstart", "train two tiny models, compare them in a report"),
+    "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
     "prepare": ("commands.prepare", "turn text into a tokenizer and a data-bin"),
-    "pretrain": ("commands.pretrain", "pretrain an architecture with its recipe"),
+    "pretrain": ("training.pretrain", "pretrain an architecture with its recipe"),
     "finetune glue": ("commands.finetune_glue", "fine-tune on a GLUE task"),
     "finetune squad": ("commands.finetune_squad", "fine-tune on SQuAD 1.1 or 2.0"),
     "finetune classification": ("commands.finetune_classification", "fine-tune on your own files of labelled texts"),
@@ -26,11 +25,11 @@ VERBS = {
     "study": ("commands.study", "compare models over seeds, as a plan says"),
     "export": ("commands.export", "export a model to Hugging Face transformers"),
     "import": ("commands.import_", "import an encoder of transformers or fairseq"),
-    "adapt": ("commands.adapt", "train a pretrained model further on your text"),
+    "adapt": ("adapt", "train a pretrained model further on your text"),
     "average": ("commands.average", "average the weights of checkpoints"),
     "bundle": ("commands.bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("commands.plan", "estimate FLOPs, memory and time of pretraining"),
-    "doctor": ("commands.doctor", "check the environment"),
+    "doctor": ("doctor", "check the environment"),
 }
 """The module and the summary of each verb. A module has the help as its docstring, ``Options`` and ``main``."""
 HELP = "\n".join(
@@ -81,13 +80,10 @@ def main() -> int | None:
         if verb in VERBS:
             with errors_end_the_program():
                 return run(verb, words[length:])
-    if kinds := [verb for verb in VERBS if verb.split()[0] == words[0]]:
-        if words[1:] in (["-h"], ["--help"]):
-            print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))
-            return 0
-        print(f"error: mae-lm {words[0]} needs a kind: {', '.join(kinds)}", file=sys.stderr)
-        return 2
-    similar = [verb for verb in VERBS if difflib.get_close_matches(words[0], verb.split()[:1])]
-    advice = f"did you mean {' or '.join(similar)}?" if similar else "mae-lm --help lists the verbs"
+    kinds = [verb for verb in VERBS if verb.split()[0] == words[0]]
+    if kinds and words[1:] in (["-h"], ["--help"]):
+        print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))
+        return 0
+    advice = f"choose {' or '.join(kinds)}" if kinds else "mae-lm --help lists the verbs"
     print(f"error: unknown verb {words[0]!r}; {advice}", file=sys.stderr)
     return 2

@@ -1,20 +1,27 @@
-"""Checks of the environment, for ``mae-lm doctor``: versions, imports, the GPU, and what is absent.
+"""Check versions and what works on this machine, and say how to fix what does not.
 
-Everything is imported inside the checks, so that the report also works if fairseq, torch or both are missing or broken.
+The exit code is 1 if anything is broken.
+
+Example:
+    mae-lm doctor --json
 """
 
 import contextlib
 import importlib
 import io
+import json
 import os
 import platform
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
+
+from mae_lm_fairseq.utils.command_line import Options as Base
 
 PACKAGE = Path(__file__).resolve().parent
 MODULES = {"fairseq-fixed": "fairseq.data.data_utils_fast", "scikit-learn": "sklearn", "protobuf": "google.protobuf"}
@@ -112,6 +119,7 @@ def checks() -> Iterator[tuple[str, Callable[[], Finding]]]:
 def run_checks() -> list[Finding]:
     """Run all checks and return their findings. A check that raises is itself reported as broken.
 
+    Modules are imported inside the checks, so that the report also works if fairseq or torch are missing or broken.
     What imported packages print or warn is dropped, because it would garble the report.
     """
     findings, dropped = [], io.StringIO()
@@ -133,3 +141,21 @@ def report(findings: list[Finding]) -> str:
         lines.append(f"{finding.state:<7} {finding.subject}: {finding.details}")
         lines += [f"        -> {finding.remedy}"] if finding.remedy else []
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """Options of the command.
+
+    Attributes:
+        json: print the findings as JSON.
+    """
+
+    json: bool = False
+
+
+def main(options: Options) -> int:
+    """Run the command and return its exit code."""
+    findings = run_checks()
+    print(json.dumps([one._asdict() for one in findings], indent=2) if options.json else report(findings))
+    return int(any(finding.state == "broken" for finding in findings))

@@ -48,7 +48,6 @@ class MAELMHubInterface(nn.Module):
     until ``train()`` is called.
 
     Attributes:
-        model: the fairseq model, with its heads.
         symbols: the dictionary in the order of ids.
         about: facts about the training, a :class:`~mae_lm_fairseq.checkpoints.info.ModelInfo`.
     """
@@ -154,7 +153,6 @@ class MAELMHubInterface(nn.Module):
         encoder saw ``<mask>`` tokens in pretraining (``--mask-in-encoder``), it sees them here.
 
         Args:
-            sentences: one sentence or several.
             mask_words: while a token is predicted, also mask the later subwords of its word (Kauf and Ivanova, 2023).
 
         Returns:
@@ -178,7 +176,6 @@ class MAELMHubInterface(nn.Module):
         Args:
             head: name of the head; fairseq's ``sentence_prediction`` uses ``sentence_classification_head``.
             texts: as for :meth:`extract_features`; encode pairs with :meth:`encode`.
-            return_logits: return logits instead of log-probabilities.
             truncate: as for :meth:`extract_features`.
 
         Returns:

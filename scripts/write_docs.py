@@ -5,17 +5,14 @@ scripts/write_docs.py
 """
 
 import argparse
-import ast
-import importlib
 import inspect
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from mae_lm_fairseq.core.config import SIZES
@@ -491,48 +488,19 @@ def patches() -> str:
     from mae_lm_fairseq import fairseq_patches
 
     [versions] = re.findall(r"fairseq-fixed [\d.]+ and torch [\d.]+ to [\d.]*\d", fairseq_patches.__doc__)
-    rows = [_patch_row(patch) for patch in _patches(fairseq_patches.apply)]
-    table = markdown_table(["patch", "purpose", "replaces", "test"], rows)
+    rows = [_patch_row(patch) for patch in fairseq_patches.patches()]
+    table = markdown_table(["patch", "purpose", "test"], rows)
     return PATCHES.format(versions=versions, patches=table)
-
-
-def _patches(apply: Callable) -> list[FunctionType]:
-    """Return the patches in the order in which ``apply`` lists them."""
-    [loop] = [node for node in ast.walk(_syntax(apply)) if isinstance(node, ast.For)]
-    names = [(element.value.id, element.attr) for element in loop.iter.elts]
-    return [getattr(importlib.import_module(f"{apply.__module__}.{module}"), patch) for module, patch in names]
 
 
 def _patch_row(patch: FunctionType) -> list[str]:
     file, test = f"{patch.__module__.replace('.', '/')}.py", TESTS[patch.__name__]
-    targets = [f"`{target}`" for target in _targets(patch)]
     purpose = inspect.cleandoc(patch.__doc__).split("\n\n")[0]
     return [
         f"[{patch.__name__}](../{file})",
         " ".join(purpose.replace("``", "`").split()),
-        ", ".join(targets) or "nothing; it registers a function to run at exit",
         f"[{test}](../tests/{test})",
     ]
-
-
-def _targets(patch: FunctionType) -> list[str]:
-    """Return the names that a patch replaces: ``wrap(owner, "name", ...)`` and ``owner.name = ...``."""
-    targets = []
-    for node in ast.walk(_syntax(patch)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "wrap":
-            targets.append(f"{_owner(patch, node.args[0])}.{node.args[1].value}")
-        elif isinstance(node, ast.Assign):
-            targets += [f"{_owner(patch, to.value)}.{to.attr}" for to in node.targets if isinstance(to, ast.Attribute)]
-    return targets
-
-
-def _owner(patch: FunctionType, node: ast.expr) -> str:
-    owner = eval(ast.unparse(node), patch.__globals__)
-    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
-
-
-def _syntax(function: Callable) -> ast.AST:
-    return ast.parse(textwrap.dedent(inspect.getsource(function)))
 
 
 def _test(name: str) -> str:

@@ -9,6 +9,7 @@ import torch
 
 from mae_lm_fairseq.adapt import (
     OWNED,
+    Options,
     as_objective,
     loss_of_last_tenth,
     make_start,
@@ -22,7 +23,6 @@ from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of
 from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.study.options import AdaptOptions
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import train_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -54,9 +54,9 @@ FLAGS = {
 """Flags of adapt, and the options of fairseq-train that they change."""
 
 
-def options(out: Path, *flags: str, model: Path | str = "model") -> AdaptOptions:
+def options(out: Path, *flags: str, model: Path | str = "model") -> Options:
     words = [str(model), "--train", "train.txt", "--valid", "valid.txt", "--out", str(out), *flags]
-    return parse(AdaptOptions, words, None, "mae-lm adapt")
+    return parse(Options, words, None, "mae-lm adapt")
 
 
 def options_of_training(model, out: Path, *flags: str) -> set[str]:

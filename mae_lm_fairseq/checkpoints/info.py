@@ -1,16 +1,15 @@
 """Facts about a model's training: ``about`` in a bundle's ``config.json``, validated once, when a model is read."""
 
-import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
-from itertools import repeat
-from types import UnionType
-from typing import Any, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.utils.typed import typed
 
+Number = int | float
+"""A number that stays as it was written."""
 MULTI_LABEL = "multi_label_classification"
 """``problem_type`` of a head that gives a text several labels at once."""
 _OF_A_TRAINING = ("task", "updates", "versions", "dictionary_sha256", "trained_on", "mask_in_encoder")
@@ -22,8 +21,6 @@ class SentenceTask:
     """Classification or regression of texts, or of pairs.
 
     Attributes:
-        task: name of the task.
-        head: name of the head.
         columns: columns of the texts in the training file, one or two; empty if they are not known.
         labels: names of the classes; empty for regression.
         score_range: the scores that a head for regression gives as 0 and as 1; None for classification.
@@ -33,7 +30,7 @@ class SentenceTask:
     head: str
     columns: tuple[str, ...]
     labels: tuple[str, ...]
-    score_range: tuple[float, float] | None = None
+    score_range: tuple[Number, Number] | None = None
 
     def __post_init__(self):
         low, high = self.score_range or (0, 1)
@@ -85,17 +82,10 @@ class ModelInfo:
 
     Attributes:
         architecture: the architecture in pretraining, a key of :data:`~mae_lm_fairseq.core.config.ARCHITECTURES`.
-        imported_from: name and kind of the imported model.
-        task: fairseq's task.
-        updates: number of updates.
-        versions: versions of packages.
-        dictionary_sha256: fingerprint of the dictionary.
         trained_on: statistics of the splits, from the manifest of the data-bin.
         mask_in_encoder: value of ``--mask-in-encoder`` in pretraining; None if unknown, as after fine-tuning.
         other_tokens: fraction of the predicted positions that had random or kept tokens instead of ``[MASK]``.
         averaged: how, if the weights are an average.
-        finetuned_on: the task that the model was fine-tuned on.
-        development_set: the metrics of fine-tuning.
         problem_type: :data:`MULTI_LABEL`, of an import with such a head.
         untrained: parts that an import had to add.
     """
@@ -106,12 +96,12 @@ class ModelInfo:
     updates: int | None = None
     versions: Mapping[str, str] | None = None
     dictionary_sha256: str | None = None
-    trained_on: Mapping[str, Mapping[str, float]] | None = None
-    mask_in_encoder: float | None = None
-    other_tokens: float | None = None
+    trained_on: Mapping[str, Mapping[str, Number]] | None = None
+    mask_in_encoder: Number | None = None
+    other_tokens: Number | None = None
     averaged: str | None = None
     finetuned_on: SentenceTask | WordTask | AnswerTask | None = None
-    development_set: Mapping[str, float] | None = None
+    development_set: Mapping[str, Number] | None = None
     problem_type: str | None = None
     untrained: tuple[str, ...] = ()
 
@@ -151,47 +141,7 @@ class ModelInfo:
         is_its_task = isinstance(task, WordTask) or (isinstance(task, SentenceTask) and task.head == head)
         return task.labels if is_its_task else ()
 
-    def score_range_of(self, head: str) -> tuple[float, float] | None:
+    def score_range_of(self, head: str) -> tuple[Number, Number] | None:
         """Return the scores that a head for regression gives as 0 and as 1; None if they are not known."""
         task = self.finetuned_on
         return task.score_range if isinstance(task, SentenceTask) and task.head == head else None
-
-
-def typed(value: Any, kind: Any) -> Any:
-    """Return a JSON value as an annotated type. Lists become tuples, strings enums, and objects dataclasses.
-
-    Raises:
-        ValueError: if it is of another type.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        for one in arguments:
-            with contextlib.suppress(ValueError):
-                return typed(value, one)
-    elif origin is tuple and isinstance(value, list | tuple):
-        kinds = repeat(arguments[0], len(value)) if arguments[-1] is Ellipsis else arguments
-        return tuple(typed(each, one) for each, one in zip(value, kinds, strict=True))
-    elif origin is Mapping and isinstance(value, dict):
-        return {typed(name, arguments[0]): typed(each, arguments[1]) for name, each in value.items()}
-    elif is_dataclass(kind) and isinstance(value, dict):
-        return _dataclass(value, kind)
-    elif isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
-        return kind(value)
-    elif type(value) is kind or (kind is float and type(value) is int):
-        return value
-    raise ValueError(f"{value!r:.80} is not of type {getattr(kind, '__name__', kind)}")
-
-
-def _dataclass(values: dict[str, Any], kind: type) -> Any:
-    types, given = {field.name: field.type for field in fields(kind)}, {}
-    for name, value in values.items():
-        if name not in types:
-            raise ValueError(f"{name} is unknown")
-        try:
-            given[name] = typed(value, types[name])
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-    try:
-        return kind(**given)
-    except TypeError as error:  # a field is missing
-        raise ValueError(str(error)) from None

@@ -56,8 +56,6 @@ class Pretrained:
             ``classification_heads.NAME...``. A tied weight is listed under all of its names. All have the precision
             that they were saved in. After fine-tuning, decoder and language model head are missing.
         symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
-        tokenizer: the tokenizer, or None.
-        about: facts about its training.
         original: what an import has kept for the export; None for a model of this package.
     """
 

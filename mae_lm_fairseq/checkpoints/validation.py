@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
-from mae_lm_fairseq.checkpoints.info import typed
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import head_like
 from mae_lm_fairseq.text.tokenizer import PAD
+from mae_lm_fairseq.utils.typed import typed
 
 NETWORK, HEADS = "autoencoder.", "classification_heads."
 """Prefixes of weight names: of the network, and of heads, where the head's name follows."""

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from fairseq import checkpoint_utils
+
+from mae_lm_fairseq import register
+from mae_lm_fairseq.checkpoints.averaging import average
+from mae_lm_fairseq.fairseq_patches.resuming import fault_of, saved_checkpoints, saved_updates
 from mae_lm_fairseq.utils.command_line import Argument, Count, OutputFile
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
@@ -34,18 +39,10 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Write the average and print the names of the checkpoints."""
-    import mae_lm_fairseq
-
-    mae_lm_fairseq.register()
-    from fairseq import checkpoint_utils
-
-    from mae_lm_fairseq.checkpoints.averaging import average
-
     paths = last_checkpoints(options.models, options.last) if options.last else options.models
-    if directories := [path for path in paths if path.is_dir()]:
-        raise UserError(f"{directories[0]} is a directory; add --last N to average checkpoints in it")
     if options.out.resolve() in [path.resolve() for path in paths]:
         raise UserError(f"--out {options.out} is one of the checkpoints; choose another file")
+    register()  # which makes fairseq save atomically
     checkpoint_utils.torch_persistent_save(average(paths), str(options.out))
     print(f"{options.out}: mean of {', '.join(path.name for path in paths)}")
 
@@ -56,8 +53,6 @@ def last_checkpoints(directories: tuple[Path, ...], number: int) -> list[Path]:
     Raises:
         UserError: if there are fewer, one is damaged, or not one directory is given.
     """
-    from mae_lm_fairseq.fairseq_patches.resuming import fault_of, saved_checkpoints, saved_updates
-
     if len(directories) > 1 or not directories[0].is_dir():
         raise UserError("--last is for one directory of checkpoints; without it, name the checkpoints")
     [directory] = directories

@@ -10,6 +10,10 @@ Example:
 
 from dataclasses import dataclass
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.reading import read_checkpoint
+from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.command_line import Directory, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
@@ -34,11 +38,6 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Run the command."""
-    from mae_lm_fairseq.checkpoints.bundle import write_bundle
-    from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-    from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
-    from mae_lm_fairseq.text.tokenizer_files import NAMES
-
     pretrained = read_checkpoint(options.model, options.data_bin, options.ema)
     if pretrained.tokenizer is None:
         raise UserError(f"{options.data_bin} has no tokenizer ({NAMES}); put the data's tokenizer there")

@@ -12,6 +12,9 @@ Examples:
 
 from dataclasses import dataclass
 
+from mae_lm_fairseq.checkpoints.reading import read
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.text.text_samples import read_text
 from mae_lm_fairseq.utils.command_line import Directory, File, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
@@ -39,10 +42,6 @@ class Options(Base):
 def main(options: Options) -> None:
     """Export the model and print a summary."""
     from transformers.utils.logging import disable_progress_bar
-
-    from mae_lm_fairseq.checkpoints.reading import read
-    from mae_lm_fairseq.huggingface.exporter import export_stock
-    from mae_lm_fairseq.text.text_samples import read_text
 
     disable_progress_bar()
     pretrained = read(options.model, options.data_bin, options.ema)

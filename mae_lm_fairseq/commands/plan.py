@@ -15,6 +15,7 @@ import json
 from dataclasses import dataclass
 
 from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planner import as_json, plan, table
 from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.utils.command_line import Probability
 
@@ -39,7 +40,5 @@ class Options(Run):
 
 def main(options: Options) -> None:
     """Run the command."""
-    from mae_lm_fairseq.cost.planner import as_json, plan, table
-
     plans = plan(options), plan(options.roberta())
     print(json.dumps(as_json(*plans), indent=2) if options.json else table(*plans))

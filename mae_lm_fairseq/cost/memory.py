@@ -124,10 +124,7 @@ class FakeTrainingStep:
     """A network and a batch of fake tensors, to run a training step on.
 
     Args:
-        config, vocab_size: the network.
         sample, rows: the batch: the positions of a sequence, and the number of equal sequences.
-        precision: training precision.
-        checkpoint_activations: as the option of that name.
         fused: whether attention is that of the fused kernel, as in training on GPUs, in place of eager attention.
     """
 

@@ -50,11 +50,7 @@ OTHER_PRODUCTS = {"laptop", "mig", "nvl", "pcie", "ti", "d"}
 
 
 def kind_of_gpu(properties) -> str | None:
-    """Return the key in :data:`DEVICES` of a GPU; None if it is not listed.
-
-    Args:
-        properties: what ``torch.cuda.get_device_properties`` returns.
-    """
+    """Return the key in :data:`DEVICES` of a GPU; None if it is not listed."""
     words = properties.name.lower().replace("-", " ").replace("rtx ", "rtx").split()
     if "a100" in words and "mig" not in words:  # the peaks of all A100s are equal
         return "a100-80" if properties.total_memory > 60 * 10**9 else "a100-40"

@@ -1,13 +1,15 @@
 """Patches of fairseq, and of torch and NumPy below it; one module per subsystem.
 
-Each patch is a function whose docstring describes the problem it fixes; :func:`apply` lists them. A patch replaces an
+Each patch is a function whose docstring describes the problem it fixes; :func:`patches` lists them. A patch replaces an
 attribute of a module or class that fairseq looks up at call time, so the import order does not matter, and no function
 of fairseq is wrapped twice. The problems were seen with fairseq-fixed 0.12.3.1 and torch 2.6 to 2.13.
 """
 
+from collections.abc import Callable
 
-def apply() -> None:
-    """Apply every patch. Calling it again has no effect.
+
+def patches() -> tuple[Callable[[], None], ...]:
+    """Return the patches in the order in which they are applied.
 
     Raises:
         ImportError: if fairseq is missing or broken.
@@ -24,7 +26,7 @@ def apply() -> None:
         weights,
     )
 
-    for patch in (
+    return (
         data.restore_numpy_compat,
         data.accumulate_batches_that_have_sequences,
         data.check_splits,
@@ -46,5 +48,10 @@ def apply() -> None:
         started_processes.use_pytorch_ddp_without_gpus,
         metrics.stop_at_updates_that_fail,
         metrics.define_every_correlation,
-    ):
+    )
+
+
+def apply() -> None:
+    """Apply every patch. Calling it again has no effect."""
+    for patch in patches():
         patch()

@@ -16,7 +16,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
-from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position, report_changes
+from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -50,14 +50,13 @@ def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, 
 
 
 def check_checkpoints_before_restoring() -> None:
-    """Let task and model check a checkpoint before anything is restored from it, and start from bundles.
+    """Let the model check a checkpoint before anything is restored from it, and start from bundles.
 
     fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
     compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename, state,
-    resumes)`` of task and model, if any, is called once the file has been read; ``resumes`` says whether the state of
-    the optimizer is restored, too. Changed options of the data are reported, and the position in the epoch is converted
-    to the number of processes. A run does not resume from a checkpoint without optimizer state, with which fairseq
-    repeats the whole training.
+    resumes)`` of the model, if any, is called once the file has been read; ``resumes`` says whether the state of the
+    optimizer is restored, too. The position in the epoch is converted to the number of processes. A run does not resume
+    from a checkpoint without optimizer state, with which fairseq repeats the whole training.
     ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
     without EMA weights, which ended in a traceback.
 
@@ -101,10 +100,8 @@ def _read_and_check(
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         processes = trainer.cfg.distributed_training.distributed_world_size
         convert_position(state, processes, batch_limits(trainer.cfg.dataset))
-        report_changes(state, trainer.cfg)
-    for checker in (trainer.task, trainer.get_model()):
-        if hasattr(checker, "check_checkpoint"):
-            checker.check_checkpoint(path, state, resumes)
+    if hasattr(model := trainer.get_model(), "check_checkpoint"):
+        model.check_checkpoint(path, state, resumes)
     if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
         state["extra_state"].setdefault(EMA, state["model"])
     if not resumes:  # they would be saved with the new model, decoder and all

@@ -36,7 +36,6 @@ class Check(NamedTuple):
     """An option that is refused.
 
     Attributes:
-        option: the option.
         find: returns what is wrong in a configuration; false if nothing is.
         reason: what is wrong, and what to do; may refer to ``{found}`` and to the configuration ``{cfg}``.
         is_warning: whether training starts nevertheless.

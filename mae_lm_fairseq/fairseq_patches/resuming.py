@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
-from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
-from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE, option
+from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
@@ -72,13 +71,8 @@ def convert_position(state: dict[str, Any], processes: int, limits: dict[str, in
 
     With the same batches, those that follow are the next ones of the epoch. If the number of batches done is not
     divisible by ``processes``, the last few are repeated. With another ``--batch-size`` or ``--max-tokens``, the rest
-    of the epoch is about as long as before, but the batches are others (see :func:`report_changes`). If both limit a
-    batch, or others than before, the number of batches in an epoch is unknown.
-
-    Args:
-        state: content of the checkpoint.
-        processes: number of processes.
-        limits: what limits a batch; see :func:`batch_limits`.
+    of the epoch is about as long as before, but the batches are others. If both limit a batch, or
+    others than before, the number of batches in an epoch is unknown.
     """
     position = state.get("extra_state", {}).get("train_iterator", {})
     if not position.get("iterations_in_epoch") or state.get("cfg") is None:
@@ -110,43 +104,6 @@ def _newer(last: Path, suffix: str) -> list[Path]:
     if last.exists():
         others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
     return others
-
-
-_BATCHING = ("batch_size", "max_tokens", "required_batch_size_multiple", "train_subset")
-_BATCHING += ("grouped_shuffling", "update_ordered_indices_seed")
-"""Options of fairseq's section ``dataset`` that change which batches an epoch has, and their order."""
-_HARMLESS = ("_name", "data", "max_update", "total_num_update", "mask_prob_updates", "effective_rank_interval")
-_HARMLESS += ("freeze_encoder_updates", "ddp_timeout", "include_target_tokens", "include_index", "skip_masking")
-_HARMLESS += ("d2v2_multi",)
-"""Options of a task that change neither its sequences nor their masks; the task itself refuses another length of a
-schedule, whichever option gives it."""
-
-
-def report_changes(state: dict[str, Any], cfg: Any) -> None:
-    """Warn by name of options that change the sequences that follow, or their masks.
-
-    Args:
-        state: content of the checkpoint.
-        cfg: configuration of the run that resumes.
-    """
-    task = _changes(state, cfg, "task")
-    changed = [change for name, change in task.items() if name not in _HARMLESS]
-    if value_at(state, "extra_state", "train_iterator", "iterations_in_epoch"):
-        changed += [change for name, change in _changes(state, cfg, "dataset").items() if name in _BATCHING]
-        then, now = (len(utils.split_paths(value_at(each, "task", "data") or "")) for each in (state.get("cfg"), cfg))
-        changed += [f"{now} shards instead of {then}"] if "data" in task and now != then else []
-    if changed:
-        logger.warning("resuming with %s: other sequences or masks follow than before", ", ".join(changed))
-
-
-def _changes(state: dict[str, Any], cfg: Any, section: str) -> dict[str, str]:
-    """Describe by name the options of a section that differ from a checkpoint's; old tasks have no such section."""
-    both = [value_at(each, section) for each in (state.get("cfg"), cfg)]
-    if not all(map(OmegaConf.is_config, both)):
-        return {}
-    then, now = (OmegaConf.to_container(each, resolve=True, enum_to_str=True) for each in both)
-    names = [name for name in now if name in then and now[name] != then[name]]
-    return {name: f"{option(name)} {now[name]} instead of {then[name]}" for name in names}
 
 
 def restore_last(save_dir: Path, suffix: str = "") -> None:

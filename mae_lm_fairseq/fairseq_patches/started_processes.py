@@ -28,7 +28,6 @@ class StartedProcesses(NamedTuple):
     """The processes of a job, as one of them sees it.
 
     Attributes:
-        number: number of processes.
         rank: number of this one, from 0.
         port: port on the first node of a job of Slurm; None if the environment has the address.
     """

@@ -20,12 +20,6 @@ class BackendChoice:
     """Chooses the attention backend of a network for a device and for training or evaluation.
 
     The fused kernel is for training only, and is compared with eager attention before it trains.
-
-    Args:
-        network: the network, whose stacks attend.
-        backend: ``--attention-backend``.
-        autocast: precision of matrix products.
-        is_compiled: whether training compiles the network.
     """
 
     def __init__(self, network: MaskedAutoencoder, backend: AttentionBackend, autocast: Autocast, is_compiled: bool):
@@ -120,12 +114,7 @@ class BackendChoice:
 
 
 def compiled(function: Callable, backend: str | Callable = "inductor") -> Callable:
-    """Compile a function of tensors, integers and tuples of them, for batches of any shape.
-
-    Args:
-        function: the function.
-        backend: backend of ``torch.compile``.
-    """
+    """Compile a function of tensors, integers and tuples of them, for batches of any shape."""
     dynamic = torch.compile(function, dynamic=True, backend=backend)
 
     def call(*args):

@@ -37,10 +37,6 @@ def select_weights(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str
     Decoder and language model head are dropped. A task head is loaded if the model has a head of the same name and
     shape, as when an interrupted run resumes. Other heads are dropped, and the model's own keep their initial weights.
 
-    Args:
-        saved: weights of the checkpoint by name.
-        own: weights of the model by name.
-
     Returns:
         A value for each weight of the model, if the encoders' weights have the same names.
     """
@@ -67,11 +63,6 @@ def check_origin(
     """Check that a checkpoint's weights have the same meaning in a model as in the one that they were trained in.
 
     Args:
-        filename: path of the checkpoint.
-        state: content of the checkpoint.
-        model_cfg: options of the model.
-        dictionary: fingerprint of the model's dictionary.
-        decodes: whether the model has a decoder.
         resumes: whether the run continues pretraining with the same objective.
 
     Raises:
@@ -137,7 +128,6 @@ def freeze_below(encoder: TransformerStack, layers: int) -> None:
 
     Args:
         encoder: an encoder whose parameters have been marked by :func:`mark_depths`.
-        layers: number of layers that are trained.
     """
     for parameter in encoder.parameters():
         parameter.requires_grad_(parameter.param_group <= layers)

@@ -36,12 +36,6 @@ class MAELMModel(BaseFairseqModel):
     For a task that does not pretrain, :meth:`build_model` builds the encoder only; the task adds its heads.
 
     Args:
-        autoencoder: the network.
-        pad, mask: ids of ``<pad>`` and ``<mask>``.
-        autocast: precision of matrix products.
-        attention_backend: how attention is computed.
-        compile: whether to compile the network for training.
-        classifier_dropout: dropout in classification heads.
         dictionary: fingerprint of the dictionary.
     """
 
@@ -112,7 +106,6 @@ class MAELMModel(BaseFairseqModel):
 
         Args:
             name: name of the head, for :meth:`forward`; an existing head of that name is replaced.
-            num_classes: number of classes; 1 for regression.
             inner_dim: output size of the dense layer (default: the encoder's hidden size).
         """
         config = self.autoencoder.config

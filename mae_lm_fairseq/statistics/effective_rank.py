@@ -54,12 +54,7 @@ def ranks(energies: Tensor, fraction: float = 0.9) -> dict[str, Tensor]:
 
 
 class SecondMoments:
-    """Second moments of the rows of a matrix, accumulated in batches and separately for each chunk of the text.
-
-    Args:
-        dim: number of columns.
-        chunks: number of chunks.
-    """
+    """Second moments of the rows of a matrix, accumulated in batches and separately for each chunk of the text."""
 
     def __init__(self, dim: int, chunks: int = 1):
         self.counts = torch.zeros(chunks, dtype=torch.float64)

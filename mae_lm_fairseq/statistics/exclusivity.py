@@ -49,8 +49,6 @@ def halves(texts: Sequence[Sequence[int]], documents: Sequence[int], words: Sequ
     """Divide texts into the two halves, every other document, and find the most frequent words of one token.
 
     Args:
-        texts: ids of each text.
-        documents: number of each text's document.
         words: number of the word of each token, ascending; negative for special tokens.
 
     Raises:
@@ -90,11 +88,7 @@ def exclusivity(
     pretraining.
 
     Args:
-        encoder: the encoder.
-        texts: the texts.
         keep: ids of special tokens, which are never masked, but are real tokens.
-        mask_prob: fraction of tokens to mask.
-        seed: seed of the masks and of the random groups.
         progress: iterates over the given steps, and may show progress under the given name.
         keep_moments: is called with layer, "fit", "held_out" or "mask", and their second moments.
 

@@ -40,10 +40,8 @@ def rank_profile(
     """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
 
     Args:
-        encoder: the encoder to measure.
         texts: token ids of at least two texts.
         keep: ids of special tokens, which are never masked.
-        settings: settings of the measurement.
         progress: iterates over the given steps, and may show progress under the given name.
         memory: maximum bytes of second moments in memory.
         keep_moments: is called with layer, TOKENS_INPUT and their second moments.

@@ -47,10 +47,6 @@ class StatesOf(Protocol):
 
     Attributes:
         inputs: the :data:`INPUTS` that differ for this encoder, "clean" first.
-        layers: number of layers, without the embeddings.
-        dim: hidden size.
-        max_tokens: maximum length of a text.
-        pad, mask: ids of ``<pad>`` and ``<mask>``.
     """
 
     inputs: tuple[str, ...]
@@ -74,7 +70,6 @@ class EncoderStates:
 
     Args:
         encoder: the encoder; the decoder is not needed.
-        pad, mask: ids of ``<pad>`` and ``<mask>``.
         mask_in_encoder: the fraction of ``<mask>`` tokens that the encoder saw in pretraining because of the option
             ``--mask-in-encoder``.
     """
@@ -113,12 +108,7 @@ class EncoderStates:
 
 
 class HuggingFaceStates:
-    """Hidden states of an encoder loaded with ``transformers.AutoModel``.
-
-    Args:
-        model: the model, in evaluation mode.
-        pad, mask: ids of the tokenizer's padding and mask tokens.
-    """
+    """Hidden states of an encoder loaded with ``transformers.AutoModel``."""
 
     inputs = ("clean", "as_trained")
 
@@ -150,8 +140,6 @@ def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
 
     Args:
         tokens: [B, T] int64 on the CPU.
-        mask: id of ``<mask>``.
-        mask_in_encoder: the fraction (``--mask-in-encoder``).
     """
     return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
 
@@ -171,11 +159,8 @@ def mask_texts(
     """Return texts as a batch, with masks that depend only on the seed and the number of the text.
 
     Args:
-        texts: token ids.
-        pad: id of ``<pad>``.
         keep: ids of special tokens, which are never masked.
         mask_prob: fraction of the other tokens to mask, rounded to a number of tokens.
-        seed: seed of the masks.
         first: number of the first text.
     """
     tokens = torch.full((len(texts), max(map(len, texts))), pad)

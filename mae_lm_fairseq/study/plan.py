@@ -15,7 +15,7 @@ from mae_lm_fairseq.study.measures import MEASURES
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.utils.toml import Document
+from mae_lm_fairseq.utils.typed import Document
 
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""
@@ -194,10 +194,10 @@ def parse_plan(text: str, name: str) -> Plan:
             raise document.error((), f"the table {'[[model]]' if key == 'model' else f'[{key}]'} is missing")
     plan = Plan(
         document,
-        document.value(str, content.get("title", Path(name).stem), ("title",)),
+        document.read(str, content.get("title", Path(name).stem), ("title",)),
         document.read(Data, content["data"], ("data",)),
         document.read(Train, content["train"], ("train",)),
-        document.value(Mapping, content.get("options", {}), ("options",)),
+        document.read(Mapping[str, Any], content.get("options", {}), ("options",)),
         tuple(document.read(Model, table, ("model", i)) for i, table in enumerate(_array(document, "model"))),
         tuple(_measure(document, table, ("measure", i)) for i, table in enumerate(_array(document, "measure"))),
         tuple(document.read(Contrast, table, ("contrast", i)) for i, table in enumerate(_array(document, "contrast"))),
@@ -221,9 +221,9 @@ def _measure(document: Document, table: Any, key: tuple) -> Measure:
         raise document.error((*key, "kind"), f"{table['kind']!r} is not one of {', '.join(MEASURES)}")
     kind = MEASURES[table["kind"]]
     own = {"kind", "name", "at"}
-    at = document.value(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
+    at = document.read(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
     options = document.read(kind, {name: value for name, value in table.items() if name not in own}, key)
-    return Measure(document.value(str, table.get("name", kind.kind), (*key, "name")), at, options)
+    return Measure(document.read(str, table.get("name", kind.kind), (*key, "name")), at, options)
 
 
 def _check(plan: Plan) -> None:

@@ -15,10 +15,10 @@ from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
 from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
-from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, check_schedule_of, variable_rate
+from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, variable_rate
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
-from mae_lm_fairseq.tasks.splits import check_dictionary_of, first_directory, load_dictionary, load_sequences
+from mae_lm_fairseq.tasks.splits import first_directory, load_dictionary, load_sequences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -178,11 +178,13 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         return {"dictionary": dictionary_fingerprint(self.dictionary.symbols)}
 
     def load_state_dict(self, state_dict: dict):
-        """Check the dictionary of a model that is loaded outside of training. No state is restored."""
-        check_dictionary_of("the model", state_dict, self.dictionary, self.cfg.data)
+        """Check the dictionary of a model that is loaded outside of training. No state is restored.
 
-    def check_checkpoint(self, filename: str, state: dict, resumes: bool = False):
-        """Check a checkpoint that training is about to start from: its dictionary, and the schedule of its rate."""
-        check_dictionary_of(filename, state.get("task_state") or {}, self.dictionary, self.cfg.data)
-        if resumes:
-            check_schedule_of(filename, state, self.rate)
+        Raises:
+            UserError: if the model was trained with another one.
+        """
+        if state_dict.get("dictionary") not in (None, dictionary_fingerprint(self.dictionary.symbols)):
+            raise UserError(
+                f"the model was trained with another dictionary than the dict.txt of {self.cfg.data}; prepare the data "
+                "with that model's tokenizer (mae-lm prepare --tokenizer)"
+            )

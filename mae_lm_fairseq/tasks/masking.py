@@ -27,9 +27,7 @@ def masked_pair(
     keep the masks of the previous epoch.
 
     Args:
-        dataset: dataset of 1-D token tensors.
         rate: masking rate in training, if it differs from sequence to sequence.
-        masking: further arguments of fairseq's ``MaskTokensDataset``.
     """
     make = MaskTokensDataset if rate is None else functools.partial(VariableMasksDataset, rate=rate)
     source, target = (
@@ -46,7 +44,6 @@ class RepeatedTokensDataset(BaseWrapperDataset):
 
     Args:
         dataset: data set of 1-D token tensors, with ``sizes``.
-        times: number of copies.
         special: ids of ``<s>`` and ``</s>``, which are not repeated.
     """
 
@@ -68,7 +65,6 @@ def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.B
     """Return [vocabulary] uint8, 1 for subwords that start a word and for special tokens.
 
     Args:
-        dictionary: dictionary of the data-bin.
         tokenizer: tokenizer of the data-bin; None for a data-bin without one, whose subwords are sentencepiece's.
 
     Raises:
@@ -100,7 +96,6 @@ class UnmarkedWordStarts:
 
     Args:
         starts: [vocabulary] uint8, 1 for subwords that are marked, and for special tokens.
-        special: ids of the special tokens.
     """
 
     def __init__(self, starts: torch.ByteTensor, special: list[int]):
@@ -122,9 +117,7 @@ class EarlyMasksDataset(BaseWrapperDataset):
 
     Args:
         dataset: dataset whose batches have ``id`` [B] and ``net_input.src_tokens`` [B, T].
-        mask: id of ``<mask>``.
         fraction: fraction of the ``<mask>`` tokens of a sequence, in (0, 1]; fractional counts are rounded at random.
-        seed: seed of the draw.
     """
 
     def __init__(self, dataset: FairseqDataset, mask: int, fraction: float, seed: int):
@@ -160,7 +153,6 @@ class LayoutDataset(BaseWrapperDataset):
     Args:
         dataset: dataset whose batches have ``net_input.src_tokens`` and ``target``, both [B, T] padded with ``pad``,
             and optionally ``net_input.early_masks``.
-        pad, mask: ids of ``<pad>`` and ``<mask>``.
         needs: layouts that the network reads, see :func:`~mae_lm_fairseq.core.packing.batch_layout`.
         flops: computes ``flops``, a number that every batch gets too; None for batches without it.
     """

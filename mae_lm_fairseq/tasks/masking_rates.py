@@ -6,7 +6,7 @@ validation uses, get the fixed rate ``--mask-prob``.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, FairseqDataset, MaskTokensDataset
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -157,20 +156,3 @@ class VariableMasksDataset(MaskTokensDataset):
     def _masked(self, epoch: int, index: int, rate: float) -> torch.Tensor:
         self.mask_prob = rate
         return MaskTokensDataset.__getitem_cached__.__wrapped__(self, self.seed, epoch, index)
-
-
-def check_schedule_of(filename: str, state: Mapping[str, Any], rate: RateSchedule | RateRange | None) -> None:
-    """Check that a masking rate goes on as in the checkpoint that training resumes from.
-
-    Raises:
-        UserError: if its schedule has another length, so that the rate would jump.
-    """
-    theirs = value_at(state, "cfg", "task")
-    if not isinstance(rate, RateSchedule) or value_at(theirs, "mask_prob_end") is None:
-        return
-    updates = schedule_updates(theirs)
-    if updates != rate.updates:
-        raise UserError(
-            f"--mask-prob-updates {rate.updates}, by default the length of the learning rate's schedule: the masking "
-            f"rate would jump, as that of {filename} moves in {updates} updates; add --mask-prob-updates {updates}"
-        )

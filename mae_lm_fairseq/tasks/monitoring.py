@@ -31,11 +31,7 @@ class RankMonitor:
     It does not use torch's random numbers, and leaves the encoder's training mode unchanged.
 
     Args:
-        texts: token ids.
-        pad, mask: ids of ``<pad>`` and ``<mask>``.
         keep: ids of special tokens, which are never masked.
-        mask_in_encoder: see :class:`~mae_lm_fairseq.statistics.token_states.EncoderStates`.
-        interval: number of updates between two measurements in training.
     """
 
     def __init__(

@@ -3,8 +3,6 @@
 import itertools
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from fairseq import utils
 from fairseq.data import Dictionary, FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
@@ -60,29 +58,12 @@ def _read_dictionary(path: str) -> Dictionary:
         raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
 
 
-def check_dictionary_of(subject: str, task_state: Mapping[str, Any], dictionary: Dictionary, data: str) -> None:
-    """Check that a model was trained with the dictionary of the data, if its task state says so.
-
-    Raises:
-        UserError: if it was another one.
-    """
-    theirs = task_state.get("dictionary")
-    if theirs is not None and theirs != dictionary_fingerprint(dictionary.symbols):
-        raise UserError(
-            f"{subject} was trained with another dictionary than the dict.txt of {data}; prepare the data with that "
-            "model's tokenizer (mae-lm prepare --tokenizer)"
-        )
-
-
 def load_sequences(
     cfg: MaskedAutoencoderLMConfig, dictionary: Dictionary, split: str, epoch: int, combine: bool
 ) -> FairseqDataset:
     """Load the sequences of a split before masking: ``<s>`` and a block of lines.
 
     Args:
-        cfg: options of the task.
-        dictionary: dictionary of the data.
-        split: name of the split.
         epoch: of sharded data, the epoch whose shard is loaded.
         combine: also load the further parts of the split (train1, train2, ...), as for training.
 

@@ -29,12 +29,8 @@ class Optimisation:
     """Adam whose learning rate rises in a warm-up, and then falls linearly to 0.
 
     Attributes:
-        updates: number of updates.
         warmup: number of updates of the warm-up (default: 6 % of all).
-        weight_decay: decoupled weight decay.
         clip_norm: maximum norm of the gradient; 0 for no maximum.
-        optimizer: fairseq's name of the implementation.
-        betas, eps: of Adam.
     """
 
     updates: int
@@ -107,7 +103,6 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
     """Return the arguments of fairseq-train.
 
     Args:
-        data: the data-bin.
         options: values by option; ``True`` is a flag, and ``False`` its absence.
         extra: further words, which take precedence.
     """
@@ -127,7 +122,6 @@ def split_global_batch(sequences: int, number_of_processes: int, batch_size: int
 
     Args:
         sequences: sequences per update, over all processes.
-        number_of_processes: number of processes that train together.
         batch_size: sequences per batch of one process.
         smaller: whether the batch may be made smaller if there are many processes.
 

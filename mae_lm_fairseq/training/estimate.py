@@ -39,13 +39,7 @@ def warnings_about(cfg: Any) -> Iterator[str]:
 
 
 def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
-    """Return the epochs of the text and the estimated duration of a training in one sentence.
-
-    Args:
-        cfg: configuration of fairseq-train.
-        processes: number of processes.
-        data: the shards of the data-bin.
-    """
+    """Return the epochs of the text and the estimated duration of a training in one sentence."""
     if not cfg.optimization.max_update:
         return "no estimate of the duration: --max-update does not limit it"
     tokens = tokens_per_update(cfg, processes) * cfg.optimization.max_update / getattr(cfg.task, "repeat_tokens", 1)
@@ -93,11 +87,6 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
     """Return a training for the cost planner.
 
     Args:
-        cfg: configuration of fairseq-train.
-        vocabulary: size of the dictionary.
-        updates: number of updates.
-        devices: number of devices.
-        kind: type of the devices.
         precision: one of :data:`~mae_lm_fairseq.cost.planned_run.PRECISIONS`.
 
     Raises:

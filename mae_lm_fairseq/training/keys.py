@@ -100,7 +100,6 @@ class Products:
         """Make a product, unless it was made from the same before; return its path.
 
         Args:
-            name: its name in the output directory.
             made_from: what it depends on, JSON-serialisable.
             function: makes it, given its path, where nothing exists but ``kept``.
             kept: what the function leaves in the directory if it is interrupted, and uses the next time.

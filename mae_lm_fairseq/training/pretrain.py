@@ -1,31 +1,49 @@
-"""``mae-lm pretrain``: train an architecture with its recipe on any machine.
+"""Pretrain an architecture with its recipe, on a CPU, on all GPUs of this machine, or on several nodes.
 
-Run as a module, this is ``fairseq-train``, whose imports take seconds, in which Ctrl-C prints no traceback here. So
-fairseq and torch are imported inside functions.
+Arguments after SAVE_DIR are passed to fairseq-train and override the recipe. Prints the size of the training and the
+fairseq-train command. Started again with the same directory, it resumes. An update takes the recipe's number of
+sequences, whatever the number of processes: --update-freq is computed from it and from --batch-size, unless you give
+--update-freq, which --max-tokens needs. Precision on GPUs is fp16, or that of your flags, such as --bf16.
+
+Examples:
+    all GPUs of this machine; CUDA_VISIBLE_DEVICES chooses among them
+        mae-lm pretrain mae_lm_base data-bin checkpoints/mae_lm
+    on a CPU, for the small sizes
+        mae-lm pretrain mae_lm_tiny data-bin checkpoints/tiny --cpu
+    several nodes with torchrun: on each of them, the first of which is called node0
+        torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node0:29500 --no-python \\
+            mae-lm pretrain mae_lm_base data-bin checkpoints/mae_lm
+    several nodes with Slurm: one task per node, which starts a process for each GPU
+        srun --nodes 4 --ntasks-per-node 1 --gpus-per-node 8 mae-lm pretrain mae_lm_base data-bin checkpoints/mae_lm
 """
 
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mae_lm_fairseq import register
-from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
-from mae_lm_fairseq.training.settings import RECIPES, describe_amount, recipe, settings
-from mae_lm_fairseq.utils.command_line import Argument, Options
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
+import torch
+from fairseq import options as fairseq_options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from fairseq.optim import fused_adam
 
-if __name__ in ("__main__", "__mp_main__"):  # the latter in a process that fairseq starts for a GPU
-    with errors_end_the_program():
-        from fairseq_cli.train import cli_main  # before any other import of fairseq: it sets up logging
+from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
+from mae_lm_fairseq.training.estimate import describe_length, warnings_about
+from mae_lm_fairseq.training.settings import RECIPES, describe_amount, recipe, settings
+from mae_lm_fairseq.utils.command_line import Argument
+from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainOptions(Options):
+class Options(Base):
     """Architecture, paths and flags of a pretraining.
 
     Attributes:
@@ -43,20 +61,17 @@ class PretrainOptions(Options):
     flags: Annotated[tuple[str, ...], Argument("FLAGS", positional=True, rest=True)] = ()
 
 
-def pretrain(options: PretrainOptions) -> None:
-    """Print what will be trained, and replace this process by fairseq-train.
-
-    fairseq-train checks paths and options.
+def main(options: Options) -> None:
+    """Print what will be trained, and replace this process by fairseq-train, which checks paths and options.
 
     Raises:
         UserError: see :func:`configure`.
     """
+    warnings.filterwarnings("ignore", category=UserWarning)  # from hydra; fairseq-train repeats them
     data = options.data_bin
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
     number, rank = processes(cfg)
     if rank == 0:
-        from mae_lm_fairseq.training.estimate import describe_length, warnings_about  # imports torch
-
         shards = [data] if "://" in data else data.split(os.pathsep)  # as fairseq splits them
         print(f"{options.preset}: {describe_amount(cfg, number)}")
         print(describe_length(cfg, number, [Path(path) for path in shards]))
@@ -65,30 +80,18 @@ def pretrain(options: PretrainOptions) -> None:
         print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first.
-    os.execv(sys.executable, [sys.executable, "-m", __name__, *words])
+    os.execv(sys.executable, [sys.executable, "-m", "fairseq_cli.train", *words])
 
 
 def parse_configuration(words: list[str]):
     """Return the configuration (a DictConfig) that fairseq-train builds from its arguments."""
-    register()
-    from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-    parser = options.get_training_parser()
+    parser = fairseq_options.get_training_parser()
     parser.print_usage = lambda file=None: None  # fairseq's is a page long
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
+    return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
 
 
 def processes(cfg) -> tuple[int, int]:
-    """Return the number of training processes, and the rank of this one (of the first one that it starts).
-
-    Args:
-        cfg: configuration of fairseq-train, a DictConfig, which is left as it is.
-    """
-    from fairseq.distributed import utils as distributed_utils
-
-    from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
-
+    """Return the number of training processes, and the rank of this one (of the first one that it starts)."""
     cfg = deepcopy(cfg)
     join_started_processes(cfg)
     distributed = cfg.distributed_training
@@ -98,8 +101,6 @@ def processes(cfg) -> tuple[int, int]:
 
 def precision(cfg) -> dict[str, Any]:
     """Return the option for fp16 on a GPU, unless the configuration of fairseq-train chooses a precision."""
-    import torch
-
     chosen = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
     if cfg.common.cpu or not torch.cuda.is_available() or cfg.model.autocast != "none":
         return {}
@@ -107,20 +108,11 @@ def precision(cfg) -> dict[str, Any]:
 
 
 def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
-    """Return the option for ``fused_adamw`` on a GPU without apex, where fairseq's ``adam`` is slow.
-
-    Args:
-        cfg: configuration of fairseq-train.
-        extra: the user's arguments, which may name an optimizer or set what only ``adam`` has.
-    """
-    import torch
-    from fairseq.optim.fused_adam import get_fused_adam_class
-
+    """Return the option for ``fused_adamw`` on a GPU without apex, where fairseq's ``adam`` is slow."""
     needs_adam = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
     needs_adam |= any(word.split("=")[0] in ("--optimizer", "--use-old-adam", "--fp16-adam-stats") for word in extra)
-    if needs_adam or cfg.common.cpu or not torch.cuda.is_available() or get_fused_adam_class() is not None:
-        return {}
-    return {"_name": "fused_adamw"}
+    has_apex = fused_adam.get_fused_adam_class() is not None
+    return {} if needs_adam or has_apex or cfg.common.cpu or not torch.cuda.is_available() else {"_name": "fused_adamw"}
 
 
 def configure(
@@ -129,13 +121,6 @@ def configure(
     """Return all arguments of fairseq-train, and its configuration, except for the batch size of validation.
 
     The arguments are the recipe's, this machine's, and the user's, which come last and take precedence.
-
-    Args:
-        architecture: the preset.
-        data: the data-bin.
-        save_dir: directory for checkpoints.
-        extra: the user's arguments.
-        name: the recipe; by default that of the preset's size.
 
     Raises:
         UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes
@@ -165,9 +150,3 @@ def configure(
         for option, value in values.items():
             asked[group][option] = value
     return arguments(data, as_options(chosen), extra), asked
-
-
-if __name__ == "__main__":
-    with errors_end_the_program():
-        register()
-        cli_main()

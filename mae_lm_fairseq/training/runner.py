@@ -39,7 +39,6 @@ class Run:
     """One experiment and its result.
 
     Args:
-        name: name in the progress display and in messages.
         command: the program and its arguments; empty if the run is ``read_result`` alone.
         result: JSON file that marks the run as done, in a directory whose name has the run's key, see
             :func:`~mae_lm_fairseq.training.keys.run_key`; its log, with the suffix ``.log``, is beside it.
@@ -87,9 +86,6 @@ def run_all(
     """Run everything that has no result yet, and return all results in the order of ``runs``.
 
     Args:
-        runs: the runs; the first ones that can be started are.
-        jobs: number of runs at the same time.
-        threads: number of threads of each run.
         environments: environment variables for the runs at the same time; the first run gets the first ones, and so on.
         finished: called when the result of a run has been written.
 

@@ -43,7 +43,6 @@ def recipe(architecture: str, name: str | None = None) -> dict[str, Setting]:
     masking rate, which is their purpose.
 
     Args:
-        architecture: the preset.
         name: one of :data:`RECIPES`; by default that of its size.
 
     Raises:
@@ -62,7 +61,6 @@ def settings(architecture: str, name: str | None = None) -> Settings:
     """Return fairseq's options except paths, precision and ``update_freq``, which depend on the machine.
 
     Args:
-        architecture: the preset.
         name: the recipe, as in :func:`recipe`.
     """
     value = {row: cell.value for row, cell in recipe(architecture, name).items()}

@@ -22,7 +22,6 @@ def read_records(path: Path, stage: str) -> dict[int, dict]:
     An interrupted run repeats the updates after its last checkpoint in the same file; the later record is used.
 
     Args:
-        path: the log file.
         stage: ``train_inner`` (every ``--log-interval`` updates), ``train`` (every epoch) or a validation split.
     """
     prefix = "" if stage == "train_inner" else f"{stage}_"

@@ -24,10 +24,6 @@ class WorkerPool(ProcessPoolExecutor):
     which becomes a second copy of the program, and the executor waits for it forever.
 
     Leaving the ``with`` block cancels calls that have not started.
-
-    Args:
-        workers: number of processes.
-        initializer: called once in each worker, with ``initargs``.
     """
 
     def __init__(self, workers: int, initializer: Callable | None = None, initargs: tuple = ()):
@@ -57,8 +53,6 @@ def start_process(environment: Mapping[str, str], function: Callable, *arguments
 
     Args:
         environment: environment variables to add, such as a limit of threads, which libraries read when they load.
-        function: the function.
-        arguments: its arguments, picklable.
     """
     process = multiprocessing.get_context("spawn").Process(target=_start, args=(function, arguments))
     before = dict(os.environ)
@@ -89,7 +83,6 @@ def open_workers(processes: int, scheduler: str | None) -> AbstractContextManage
     """Open a Dask cluster, or local processes; one process is this one. An error in the block ends their calls.
 
     Args:
-        processes: number of local processes.
         scheduler: address of a Dask scheduler; None for local processes.
 
     Raises:

@@ -59,8 +59,6 @@ def measure_pipeline(data_bin: Path, length: int, batches: int, gpu_flops: float
     """Time the batches of a data worker, after one warm-up batch.
 
     Args:
-        data_bin: the data-bin.
-        length: tokens per sequence.
         batches: number of batches of :data:`ROWS` sequences.
         gpu_flops: FLOP/s of the GPU to feed.
 

@@ -108,7 +108,6 @@ def measure(size: str, relative_bias: bool, dtype: torch.dtype, sentences: int, 
         size: a key of :data:`~mae_lm_fairseq.core.config.SIZES`.
         relative_bias: compare with MPNet if True, else, without the bias, with RoBERTa.
         dtype: of the weights, and so of the computation, of both models.
-        sentences: number of sentences.
         rounds: number of timed rounds, after one warm-up round.
     """
     hub, stock = (model.to(dtype) for model in models(size, relative_bias))

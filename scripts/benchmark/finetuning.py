@@ -36,10 +36,7 @@ class Settings:
     """Settings of a run.
 
     Args:
-        model: directory of transformers.
         learning_rate: maximum learning rate; it warms up over the first 6 % of the updates, then falls to 0.
-        updates: number of updates.
-        batch_size: sequences per update.
         weight_decay: of every weight, as in fairseq, biases and layer norms included.
     """
 

@@ -93,7 +93,6 @@ class Training:
     """A training process that is watched from outside.
 
     Args:
-        command: the user's command.
         log: file for its output.
         environment: environment variables beside those of this process.
 

@@ -72,7 +72,6 @@ def measure(
     """Train every subject for ``steps`` timed steps on each of its batches.
 
     Args:
-        setting: the benchmark's setting.
         groups: groups of subjects whose processes run at the same time, with alternating steps.
         steps: number of timed steps.
         report: function that receives progress messages.

@@ -167,7 +167,6 @@ def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:
     """Return all subjects of a setting, in groups that run at the same time with alternating steps.
 
     Args:
-        setting: the setting.
         authors: an importable copy of the authors' repository.
     """
     full = (setting.case(),)

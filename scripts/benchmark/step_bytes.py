@@ -137,7 +137,6 @@ def step_bytes(
     """Count the bytes of a step.
 
     Args:
-        preset: architecture.
         rows, length: sequences of a batch and tokens of a sequence.
         mask_prob: probability that a token is masked; rows have different numbers of masks, as in training.
         dtype: of weights and states.

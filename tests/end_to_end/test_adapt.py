@@ -20,7 +20,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import pretrained
 from tests.support.fairseq_commands import refusal
 from tests.support.families import stock_model
-from tests.support.processes import fork, kill_with_children, wait_for
+from tests.support.processes import fork, kill_with_children, runs_in_children, wait_for
 from tests.support.tokenizers import make, paragraphs
 
 FAST = ["--updates", "20", "--learning-rate", "1e-2", "--batch-size", "512", "--tokens-per-sample", "32"]
@@ -63,6 +63,12 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     wait_for(lambda: [*out.glob("runs/*/checkpoints/checkpoint_last.pt")])
     kill_with_children(killed)
     assert not [*out.glob("runs/*/training-20.json")]
+    with runs_in_children():
+        start_again(command, out, tmp_path, stock["bert"])
+
+
+def start_again(command, out, tmp_path, stock):
+    """Check a killed run that is started again, a third start, which changes nothing, and another training."""
     main(command)
     [log] = out.glob("runs/*/training-20.log")
     assert re.search(r"Loaded checkpoint .*checkpoint_last\.pt \(epoch 1 @ \d+ updates\)", log.read_text())
@@ -73,7 +79,7 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     for loss, learned_nothing in ((0.0, False), (99.0, True)):
         described = report({**results, "after": {**results["after"], "loss": loss}})
         assert ("train for more updates" in described) == learned_nothing
-    assert_stock(out / "stock", "BertForMaskedLM", stock["bert"])
+    assert_stock(out / "stock", "BertForMaskedLM", stock)
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results
     main([*command, "--out", str(tmp_path / "unbroken")])

@@ -13,14 +13,13 @@ import textwrap
 import pytest
 
 from mae_lm_fairseq import quickstart as module
-from mae_lm_fairseq.quickstart import quickstart
-from mae_lm_fairseq.study.options import QuickstartOptions
+from mae_lm_fairseq.quickstart import Options, quickstart
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from tests.support import ROOT
-from tests.support.processes import fork, wait_for
+from tests.support.processes import fork, runs_in_children, wait_for
 
 FEW_UPDATES = dataclasses.replace(
     module.SMOKE,
@@ -30,6 +29,12 @@ FEW_UPDATES = dataclasses.replace(
         "quickstart.toml",
     ),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_imports():
+    with runs_in_children():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +55,7 @@ def corpus(tmp_path_factory):
 def killed(tmp_path_factory, corpus):
     """Return the directory of a quickstart of a few updates that was killed, and what its second start printed."""
     out, printed = tmp_path_factory.mktemp("quickstart"), io.StringIO()
-    options = QuickstartOptions(out=out, smoke=True, corpus=corpus)
+    options = Options(out=out, smoke=True, corpus=corpus)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMOKE", FEW_UPDATES)
         first = fork(quickstart, options)
@@ -103,7 +108,7 @@ def test_the_bundles_are_those_of_the_report(finished, monkeypatch, capsys):
 def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
     before = json.loads((finished / "results.json").read_text())
     (finished / "results.json").unlink()
-    quickstart(QuickstartOptions(out=finished, smoke=True, corpus=corpus))
+    quickstart(Options(out=finished, smoke=True, corpus=corpus))
     output = capsys.readouterr().out
     for part in ("text", "data-bin", "models/MAE-LM"):
         assert f"done before, reusing {finished / part}" in output

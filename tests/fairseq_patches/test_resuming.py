@@ -1,6 +1,5 @@
 """Choice of the checkpoint from which a run resumes."""
 
-import argparse
 import os
 import re
 import shutil
@@ -10,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from omegaconf import OmegaConf
 
 from mae_lm_fairseq.fairseq_patches.loading import _read_and_check
-from mae_lm_fairseq.fairseq_patches.resuming import convert_position, report_changes, restore_last, saved_updates
+from mae_lm_fairseq.fairseq_patches.resuming import convert_position, restore_last, saved_updates
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
@@ -207,45 +205,6 @@ def test_the_position_in_the_epoch_fits_another_number_of_tokens():
     }
     convert_position(state, 1, {"--max-tokens": 16384})
     assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 300
-
-
-def checkpoint_of(iterations=30, **sections):
-    """Return the content of a checkpoint as fairseq saves it: plain values."""
-    cfg = {"distributed_training": {"distributed_world_size": 2}, **sections}
-    return {"cfg": OmegaConf.create(cfg), "extra_state": {"train_iterator": {"iterations_in_epoch": iterations}}}
-
-
-@pytest.mark.parametrize(
-    ("section", "before", "now", "warning"),
-    [
-        ("dataset", {"batch_size": 8}, {}, None),
-        ("dataset", {}, {"batch_size": 8}, None),  # a checkpoint that does not say
-        ("dataset", {"batch_size": 8}, {"batch_size": 16}, "--batch-size 16 instead of 8: "),
-        ("dataset", {"num_workers": 1}, {"num_workers": 2}, None),
-        ("task", {"tokens_per_sample": 32}, {"tokens_per_sample": 64}, "--tokens-per-sample 64 instead of 32: "),
-        ("task", {"mask_prob": 0.15}, {"mask_prob": 0.3}, "--mask-prob 0.3 instead of 0.15: "),
-        ("task", {"mask_prob_updates": None, "max_update": 4}, {"mask_prob_updates": 4, "max_update": 8}, None),
-        ("task", {"data": "a:b"}, {"data": "c:d"}, None),  # the same text in another place
-        ("task", {"data": "a:b"}, {"data": "a:b:c"}, "with 3 shards instead of 2: "),
-    ],
-)
-def test_options_that_change_text_or_masks_are_reported(section, before, now, warning, caplog):
-    report_changes(checkpoint_of(**{section: before}), OmegaConf.create({section: before | now}))
-    found = [record.message for record in caplog.records]
-    assert len(found) == (warning is not None)
-    assert (warning or "") in "".join(found)
-
-
-def test_at_the_start_of_an_epoch_the_batches_may_change(caplog):
-    cfg = OmegaConf.create({"dataset": {"batch_size": 4}, "task": {"tokens_per_sample": 32}})
-    report_changes(checkpoint_of(0, dataset={"batch_size": 8}, task={"tokens_per_sample": 32}), cfg)
-    assert not caplog.records
-
-
-def test_old_configurations_are_not_compared(caplog):
-    report_changes({"cfg": None, "extra_state": {}}, OmegaConf.create({"dataset": {"batch_size": 4}, "task": {}}))
-    report_changes(checkpoint_of(task={"seed": 1}), {"task": argparse.Namespace(seed=2)})
-    assert not caplog.records
 
 
 def trainer_with(**settings):

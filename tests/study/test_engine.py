@@ -26,7 +26,7 @@ from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.processes import wait_for
+from tests.support.processes import runs_in_children, wait_for
 from tests.support.tagging import sentences, write_conllu
 
 PLAN = """
@@ -86,6 +86,12 @@ primary = true
 """
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_imports():
+    with runs_in_children():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +194,7 @@ def test_a_killed_study_resumes_with_the_same_results(finished, here):
     wait_for(lambda: [*here.glob("killed/runs/MAE-LM-seed2-*/checkpoints/checkpoint_last.pt")], 120)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    again = start(here, "killed")
-    assert again.wait(300) == 0, again.stderr.read()
+    Study(parse_plan(PLAN, "plan.toml"), Path("killed"), jobs=2).run()
     assert results(here / "killed") == results(finished)
 
 

@@ -86,72 +86,63 @@ def test_a_plan_is_read():
 
 
 MISTAKES = {
-    "title =": ("titel =", 1, r"titel: unknown key"),
-    "text = ": ("txt = ", 5, r"data.txt: unknown key; did you mean text\?"),
-    "tokens-per-sample =": ("tokens-per-sampel =", 15, r"unrecognized arguments: --tokens-per-sampel 32"),
-    "tokens-per-sample": ("seed", 15, r"options.seed: every study decides on --seed; "),
+    "title =": ("titel =", r"titel: unknown key"),
+    "text = ": ("txt = ", r"data: txt: unknown key; there are data_bin, "),
+    "tokens-per-sample =": ("tokens-per-sampel =", r"unrecognized arguments: --tokens-per-sampel 32"),
+    "tokens-per-sample": ("seed", r"options.seed: every study decides on --seed; "),
     'halve = "probe.accuracy"': (
         'halve = "prob.accuracy"',
-        18,
         r"rates.halve: 'prob.accuracy' must be MEASURE.VALUE; the measures of this plan: loss, probe",
     ),
-    'name = "MAE-LM"\narch': ('name = "MLM"\narch', 28, r"model\[2\].name: 'MLM' is the name of another model"),
-    '"mae_lm_tiny"': ('"mae_lm_tinny"', 29, r"model\[2\].arch: 'mae_lm_tinny' is not one of 'mae_lm_tiny', "),
-    "seeds = 3": ("seeds = [2, 2]", 24, r"model\[1\].seeds: \[2, 2\] must be different seeds"),
-    'at = "all"': ("at = [20]", 41, r"measure\[2\].at: \[20\] must be some of the checkpoints \[10, 40\]"),
-    'probe_test = "test.conllu"\n': ("", 38, r"measure\[2\].kind: probe needs probe_test in \[data\]"),
+    'name = "MAE-LM"\narch': ('name = "MLM"\narch', r"model\[2\].name: 'MLM' is the name of another model"),
+    '"mae_lm_tiny"': ('"mae_lm_tinny"', r"model\[2\]: arch: 'mae_lm_tinny' is not one of 'mae_lm_tiny', "),
+    "seeds = 3": ("seeds = [2, 2]", r"model\[1\].seeds: \[2, 2\] must be different seeds"),
+    'at = "all"': ("at = [20]", r"measure\[2\].at: \[20\] must be some of the checkpoints \[10, 40\]"),
+    'probe_test = "test.conllu"\n': ("", r"measure\[2\].kind: probe needs probe_test in \[data\]"),
     'of = "probe.accuracy"\nmodel': (
         'of = "probe.acuracy"\nmodel',
-        45,
         r"contrast\[1\].of: probe has no value 'acuracy'; it has lookup, .*accuracy",
     ),
     'of = "probe.accuracy"\nmodel = "MAE-LM"\n': (
         'of = "loss.loss"\nmodel = "MAE-LM"\nendpoint = "mean_of_layers"\n',
-        47,
         "mean_of_layers needs a value by layer, which loss.loss is not",
     ),
-    'predicted = "positive"\n': ("", 43, r"contrast\[1\].predicted: a primary contrast needs a prediction"),
-    "primary = true": ("margin = 1.0", 48, r"contrast\[1\].predicted: the predictions equivalent and"),
-    'at = "all"\n\n[': ("at = []\n\n[", 41, r"measure\[2\].at: \[\] must be some of the checkpoints"),
-    '"positive"\nprimary': ('"equivalent"\nprimary', 48, r"contrast\[1\].predicted: .* need a margin"),
+    'predicted = "positive"\n': ("", r"contrast\[1\].predicted: a primary contrast needs a prediction"),
+    "primary = true": ("margin = 1.0", r"contrast\[1\].predicted: the predictions equivalent and"),
+    'at = "all"\n\n[': ("at = []\n\n[", r"measure\[2\].at: \[\] must be some of the checkpoints"),
+    '"positive"\nprimary': ('"equivalent"\nprimary', r"contrast\[1\].predicted: .* need a margin"),
     'at = "all"\n': (
         "at = [10]\n",
-        45,
         r"contrast\[1\].of: probe is measured after \[10\] updates, not after the last",
     ),
     "checkpoints = [10]": (
         "",
-        18,
         r"rates.halve: probe is measured after \[40\] updates, not after the last",
     ),
     'arch = "mae_lm_roberta_tiny"\n': (
         'arch = "mae_lm_roberta_tiny"\nmasks = "decoder"\n',
-        24,
         r"model\[1\].masks: 'decoder' is for models whose \[MASK\]s join in the decoder",
     ),
     "tokens-per-sample = 32\n": (
         "tokens-per-sample = 32\nmax-tokens = 64\n",
-        16,
         r"options\.max-tokens: needs update-freq, the number of batches per update",
     ),
     "mask-prob = 0.3\n": (
         'mask-prob-range = "0.5,0.15"\n',
-        33,
         r"model\[2\]\.options\.mask-prob-range: --mask-prob-range 0\.5,0\.15: give two rising numbers",
     ),
     "tokens-per-sample = 32\n\n": (
         "tokens-per-sample = 32\nreset-optimizer = true\n\n",
-        16,
         r"options\.reset-optimizer: every study decides on --reset-optimizer; remove it",
     ),
 }
 
 
 @pytest.mark.parametrize("right", MISTAKES)
-def test_mistakes_are_named_with_their_line(right):
-    wrong, line, message = MISTAKES[right]
+def test_mistakes_are_named(right):
+    wrong, message = MISTAKES[right]
     assert PLAN.count(right) == 1 or right in ("text = ",)
-    with pytest.raises(UserError, match=rf"^plan\.toml, line {line}: .*{message}|^plan\.toml, line {line}: {message}"):
+    with pytest.raises(UserError, match=rf"^plan\.toml: .*{message}"):
         check(parse_plan(PLAN.replace(right, wrong, 1), "plan.toml"), needs_files=False)
 
 
@@ -159,7 +150,7 @@ def test_the_validation_split_is_masked_as_in_training():
     text = PLAN.replace('kind = "loss"', 'kind = "loss"\non = "valid"')
     check(parse_plan(text, "plan.toml"), needs_files=False)
     text = text.replace("mask-prob = 0.3", "random-token-prob = 1.0").replace("2, 5]", '2, 5]\nmasks = "nowhere"')
-    with pytest.raises(UserError, match=r"^plan\.toml, line 31: model\[2\]\.masks: does not apply to the loss on"):
+    with pytest.raises(UserError, match=r"^plan\.toml: model\[2\]\.masks: does not apply to the loss on"):
         check(parse_plan(text, "plan.toml"), needs_files=False)
 
 
@@ -191,8 +182,8 @@ def test_mistakes_of_the_file_itself():
         read_plan("mine")
 
 
-def test_missing_files_are_named_with_their_line():
-    with pytest.raises(UserError, match=r"plan\.toml, line 4: data\.data_bin: no-such-data-bin is no data-bin"):
+def test_missing_files_are_named():
+    with pytest.raises(UserError, match=r"plan\.toml: data\.data_bin: no-such-data-bin is no data-bin"):
         check(parse_plan(PLAN, "plan.toml"))
 
 

@@ -17,11 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import psutil
 
+from mae_lm_fairseq.training import runner
+from mae_lm_fairseq.utils import workers
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from tests.support import ROOT
 
@@ -30,7 +34,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 LONGEST_COMMAND_SECONDS = 560.0
 """Below the time limit of a test, so that a command that hangs is reported with its output."""
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["fairseq_cli.train", "torch._dynamo", __name__])
+_SERVER.set_forkserver_preload(["fairseq_cli.train", "torch._dynamo", "mae_lm_fairseq.study.engine", __name__])
 
 
 def fork(function: Callable, *args, **options) -> multiprocessing.Process:
@@ -126,6 +130,46 @@ def torchrun_command(processes: int, *arguments: object) -> list[str]:
     """Return the command that runs ``fairseq-train --cpu`` in several processes."""
     start = ["torchrun", "--standalone", "--nproc-per-node", processes, "--monitor-interval", 0.1]
     return list(map(str, [*start, "--module", "fairseq_cli.train", *arguments, "--cpu"]))
+
+
+@contextlib.contextmanager
+def runs_in_children() -> Iterator[None]:
+    """Let the runner start its runs, and the ``fairseq-train`` of each, without importing torch and fairseq again."""
+    with mock.patch.object(runner, "start_process", _start_run):
+        yield
+
+
+def _start_run(environment: Mapping[str, str], function: Callable, *arguments) -> multiprocessing.Process:
+    process = _SERVER.Process(target=_run, args=(environment, function, arguments))
+    with _environment():
+        process.start()
+    return process
+
+
+def _run(environment: Mapping[str, str], function: Callable, arguments: tuple) -> None:
+    import torch
+
+    sys.settrace(None)
+    multiprocessing.set_start_method(None, force=True)
+    os.environ.update(environment)
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    runner.subprocess = SimpleNamespace(run=_run_fairseq_train)
+    workers._start(function, arguments)
+
+
+def _run_fairseq_train(command: list[str]) -> SimpleNamespace:
+    process = multiprocessing.get_context("fork").Process(target=_train_as, args=(command,))
+    process.start()
+    process.join()
+    return SimpleNamespace(returncode=process.exitcode)
+
+
+def _train_as(command: list[str]) -> None:
+    from fairseq_cli.train import cli_main
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.argv = ["fairseq-train", *command[3:]]
+    cli_main()
 
 
 def stop_server() -> None:

@@ -332,15 +332,13 @@ def test_a_manifest_of_another_dictionary_is_refused(task_for, copied):
         task_for(data=copied)
 
 
-def test_a_checkpoint_of_another_dictionary_is_refused(task_for, copied):
-    state = {"task_state": task_for().state_dict()}
-    task_for().check_checkpoint("checkpoint.pt", state)
+def test_a_model_of_another_dictionary_is_refused(task_for, copied):
+    state = task_for().state_dict()
+    task_for().load_state_dict(state)
     lines = (copied / "dict.txt").read_text().splitlines()
     (copied / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
-    with pytest.raises(UserError, match=r"checkpoint\.pt was trained with another dictionary"):
-        task_for(data=copied).check_checkpoint("checkpoint.pt", state)
     with pytest.raises(UserError, match="another dictionary"):
-        task_for(data=copied).load_state_dict(state["task_state"])
+        task_for(data=copied).load_state_dict(state)
 
 
 def test_shards_are_taken_in_turn(task_for, data_bin, copied):

@@ -208,20 +208,6 @@ def test_contradictory_rates_are_named(data_bin, arguments, named):
         set_up(data_bin, *arguments)
 
 
-def test_another_length_of_the_schedule_is_refused_on_resume(data_bin):
-    def task(*options):
-        cfg = parse(data_bin, *RECIPE, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05, *options)
-        return tasks.setup_task(cfg.task)
-
-    recorded = parse(data_bin, *RECIPE, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05, "--max-update", 30).task
-    state = {"cfg": OmegaConf.create({"task": OmegaConf.to_container(recorded, resolve=True)})}  # as in a checkpoint
-    task("--max-update", 80).check_checkpoint("a.pt", state, resumes=True)
-    task("--total-num-update", 80, "--mask-prob-updates", 40).check_checkpoint("a.pt", state, resumes=True)
-    task("--total-num-update", 80).check_checkpoint("a.pt", state, resumes=False)
-    with pytest.raises(UserError, match=r"^--mask-prob-updates 80, by default .* a\.pt moves in 40 updates.* 40$"):
-        task("--total-num-update", 80).check_checkpoint("a.pt", state, resumes=True)
-
-
 FIXED = ["fixed" if word == "polynomial_decay" else word for word in RECIPE if word not in ("--total-num-update", "40")]
 
 

@@ -19,12 +19,7 @@ from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.command import as_options, split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run, warnings_about
-from mae_lm_fairseq.training.pretrain import (
-    PretrainOptions,
-    configure,
-    parse_configuration,
-    processes,
-)
+from mae_lm_fairseq.training.pretrain import Options, configure, parse_configuration, processes
 from mae_lm_fairseq.training.settings import ARCHITECTURES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
@@ -206,7 +201,7 @@ def test_trains_on_a_cpu(run_cli, data_bin, tmp_path):
 
 def test_a_recipe_is_an_option_among_the_flags(data_bin):
     words = ["mae_lm_base", str(data_bin), "saved", "--cpu", "--recipe", "academic", "--lr", "1e-4", "--seed", "3"]
-    options = parse(PretrainOptions, words, None, "mae-lm pretrain")
+    options = parse(Options, words, None, "mae-lm pretrain")
     assert (options.recipe, options.flags) == ("academic", ("--cpu", "--lr", "1e-4", "--seed", "3"))
     cfg = parse_configuration(configure("mae_lm_base", "data", "saved", options.flags, options.recipe)[0])
     assert (cfg.optimization.max_update, cfg.task.tokens_per_sample, cfg.optimization.lr) == (23_000, 128, [1e-4])

@@ -18,7 +18,6 @@ def write_data_bin(directory: Path, vocabulary: int, tokens: int) -> Path:
     Every second word follows from the word before it in 80 % of the cases, so that there is something to learn.
 
     Args:
-        directory: is created.
         vocabulary: size of the dictionary with ``<mask>``, which fairseq adds.
         tokens: approximate number of tokens of the training text; a twentieth of it is validation text.
     """

@@ -50,12 +50,7 @@ def synchronize(scale: Scale) -> None:
 
 
 class Model:
-    """A model, its criterion and the batches of a data-bin, in this process.
-
-    Args:
-        scale: chooses the device.
-        arguments: arguments of fairseq-train.
-    """
+    """A model, its criterion and the batches of a data-bin, in this process."""
 
     def __init__(self, scale: Scale, arguments: list[str]):
         from fairseq import tasks

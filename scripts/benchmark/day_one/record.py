@@ -15,8 +15,6 @@ class Record:
     Args:
         path: the JSON file, which is written at once.
         stage: name of the stage.
-        device: cuda or cpu.
-        planned: number of measurements.
     """
 
     def __init__(self, path: Path, stage: str, device: str, planned: int = 0):

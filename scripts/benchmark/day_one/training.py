@@ -58,12 +58,7 @@ def command(scale: Scale, preset: str, data: Path, save: Path, options: tuple[st
     """Return the command of a training: ``mae-lm pretrain``, or fairseq-train with its arguments for float32."""
     if FP32 not in options:
         return [sys.executable, "-m", "mae_lm_fairseq", "pretrain", *words(scale, preset, data, save, options)]
-    return [
-        sys.executable,
-        "-m",
-        "mae_lm_fairseq.training.pretrain",
-        *fp32_arguments(scale, preset, data, save, options),
-    ]
+    return [sys.executable, "-m", "fairseq_cli.train", *fp32_arguments(scale, preset, data, save, options)]
 
 
 def fp32_arguments(scale: Scale, preset: str, data: Path, save: Path, options: tuple[str, ...]) -> list[str]:
@@ -85,9 +80,6 @@ def train(
     """Train, and return what was measured. Checkpoints are in ``work / "checkpoints"``.
 
     Args:
-        scale: chooses the device.
-        preset: the architecture.
-        data: the data-bin.
         work: directory for the log and checkpoints; a second training there resumes the first one.
         options: flags of fairseq-train, or :data:`FP32`.
         until: the training is killed as soon as this function of the log returns True.

@@ -1,0 +1,96 @@
+"""Typed reading of JSON and TOML: tables become dataclasses, and errors name the key."""
+
+import contextlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from itertools import repeat
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from mae_lm_fairseq.utils.errors import UserError
+
+Key = tuple[str | int, ...]
+"""Keys that lead to a value: ``("model", 0, "options", "lr")``."""
+Kind = TypeVar("Kind")
+
+
+def typed(value: Any, kind: Any) -> Any:
+    """Return a value of JSON or TOML as an annotated type.
+
+    Lists become tuples, strings enums or paths, integers floats, and tables dataclasses.
+
+    Raises:
+        ValueError: if it is of another type, or a key of a table is unknown or missing, or a value out of range.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (UnionType, Union):
+        for one in arguments:
+            with contextlib.suppress(ValueError):
+                return typed(value, one)
+    elif origin is tuple and isinstance(value, list | tuple):
+        kinds = repeat(arguments[0], len(value)) if arguments[-1] is Ellipsis else arguments
+        return tuple(typed(each, one) for each, one in zip(value, kinds, strict=True))
+    elif origin is Mapping and isinstance(value, dict):
+        return {typed(name, arguments[0]): typed(each, arguments[1]) for name, each in value.items()}
+    elif is_dataclass(kind) and isinstance(value, dict):
+        return _dataclass(value, kind)
+    elif isinstance(kind, type) and issubclass(kind, Enum | Path) and isinstance(value, str):
+        return kind(value)
+    elif origin is Literal:
+        if value in arguments:
+            return value
+        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, arguments))}")
+    elif kind is Any or type(value) is kind:
+        return value
+    elif kind is float and type(value) is int:
+        return float(value)
+    raise ValueError(f"{value!r:.80} is not of type {getattr(kind, '__name__', kind) if origin is None else kind}")
+
+
+def _dataclass(values: dict[str, Any], kind: type) -> Any:
+    types, given = get_type_hints(kind), {}
+    for name, value in values.items():
+        if name not in types:
+            raise ValueError(f"{name}: unknown key; there are {', '.join(types)}")
+        try:
+            given[name] = typed(value, types[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    try:
+        return kind(**given)
+    except TypeError as error:  # a field is missing
+        raise ValueError(str(error)) from None
+
+
+class Document:
+    """A TOML document.
+
+    Raises:
+        UserError: if the text is not TOML.
+    """
+
+    def __init__(self, text: str, name: str):
+        self.name, self.text = name, text
+        try:
+            self.content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{name}: {error}") from None
+
+    def error(self, key: Key, message: str) -> UserError:
+        """Return an error about a key, such as ``model[1].options.lr``; the items of an array are counted from 1."""
+        written = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
+        return UserError(f"{self.name}: {written}{': ' if written else ''}{message}")
+
+    def read(self, kind: type[Kind], value: Any, key: Key = ()) -> Kind:
+        """Return a value of the document as a type, see :func:`typed`.
+
+        Raises:
+            UserError: if it is of another type; the message begins with the keys that lead to it.
+        """
+        try:
+            return typed(value, kind)
+        except ValueError as problem:
+            raise self.error(key, str(problem)) from None
