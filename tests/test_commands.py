@@ -45,12 +45,16 @@ PROGRAMS = [
 
 
 def test_help_imports_neither_torch_nor_fairseq():
-    """These imports take many seconds on a loaded machine, during which nothing is printed."""
-    programs = ["mae-lm", *(f"mae-lm {verb}" for verb in cli.VERBS), *map(str, PROGRAMS)]
+    """These imports take many seconds on a loaded machine, during which nothing is printed.
+
+    The module of a measure has its options and what measures, which needs torch.
+    """
+    verbs = [verb for verb, (module, _) in cli.VERBS.items() if not module.startswith("measures.")]
+    programs = ["mae-lm", *(f"mae-lm {verb}" for verb in verbs), *map(str, PROGRAMS)]
     done = subprocess.run([sys.executable, "-c", HELP, *programs], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == programs
-    assert len(programs) > 25
+    assert len(programs) > 20
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)

@@ -9,15 +9,17 @@ Examples:
 """
 
 from mae_lm_fairseq.study.options import QuickstartOptions as Options
+from mae_lm_fairseq.utils.errors import needs_extra
 
 
 def main(options: Options) -> None:
     """Run the command."""
-    from mae_lm_fairseq.measures.figures import check_matplotlib
     from mae_lm_fairseq.quickstart import quickstart
     from mae_lm_fairseq.utils.locks import directory_lock
     from mae_lm_fairseq.utils.signals import signals_as_errors
 
-    check_matplotlib()
+    with needs_extra("analysis"):
+        import matplotlib  # noqa: F401  before long work that ends in figures
+
     with signals_as_errors(), directory_lock(options.directory):
         quickstart(options)

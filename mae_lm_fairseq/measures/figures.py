@@ -1,31 +1,16 @@
 """Plots of measures."""
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.utils.errors import UserError
-
 LAYER = "layer (0: embeddings)"
 """Label of an axis."""
 
-# Okabe and Ito's palette, which is distinguishable with colour blindness.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-# The palette's other colours and black, for figures with up to seven models.
-MORE_COLOURS = (*COLOURS, "#56B4E9", "#E69F00", "#000000")
-
-
-def check_matplotlib() -> None:
-    """Check that matplotlib is installed; call this before long work that ends in figures.
-
-    Raises:
-        UserError: if matplotlib, from the extra "analysis", is not installed.
-    """
-    if find_spec("matplotlib") is None:
-        raise UserError("figures need matplotlib; pip install matplotlib, or this package with its extra analysis")
+# Okabe and Ito's palette, which is distinguishable with colour blindness, and black for a seventh model.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 
 class Lines(NamedTuple):
@@ -35,15 +20,6 @@ class Lines(NamedTuple):
     """[points]."""
     y: np.ndarray
     """[seeds, points]; NaN for missing points."""
-
-
-def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Lines]]:
-    """Return values by layer, which are given by model and name, as lines by name and model."""
-    lines: dict[str, dict[str, Lines]] = {}
-    for model, values in models.items():
-        for name, value in values.items():
-            lines.setdefault(name, {})[model] = Lines(np.arange(len(value)), np.array([value], dtype=float))
-    return lines
 
 
 class Band(NamedTuple):
@@ -64,6 +40,15 @@ class Panel(NamedTuple):
     x_label: str
     lines: Mapping[str, Lines]
     bands: Mapping[str, Band] = {}
+
+
+def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Lines]]:
+    """Return values by layer, which are given by model and name, as lines by name and model."""
+    lines: dict[str, dict[str, Lines]] = {}
+    for model, values in models.items():
+        for name, value in values.items():
+            lines.setdefault(name, {})[model] = Lines(np.arange(len(value)), np.array([value], dtype=float))
+    return lines
 
 
 def plot_panels(
@@ -103,9 +88,8 @@ def plot_panels(
 
 
 def _look(place: int) -> dict[str, Any]:
-    colour = MORE_COLOURS[place % len(MORE_COLOURS)]
     marker, style = "osD^vPX"[place % 7], ("-", "--", "-.", ":")[place % 4]
-    return {"color": colour, "marker": marker, "linestyle": style, "markersize": 5}
+    return {"color": COLOURS[place % 7], "marker": marker, "linestyle": style, "markersize": 5}
 
 
 def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 A kind is one class. Its fields are its options, in a plan and on the command line. To add one, write it in a module of
 its own and name it in :data:`~mae_lm_fairseq.study.measures.MEASURES`. To make it a verb, too, add to its module the
-dataclass ``Options`` and the function ``main``, and name the module in :data:`~mae_lm_fairseq.cli.VERBS`. Modules of
-kinds import what needs torch where it is used, because the help of a verb imports them.
+dataclass ``Options`` and the function ``main``, and name the module in :data:`~mae_lm_fairseq.cli.VERBS`.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Natural, Options, Probability
 from mae_lm_fairseq.utils.errors import UserError
@@ -64,10 +64,8 @@ class Trained:
     log: Path | None = None
     architecture: Hashable = None
 
-    def open(self, with_head: bool = False):
-        """Return the model with its tokenizer, a :class:`~mae_lm_fairseq.measures.readers.Reader`."""
-        from mae_lm_fairseq.measures.readers import open_model
-
+    def open(self, with_head: bool = False) -> Reader:
+        """Return the model with its tokenizer."""
         options = {"with_head": with_head, "random_weights": self.random_weights, "masks": self.masks}
         return open_model(self.path, self.data.data_bin, self.ema, **options)
 
@@ -144,12 +142,6 @@ class Kind(Options):
         if panels:
             plot_panels(path, title, *panels)
         return bool(panels)
-
-
-def values_by_layer(found: Mapping[tuple[str, int], float], layers: int) -> dict[str, list[float]]:
-    """Return values by name and layer as lists; None for layers that have no value."""
-    names = dict.fromkeys(name for name, _ in found)
-    return {name: [found.get((name, layer)) for layer in range(layers + 1)] for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)

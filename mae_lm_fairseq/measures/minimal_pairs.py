@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained, untrained
-from mae_lm_fairseq.measures.minimal_pairs.files import Paradigm, read_paradigms
+from mae_lm_fairseq.measures.paradigms import SETTINGS, Paradigm, read_paradigms, score, token_counts
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
@@ -69,8 +69,6 @@ class MinimalPairs(Kind):
         Raises:
             UserError: if a sentence is too long for the model, or a file cannot be read.
         """
-        from mae_lm_fairseq.measures.minimal_pairs.scores import score, token_counts
-
         reader = model.open(with_head=True)
         counts = token_counts(reader, model.data.data_bin, self.unigram)
         return score(reader, self.paradigms(model.data), self.mask_words, counts, model.label)
@@ -132,8 +130,6 @@ Controls: {controls}.
 
 def main(options: Options) -> None:
     """Run the verb."""
-    from mae_lm_fairseq.measures.minimal_pairs.scores import SETTINGS
-
     make_output_directory(options.out)
     data = Data(options.data_bin)
     options.check(data)

@@ -1,28 +1,24 @@
-"""Scores of sentences (a model's pseudo-log-likelihood, and controls that know no grammar) and accuracy on pairs."""
+"""Minimal pairs of BLiMP (Warstadt et al., 2020) and Zorro (Huebner et al., 2021): files, scores and accuracies.
 
+Sentences are scored by a model's pseudo-log-likelihood, and by controls that know no grammar.
+"""
+
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.measures.masked_prediction import (
-    NEVER_MASKED,
-    Predictor,
-    Words,
-    each_token,
-    each_token_and_later_subwords,
-    predict,
-)
-from mae_lm_fairseq.measures.minimal_pairs.files import Paradigm
+from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, Words, pseudo_log_likelihoods
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
-from mae_lm_fairseq.text.text_samples import read_text
+from mae_lm_fairseq.text.text_samples import evenly_spaced, read_lines, read_text
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import progress_bar
 
@@ -40,6 +36,60 @@ _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
 
 
+class Pair(NamedTuple):
+    """A grammatical sentence, and an ungrammatical one that differs from it as little as possible."""
+
+    good: str
+    bad: str
+
+
+class Paradigm(NamedTuple):
+    """Pairs of one construction, and the field of grammar that it belongs to."""
+
+    name: str
+    field: str
+    pairs: list[Pair]
+
+
+def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
+    """Read the files of a directory in the layout of BLiMP (``*.jsonl``) or of Zorro (``*.txt``), by field.
+
+    Args:
+        directory: with one file for each paradigm.
+        limit: number of pairs of each file, evenly spaced, as neighbours are alike in Zorro; None for all.
+
+    Raises:
+        UserError: if there are files in both layouts or in neither, or a file is invalid.
+    """
+    blimp, zorro = sorted(directory.glob("*.jsonl")), sorted(directory.glob("*.txt"))
+    if bool(blimp) == bool(zorro):
+        raise UserError(
+            f"--pairs {directory}: must hold either BLiMP's files (*.jsonl) or Zorro's (*.txt), and holds "
+            f"{len(blimp)} and {len(zorro)} of them"
+        )
+    paradigms = []
+    for path in blimp or zorro:
+        lines = [line.strip() for line in read_lines(path) if line.strip()]
+        try:
+            name, field, pairs = _blimp(lines) if blimp else _zorro(path.stem, lines)
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise UserError(f"{path}: damaged, or not minimal pairs ({error}); restore the file") from None
+        paradigms.append(Paradigm(name, field, evenly_spaced(pairs, limit)))
+    return sorted(paradigms, key=lambda paradigm: (paradigm.field, paradigm.name))
+
+
+def _blimp(lines: list[str]) -> tuple[str, str, list[Pair]]:
+    rows = list(map(json.loads, lines))
+    [(name, field)] = {(row["UID"], row["field"]) for row in rows}
+    # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
+    return name, field.replace("/", "_"), [Pair(row["sentence_good"], row["sentence_bad"]) for row in rows]
+
+
+def _zorro(name: str, lines: list[str]) -> tuple[str, str, list[Pair]]:
+    pairs = [Pair(good, bad) for bad, good in zip(lines[::2], lines[1::2], strict=True)]
+    return name, name.partition("-")[0], pairs
+
+
 def score(
     reader: Reader, paradigms: Sequence[Paradigm], mask_words: bool, counts: Mapping[int, int] | None, label: str
 ) -> dict[str, dict[str, Any]]:
@@ -48,7 +98,7 @@ def score(
     Args:
         reader: the model, opened with its head.
         paradigms: the pairs.
-        mask_words: as for :func:`pseudo_log_likelihoods`.
+        mask_words: as for :func:`~mae_lm_fairseq.measures.masked_prediction.pseudo_log_likelihoods`.
         counts: how often each id occurs in a text.
         label: name of the model in the progress display.
 
@@ -71,7 +121,7 @@ def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Ma
     """Return how often each id occurs in a text, or else in a checkpoint's training data."""
     if text:
         lines = progress_bar(read_text(text), desc=f"tokens of {text}", unit=" lines")
-        return Counter(index for line in lines for index in reader.encode(line))
+        return Counter(index for line in lines for index in reader.encode(line)[0])
     if reader.path.is_dir():
         return None
     counts = read_counts(data_bin / DICTIONARY)
@@ -79,33 +129,11 @@ def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Ma
     return counts if len(set(counts.values())) > 1 else None
 
 
-def pseudo_log_likelihoods(
-    model: Predictor,
-    sentences: Sequence[Words],
-    mask_words: bool = False,
-    progress: Callable[[Sequence], Iterable] = lambda batches: batches,
-) -> np.ndarray:
-    """Return the sum of each token's log-probability given all other tokens of its sentence, in nats.
-
-    Args:
-        model: the model.
-        sentences: sentences as tokens; special tokens are not scored.
-        mask_words: while a token is predicted, also mask the later subwords of its word, so that they do not reveal it.
-        progress: wraps the sequence of batches, for example to show a progress bar.
-
-    Returns:
-        float64[sentences].
-    """
-    masking = each_token_and_later_subwords if mask_words else each_token
-    maskings = [masking(sentence.words) for sentence in sentences]
-    return predict(model, [sentence.ids for sentence in sentences], maskings, progress).log_likelihoods
-
-
 def unigram_log_likelihoods(sentences: Sequence[Words], counts: Mapping[int, int]) -> np.ndarray:
     """Return the sum of each token's log-probability by its frequency alone, with add-one smoothing.
 
     Args:
-        sentences: as for :func:`pseudo_log_likelihoods`.
+        sentences: sentences as tokens; special tokens are not scored.
         counts: how often each id occurs in a text.
     """
     total = sum(counts.values()) + len(counts) + 1

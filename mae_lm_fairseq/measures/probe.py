@@ -12,13 +12,12 @@ Example:
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained, untrained
+from mae_lm_fairseq.measures.probing import SETTINGS, probe_layers
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
 from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table
 from mae_lm_fairseq.utils.versions import versions
@@ -45,16 +44,8 @@ class Probe(Kind):
     random_weights: bool = False
 
     def check(self, data: Data) -> None:
-        """Read the files, and check that scikit-learn is installed and that there are two labels to tell apart."""
         super().check(data)
-        if find_spec("sklearn") is None:
-            advice = "pip install scikit-learn, or this package with its extra analysis"
-            raise UserError(f"probes need scikit-learn: {advice}")
-        labels = {label for sentence in self.sentences(data)["train"] for label in sentence.labels}
-        if len(labels) < 2:
-            found = f"only the label {labels.pop()}" if labels else "no label"
-            where = f"the training sentences have {found} in column {self.column}"
-            raise UserError(f"{data.probe_train}: {where}; a probe needs two")
+        self.sentences(data)
 
     def sentences(self, data: Data) -> dict[str, list[LabelledSentence]]:
         """Return the sentences by part: ``train``, ``test`` and perhaps ``dev``, which chooses the best layer."""
@@ -64,8 +55,6 @@ class Probe(Kind):
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the result of :func:`~mae_lm_fairseq.measures.probing.probe_layers`."""
-        from mae_lm_fairseq.measures.probing import probe_layers
-
         return probe_layers(model.open(), self.sentences(model.data), model.label)
 
     def recorded(self, found: dict[str, Any]) -> dict[str, float | list[float]]:
@@ -152,8 +141,6 @@ embeddings. The best layer is that of {chosen}.
 
 def main(options: Options) -> None:
     """Run the verb."""
-    from mae_lm_fairseq.measures.probing import SETTINGS
-
     make_output_directory(options.out)
     data = Data(options.data_bin, probe_train=options.train, probe_test=options.test, probe_dev=options.dev)
     options.check(data)

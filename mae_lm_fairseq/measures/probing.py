@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]], label: str) -> dict[str, Any]:
-    """Return the accuracy of a probe on each layer, and of the most frequent label.
+    """Return the accuracy of a probe on each layer, and of baselines that know words alone.
 
     Args:
         reader: the model.
@@ -51,23 +51,24 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
         label: name of the model in the progress display.
 
     Returns:
-        ``train_words``, ``test_words``, ``classes``, ``majority``, ``lookup`` (the accuracy of
-        :class:`Lookup`), ``ambiguous_words`` (how many test words are ambiguous), ``ambiguous_lookup``, ``layers``
-        (from the embeddings up, with the accuracies of :func:`accuracy`, and ``ambiguous_accuracy``), ``best_layer``,
-        ``last_less_best``.
+        ``train_words``, ``test_words``, ``classes``, ``majority`` (the accuracy of the most frequent label), ``lookup``
+        (that of the most frequent label of each word in training), ``ambiguous_words`` (number of test words that have
+        several labels in training), ``ambiguous_lookup``, ``layers`` (from the embeddings up, with the accuracies of
+        :func:`accuracy`, and ``ambiguous_accuracy``), ``best_layer``, ``last_less_best``.
     """
     parts = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
     train, test = parts["train"], parts["test"]
-    lookup = Lookup(train.words, train.labels)
-    looked_up = np.array([lookup.label(word) for word in test.words]) == np.array(test.labels)
-    is_ambiguous = lookup.are_ambiguous(test.words)
+    [(most_frequent, _)] = Counter(train.labels).most_common(1)
+    likely, ambiguous = lookup(train.words, train.labels)
+    looked_up = np.array([likely.get(word, most_frequent) for word in test.words]) == np.array(test.labels)
+    is_ambiguous = np.array([word in ambiguous for word in test.words], dtype=bool)
     layers = _layers(reader, parts, label, is_ambiguous)
     best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     return {
         "train_words": len(train.labels),
         "test_words": len(test.labels),
         "classes": len(set(train.labels)),
-        "majority": accuracy(np.array(test.labels) == lookup.most_frequent, test.sentences),
+        "majority": accuracy(np.array(test.labels) == most_frequent, test.sentences),
         "lookup": accuracy(looked_up, test.sentences),
         "ambiguous_words": int(is_ambiguous.sum()),
         "ambiguous_lookup": float(looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None,
@@ -82,7 +83,7 @@ def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
     texts, positions, labels, numbers, forms = [], [], [], [], []
     room = reader.states.max_tokens - len(reader.line_end) - len(reader.closing)
     for number, sentence in enumerate(sentences):
-        ids, spans = reader.encode_with_spans(sentence.text)
+        ids, spans = reader.encode(sentence.text)
         start = [*reader.opening, *map(int, ids)][:room]
         words = [len(reader.opening) + index for index in first_subwords(spans, sentence.starts)]
         labelled = zip(words, sentence.labels, sentence.words, strict=True)
@@ -183,27 +184,13 @@ def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Seq
     return [classifier.predict(states) == np.asarray(labels) for states, labels in tests]
 
 
-class Lookup:
-    """Baseline that knows words alone: the most frequent label of each word in the training sentences.
-
-    Args:
-        words: the training words.
-        labels: their labels.
-    """
-
-    def __init__(self, words: Sequence[str], labels: Sequence[str]):
-        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for word, label in zip(words, labels, strict=True):
-            self.counts[word][label] += 1
-        [(self.most_frequent, _)] = Counter(labels).most_common(1)
-
-    def label(self, word: str) -> str:
-        """Return the most frequent label of a word; of all words, for one that was not in training."""
-        return self.counts[word].most_common(1)[0][0] if word in self.counts else self.most_frequent
-
-    def are_ambiguous(self, words: Sequence[str]) -> np.ndarray:
-        """Return which words have several labels in the training sentences, bool[words]."""
-        return np.array([word in self.counts and len(self.counts[word]) > 1 for word in words], dtype=bool)
+def lookup(words: Sequence[str], labels: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+    """Return the most frequent label of each word, and the words with several labels."""
+    by_word: dict[str, Counter[str]] = defaultdict(Counter)
+    for word, label in zip(words, labels, strict=True):
+        by_word[word][label] += 1
+    likely = {word: counts.most_common(1)[0][0] for word, counts in by_word.items()}
+    return likely, {word for word, counts in by_word.items() if len(counts) > 1}
 
 
 def accuracy(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Plots of effective rank against layer, in the form of figures 1 and 5 of the MAE-LM paper, and of exclusivity."""
+"""Plots of effective rank against layer, in the form of figures 1 and 5 of the MAE-LM paper, and of exclusivity.
+
+``models`` are those of ``ranks.json``. Bands are 95 % intervals.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,22 +28,31 @@ CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random
 
 
 def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Plot rank against layer with 95 % intervals, one panel per model.
-
-    Args:
-        path: the PNG to write.
-        models: the models of ``ranks.json``.
-    """
+    """Plot rank against layer, one panel per model."""
     panels = []
     for model in models:
-        rows = {
+        of_kind = {
             label: [row for row in model["ranks"] if (row["input"], row["tokens"]) == kind]
             for kind, label in SERIES.items()
         }
-        panels.append(_panel(f"{model['label']} (hidden size {model['width']})", rows, "threshold"))
-    title, label = "Effective rank by layer" + title_end(models), _rank_label(models)
-    one_width = len({model["width"] for model in models}) == 1
-    plot_panels(path, title, *panels, y_label=label, share=one_width, zero=True)
+        panels.append(_panel(f"{model['label']} (hidden size {model['width']})", of_kind, "threshold"))
+    title, one_width = "Effective rank by layer" + title_end(models), len({model["width"] for model in models}) == 1
+    plot_panels(path, title, *panels, y_label=_rank_label(models), share=one_width, zero=True)
+
+
+def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer."""
+    title = "Effect of [MASK] in the text on the rank of real tokens" + title_end(models)
+    label = f"rank with [MASK] minus rank without\n({_rank_label(models)})"
+    plot_panels(path, title, _panel("", _of_models(models, "gaps"), "threshold"), y_label=label, zero=True)
+
+
+def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Plot the fraction of the sum of squares of ``[MASK]`` outside the real tokens' space, against layer."""
+    title = "[MASK] outside the space of the real tokens around it" + title_end(models)
+    label = "fraction of [MASK]'s sum of squares outside,\nminus that of the real tokens (percentage points)"
+    panel = _panel("", _of_models(models, "outside"), "excess", scale=100)
+    plot_panels(path, title, panel, y_label=label, zero=True)
 
 
 def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
@@ -71,27 +83,6 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
     return bool(panels)
 
 
-def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer.
-
-    Args: as for :func:`plot_ranks`.
-    """
-    title = "Effect of [MASK] in the text on the rank of real tokens" + title_end(models)
-    label = f"rank with [MASK] minus rank without\n({_rank_label(models)})"
-    plot_panels(path, title, _panel("", _of_models(models, "gaps"), "threshold"), y_label=label, zero=True)
-
-
-def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Plot the fraction of the sum of squares of ``[MASK]`` outside the real tokens' space, against layer.
-
-    Args: as for :func:`plot_ranks`.
-    """
-    title = "[MASK] outside the space of the real tokens around it" + title_end(models)
-    label = "fraction of [MASK]'s sum of squares outside,\nminus that of the real tokens (percentage points)"
-    panel = _panel("", _of_models(models, "outside"), "excess", scale=100)
-    plot_panels(path, title, panel, y_label=label, zero=True)
-
-
 def _of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[dict]]:
     return {
         f"{model['label']}{end}": [row for row in model[name] if row["input"] == kind]
@@ -101,7 +92,7 @@ def _of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[di
 
 
 def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float = 1) -> Panel:
-    """Return a panel with a line for each label that has rows, and its 95 % intervals as a band."""
+    """Return a panel with a line and its interval for each label that has rows."""
     lines, bands = {}, {}
     for label, of in ((label, of) for label, of in rows.items() if of):
         layers = np.array([row["layer"] for row in of])

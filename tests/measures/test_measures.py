@@ -80,7 +80,7 @@ class TestMinimalPairs:
             opened.append(options.get("random_weights", False))
             return open_model(*arguments, **options)
 
-        monkeypatch.setattr("mae_lm_fairseq.measures.readers.open_model", record)
+        monkeypatch.setattr("mae_lm_fairseq.measures.kind.open_model", record)
         write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "copy")
         models = [bundles["mae_lm_tiny"], tmp_path / "copy", bundles["mae_lm_roberta_tiny"]]
         run("minimal-pairs", *models, "--pairs", zorro, "--limit", 1, "--out", tmp_path / "out")
@@ -105,7 +105,7 @@ def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
     assert f"| mae_lm_tiny | {found['loss']:.3f} | " in printed
 
     reader = open_model(bundles["mae_lm_tiny"], None, with_head=True)
-    texts = reader.texts(tmp_path / "text", 40, 1000)
+    texts = [text.ids.tolist() for text, _ in reader.texts(tmp_path / "text", 40, 1000)]
     starts = np.array([symbol.startswith("\u2581") for symbol in read(bundles["mae_lm_tiny"]).symbols])
     log_likelihoods = {"masked": [], "tokens": [], "words": []}
     for number, ids in enumerate(texts):
@@ -146,7 +146,7 @@ def masked_log_likelihoods(reader, ids, mask) -> list[float]:
 def test_all_models_are_checked_before_the_first_is_measured(bundles, tmp_path, monkeypatch):
     """The first takes such sequences; of the second, only the number of positions is pretended."""
     (tmp_path / "text").write_text("The dog.\n")
-    monkeypatch.setattr("mae_lm_fairseq.measures.losses.text_loss", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("mae_lm_fairseq.measures.evaluation.text_loss", lambda *_: pytest.fail("measured"))
     short = tmp_path / "short"
     shutil.copytree(bundles["mae_lm_tiny"], short)
 
@@ -155,7 +155,7 @@ def test_all_models_are_checked_before_the_first_is_measured(bundles, tmp_path, 
         reader.states.max_tokens = 20 if path == short else 64
         return reader
 
-    monkeypatch.setattr("mae_lm_fairseq.measures.readers.open_model", opened)
+    monkeypatch.setattr("mae_lm_fairseq.measures.kind.open_model", opened)
     with pytest.raises(UserError, match=r"--tokens-per-sample 40: .*short takes sequences of 2 to 20 tokens"):
         run("evaluate", bundles["mae_lm_tiny"], short, "--text", tmp_path / "text", "--tokens-per-sample", 40)
 
@@ -202,10 +202,10 @@ class TestProbe:
         for path in files:
             states, labels = [], []
             for sentence in read_conllu(path, "UPOS"):
-                tokens = torch.tensor([[0, *reader.encode(sentence.text), 2]])
+                tokens = torch.tensor([[0, *reader.encode(sentence.text)[0], 2]])
                 layers = reader.states(tokens, see_masks=False)
                 for start, label in zip(sentence.starts, sentence.labels, strict=True):
-                    before = len(reader.encode(sentence.text[:start])) if start else 0
+                    before = len(reader.encode(sentence.text[:start])[0]) if start else 0
                     states.append([layer.states[1 + before].numpy() for layer in layers])
                     labels.append(label)
             parts.append((np.array(states), labels))

@@ -5,13 +5,12 @@ from dataclasses import fields
 
 import pytest
 
-from mae_lm_fairseq.commands.study import listing
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.checks import check, check_data
 from mae_lm_fairseq.study.dry_run import count_trainings, dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.study.measures import MEASURES, Tagging
-from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, parse_plan, read_plan
+from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, listing, parse_plan, read_plan
 from mae_lm_fairseq.study.training import options_of
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
