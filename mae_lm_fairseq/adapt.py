@@ -222,8 +222,6 @@ def plan_of(model: Pretrained, options: AdaptOptions, measures: list[Measure]) -
     """Return the plan of a training that starts from ``initial``, and of its measures.
 
     Args:
-        model: the model to train.
-        options: options of the adaptation.
         measures: what is measured of ``start`` and of the trained model.
     """
     out, begins = options.out, any(one.at == "all" for one in measures)

@@ -179,11 +179,8 @@ def report(plan: Plan, content: Mapping[str, Any], origin: str, bundle: str, sen
     """Return the beginning of ``report.md``.
 
     Args:
-        plan: the plan.
-        content: content of ``results.json``.
         origin: description of the text.
         bundle: the path of a model in the output directory.
-        sentence: a sentence with one ``<mask>``.
     """
     return _REPORT.format(
         origin=origin,

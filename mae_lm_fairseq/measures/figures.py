@@ -57,8 +57,6 @@ def plot_panels(
     """Plot panels, up to three in a row, with the means over the seeds as lines and every seed as a faint one.
 
     Args:
-        path: the PNG to write.
-        title: title of the figure.
         panels: the panels; what has the same label looks the same in all of them.
         y_label: label of the y axes, which then have the same limits; by default each panel has its own.
         share: with ``y_label``, have the same limits.

@@ -111,12 +111,7 @@ class NetworkPredictor:
 
 
 class HuggingFacePredictor:
-    """A model loaded with ``transformers.AutoModelForMaskedLM``.
-
-    Args:
-        model: the model, in evaluation mode.
-        pad, mask: ids of the tokenizer's padding and mask tokens.
-    """
+    """A model loaded with ``transformers.AutoModelForMaskedLM``."""
 
     def __init__(self, model: nn.Module, pad: int, mask: int):
         self.model = model
@@ -171,9 +166,6 @@ def predict(
     """Predict the masked tokens of texts.
 
     Args:
-        model: the model.
-        texts: ids of each text.
-        maskings: what to mask in each text.
         progress: wraps the sequence of batches, for example to show a progress bar.
     """
     rows = [(text, row) for text, masking in enumerate(maskings) for row in range(len(masking.predicted))]
@@ -213,8 +205,6 @@ def pseudo_log_likelihoods(
     """Return the sum of each token's log-probability given all other tokens of its sentence, in nats.
 
     Args:
-        model: the model.
-        sentences: sentences as tokens; special tokens are not scored.
         mask_words: while a token is predicted, also mask the later subwords of its word, so that they do not reveal it.
         progress: as for :func:`predict`.
 

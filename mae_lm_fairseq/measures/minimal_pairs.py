@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained, untrained
+from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
 from mae_lm_fairseq.measures.paradigms import SETTINGS, Paradigm, read_paradigms, score, token_counts
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
@@ -135,10 +135,10 @@ def main(options: Options) -> None:
     options.check(data)
     paradigms = options.paradigms(data)
     models = options.trained(options, data)
-    before, scores = untrained(options, models), {}
+    scores = {}
     for model in models:
         found = options.measure(model)
-        control = {"random weights": before[model.architecture]["model"]}
+        control = {"random weights": options.measure(model.untrained())["model"]}
         scores[model.label] = {"model": found.pop("model"), **control, **found}
     pairs = {"directory": str(options.pairs), "limit": options.limit, "paradigms": len(paradigms)}
     results = {

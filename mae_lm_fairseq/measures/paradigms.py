@@ -55,7 +55,6 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
     """Read the files of a directory in the layout of BLiMP (``*.jsonl``) or of Zorro (``*.txt``), by field.
 
     Args:
-        directory: with one file for each paradigm.
         limit: number of pairs of each file, evenly spaced, as neighbours are alike in Zorro; None for all.
 
     Raises:
@@ -96,10 +95,6 @@ def score(
     """Return the :func:`accuracies` of a model (``model``), of sentence ``length`` and, with counts, of ``unigram``.
 
     Args:
-        reader: the model, opened with its head.
-        paradigms: the pairs.
-        mask_words: as for :func:`~mae_lm_fairseq.measures.masked_prediction.pseudo_log_likelihoods`.
-        counts: how often each id occurs in a text.
         label: name of the model in the progress display.
 
     Raises:
@@ -130,12 +125,7 @@ def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Ma
 
 
 def unigram_log_likelihoods(sentences: Sequence[Words], counts: Mapping[int, int]) -> np.ndarray:
-    """Return the sum of each token's log-probability by its frequency alone, with add-one smoothing.
-
-    Args:
-        sentences: sentences as tokens; special tokens are not scored.
-        counts: how often each id occurs in a text.
-    """
+    """Return the sum of each token's log-probability by its frequency alone, with add-one smoothing."""
     total = sum(counts.values()) + len(counts) + 1
     return np.array([sum(math.log((counts.get(index, 0) + 1) / total) for index in _scored(x)) for x in sentences])
 
@@ -156,7 +146,6 @@ def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, A
     resampling the pairs of each paradigm.
 
     Args:
-        paradigms: the pairs.
         scores: float[pairs, 2], of the grammatical and the ungrammatical sentence, paradigm by paradigm.
 
     Returns:

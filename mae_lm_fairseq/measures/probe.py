@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained, untrained
+from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
 from mae_lm_fairseq.measures.probing import SETTINGS, probe_layers
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
@@ -145,11 +145,10 @@ def main(options: Options) -> None:
     data = Data(options.data_bin, probe_train=options.train, probe_test=options.test, probe_dev=options.dev)
     options.check(data)
     models = options.trained(options, data)
-    before = untrained(options, models)
     found = {}
     for model in models:
         found[model.label] = {"model": str(model.path), **options.measure(model)}
-        found[model.label]["random weights"] = before[model.architecture]["layers"]
+        found[model.label]["random weights"] = options.measure(model.untrained())["layers"]
     read = {name: path and str(path) for name in ("train", "test", "dev") for path in [getattr(options, name)]}
     results = {
         "versions": versions() | {"scikit-learn": version("scikit-learn")},

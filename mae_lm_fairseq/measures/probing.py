@@ -46,9 +46,7 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
     """Return the accuracy of a probe on each layer, and of baselines that know words alone.
 
     Args:
-        reader: the model.
         data: sentences by part: ``train``, ``test``, and perhaps ``dev``, which chooses the best layer.
-        label: name of the model in the progress display.
 
     Returns:
         ``train_words``, ``test_words``, ``classes``, ``majority`` (the accuracy of the most frequent label), ``lookup``
@@ -139,8 +137,6 @@ def token_states(
     """Return the hidden states of some tokens of clean texts.
 
     Args:
-        encoder: the encoder.
-        texts: ids of each text.
         positions: the tokens of each text.
         layers: the layers; 0 are the embeddings.
         progress: wraps the sequence of batches, for example to show a progress bar.
@@ -171,7 +167,6 @@ def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Seq
 
     Args:
         train: states [words, dim] and the labels of the words.
-        tests: the same of other texts.
 
     Returns:
         For each of the other texts bool[words].

@@ -59,8 +59,6 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
     """Plot the exclusivity of ``[MASK]`` against layer beside its controls, one panel per model.
 
     Args:
-        path: the PNG to write.
-        title: title of the figure.
         lines: values of :class:`~mae_lm_fairseq.measures.rank.Exclusivity` by name and model.
 
     Returns:

@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,6 @@ class Reader:
         line_end: ids after every line.
         special: ids that are never masked.
         path: where the model was read from.
-        architecture: equal for models that are the same before training.
     """
 
     states: StatesOf
@@ -59,7 +58,6 @@ class Reader:
     closing: list[int]
     special: list[int]
     path: Path
-    architecture: Hashable
 
     def texts(self, path: Path, length: int, limit: int) -> list[tuple[Words, int]]:
         """Return about ``limit`` tokens of texts that are evenly spaced in a file, and the numbers of their documents.
@@ -68,7 +66,6 @@ class Reader:
             path: UTF-8 text with blank lines between documents. Of a long file, only the first :data:`SPREAD` times as
                 many tokens are read.
             length: maximum number of tokens of a text. A text is as many lines of one document as fit.
-            limit: number of tokens.
 
         Raises:
             UserError: if the model does not take texts of this length, or a file has records or cannot be read.
@@ -166,7 +163,6 @@ def open_model(
         closing=[],
         special=[BOS, PAD, EOS],
         path=path,
-        architecture=(pretrained.config, pretrained.symbols, seen),
     )
 
 
@@ -205,7 +201,6 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
         closing=[closing],
         special=special,
         path=directory,
-        architecture=directory,
     )
 
 

@@ -27,7 +27,6 @@ def check(plan: Plan, needs_files: bool = True) -> list[Any]:
     """Check a plan, and return fairseq's configuration of every model.
 
     Args:
-        plan: the plan.
         needs_files: whether the files of ``[data]`` must exist.
 
     Raises:

@@ -18,12 +18,7 @@ HEADER = ("model", "trainings", "million tokens each", "million parameters", "me
 
 
 def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
-    """Return a table of the trainings of a plan, with the assumptions behind it.
-
-    Args:
-        plan: the plan.
-        configurations: fairseq's configurations of its models.
-    """
+    """Return a table of the trainings of a plan, with the assumptions behind it."""
     vocabulary = vocabulary_size(plan.data.data_bin)
     rows, hours, tokens, flops = [], 0.0, 0, 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):

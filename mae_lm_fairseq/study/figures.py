@@ -12,11 +12,7 @@ from mae_lm_fairseq.study.plan import Measure
 
 
 def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:
-    """Return the names of all values of a measure, and whether they are by layer.
-
-    Args:
-        measured: the values by model.
-    """
+    """Return the names of all values of a measure, and whether they are by layer."""
     return {
         name: isinstance(values.runs[0][values.checkpoints[-1]][name], list)
         for values in measured.values()
@@ -25,13 +21,7 @@ def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:
 
 
 def plot_measure(path: Path, measure: Measure, measured: Mapping[str, Values]) -> bool:
-    """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything.
-
-    Args:
-        path: the PNG to write.
-        measure: the measure, whose kind has the figure.
-        measured: its values by model.
-    """
+    """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything."""
     by_layer = value_names(measured)
     has_layers, lines = any(by_layer.values()), {}
     for name in (name for name in by_layer if by_layer[name] == has_layers):
@@ -44,12 +34,7 @@ def plot_measure(path: Path, measure: Measure, measured: Mapping[str, Values]) -
 
 
 def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:
-    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero.
-
-    Args:
-        path: the PNG to write.
-        tested: the contrasts.
-    """
+    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 0.6 + 0.9 * len(tested)), layout="constrained")

@@ -122,10 +122,6 @@ MEASURES = {
 def fingerprints(data: Data, options: Iterable[Any]) -> dict[str, str]:
     """Return hashes of the content of all files that a study reads, by path.
 
-    Args:
-        data: the files of the study.
-        options: options of its measures.
-
     Raises:
         UserError: if a file does not exist or cannot be read.
     """

@@ -27,11 +27,7 @@ NOTES = """\
 
 
 class Results:
-    """Content of ``results.json``.
-
-    Args:
-        content: the content.
-    """
+    """Content of ``results.json``."""
 
     def __init__(self, content: Mapping[str, Any]):
         self.content, self.plan = content, parse_plan(content["plan"], "results.json")
@@ -78,8 +74,6 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
         lines += [f"Not tested, as fewer than two seeds of each model have the value: {'; '.join(untested)}.", ""]
-    if extended := content.get("extended"):  # in studies of earlier versions, which accepted no other changes
-        lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in extended), ""]
     for change in content.get("changes", ()):
         lines += [f"The plan was changed on {change['date']}:", "", "```diff", *change["lines"], "```", ""]
     lines += _rates(results)

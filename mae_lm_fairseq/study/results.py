@@ -64,14 +64,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Measuring:
-    """Measures of a training after a number of updates.
-
-    Attributes:
-        training: the training.
-        updates: its number of updates.
-        data: the files of the study.
-        measures: the measures by key.
-    """
+    """Measures of a training after a number of updates, by key."""
 
     training: Training
     updates: int

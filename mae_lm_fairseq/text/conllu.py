@@ -36,7 +36,6 @@ def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list
     and ``n't``, start where their forms stand in it, and at its start if they do not.
 
     Args:
-        path: the file.
         column: one of :data:`LABELS`.
         limit: number of sentences, evenly spaced in the file, which may be in the order of genres; None for all.
 
@@ -54,7 +53,6 @@ def conllu_blocks(path: str | Path, lines: Iterable[str] | None = None) -> Itera
     """Yield (line number, cells) of the rows of each sentence, without empty nodes, which are no part of its text.
 
     Args:
-        path: the file.
         lines: its lines, with a blank one at the end; None to read them.
 
     Raises:

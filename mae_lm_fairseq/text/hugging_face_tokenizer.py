@@ -51,7 +51,6 @@ class HuggingFaceTokenizer(Tokenizer):
     it, and :attr:`files` has the completed file. The other tokens keep their order in fairseq's dictionary.
 
     Args:
-        path: path of the file.
         content: its content, if it has been read already.
 
     Raises:

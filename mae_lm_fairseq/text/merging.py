@@ -26,7 +26,6 @@ def merge_parts(
     Args:
         parts: directory and record of each part, in order.
         prefixes: prefixes of the data-bins.
-        tokenizer: has fairseq's dictionary.
 
     Returns:
         The statistics of each data-bin; the first one has all malformed records and lost joiners.

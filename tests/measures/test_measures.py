@@ -73,19 +73,6 @@ class TestMinimalPairs:
         [model] = json.loads((tmp_path / "results.json").read_text())["models"].values()
         assert model["scores"]["model"]["overall"]["accuracy"] == pytest.approx((good > bad).double().mean().item())
 
-    def test_random_weights_are_measured_once_per_architecture(self, bundles, zorro, tmp_path, monkeypatch):
-        opened = []
-
-        def record(*arguments, **options):
-            opened.append(options.get("random_weights", False))
-            return open_model(*arguments, **options)
-
-        monkeypatch.setattr("mae_lm_fairseq.measures.kind.open_model", record)
-        write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "copy")
-        models = [bundles["mae_lm_tiny"], tmp_path / "copy", bundles["mae_lm_roberta_tiny"]]
-        run("minimal-pairs", *models, "--pairs", zorro, "--limit", 1, "--out", tmp_path / "out")
-        assert opened.count(True) == 2
-
     def test_unigram_control_counts_a_text(self, bundles, zorro, tmp_path):
         (tmp_path / "text").write_text("the fox jump over\n" * 9)
         options = ["--pairs", zorro, "--unigram", tmp_path / "text", "--mask-words", "--out", tmp_path / "out"]

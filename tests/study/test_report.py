@@ -86,7 +86,7 @@ def content() -> dict:
                 }
             )
     rates = {model: {"rate": None, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
-    return {"title": "Two models", "plan": PLAN, "rates": rates, "runs": runs, "extended": [], "threads": 1}
+    return {"title": "Two models", "plan": PLAN, "rates": rates, "runs": runs, "threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_shown_values_come_first_and_the_others_are_folded(written):
 
 
 def test_models_with_other_checkpoints(tmp_path):
-    """As after an extended study was interrupted."""
+    """As after a study was interrupted whose plan has one more."""
     results = content()
     for run in results["runs"]:
         if run["model"] == "MLM":
