@@ -37,8 +37,7 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Run the command."""
-    from mae_lm_fairseq.study.checks import check
-    from mae_lm_fairseq.study.dry_run import dry_run
+    from mae_lm_fairseq.study.checks import check, dry_run
     from mae_lm_fairseq.study.engine import Study
     from mae_lm_fairseq.study.plan import listing, read_plan
 

@@ -22,9 +22,17 @@ from typing import Annotated, Any, ClassVar
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mae_lm_fairseq.measures.figures import LAYER, Lines, lines_by_layer
+from mae_lm_fairseq.measures.figures import (
+    LAYER,
+    Lines,
+    lines_by_layer,
+    plot_exclusivity,
+    plot_gaps,
+    plot_outside,
+    plot_ranks,
+    title_end,
+)
 from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
-from mae_lm_fairseq.measures.rank_figures import plot_exclusivity, plot_gaps, plot_outside, plot_ranks, title_end
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import rank_profile

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter, read_lines
-from mae_lm_fairseq.text.encoding import SEPARATOR, Block, RunningStatistics
-from mae_lm_fairseq.text.parts import PartRecord
+from mae_lm_fairseq.text.parts import SEPARATOR, Block, PartRecord, RunningStatistics
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 
 SEED = 1

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.evaluation import Evaluate, perplexity
-from mae_lm_fairseq.measures.probing import probe
+from mae_lm_fairseq.measures.probe import probe
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.utils.errors import UserError
@@ -128,23 +127,6 @@ def masked_log_likelihoods(reader, ids, mask) -> list[float]:
     is_predicted[0, mask] = True
     logits = reader.predictor(tokens.masked_fill(is_predicted, reader.predictor.mask), is_predicted)
     return logits.log_softmax(-1)[range(len(mask)), tokens[is_predicted]].tolist()
-
-
-def test_all_models_are_checked_before_the_first_is_measured(bundles, tmp_path, monkeypatch):
-    """The first takes such sequences; of the second, only the number of positions is pretended."""
-    (tmp_path / "text").write_text("The dog.\n")
-    monkeypatch.setattr("mae_lm_fairseq.measures.evaluation.text_loss", lambda *_: pytest.fail("measured"))
-    short = tmp_path / "short"
-    shutil.copytree(bundles["mae_lm_tiny"], short)
-
-    def opened(path, *arguments, **options):
-        reader = open_model(path, *arguments, **options)
-        reader.states.max_tokens = 20 if path == short else 64
-        return reader
-
-    monkeypatch.setattr("mae_lm_fairseq.measures.kind.open_model", opened)
-    with pytest.raises(UserError, match=r"--tokens-per-sample 40: .*short takes sequences of 2 to 20 tokens"):
-        run("evaluate", bundles["mae_lm_tiny"], short, "--text", tmp_path / "text", "--tokens-per-sample", 40)
 
 
 class TestProbe:

@@ -6,8 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from mae_lm_fairseq.measures.kind import Data
-from mae_lm_fairseq.study.checks import check, check_data
-from mae_lm_fairseq.study.dry_run import count_trainings, dry_run
+from mae_lm_fairseq.study.checks import check, check_data, count_trainings, dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.study.measures import MEASURES, Tagging
 from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, listing, parse_plan, read_plan

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.measures import rank_figures
+from mae_lm_fairseq.measures import figures
 from mae_lm_fairseq.study import report
 
 PLAN = """
@@ -154,7 +154,7 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monk
     results, drawn = content(), []
     for run in results["runs"][:2]:
         run["measures"]["exclusivity"] = {"4": {}, "8": {}}
-    monkeypatch.setattr(rank_figures, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
+    monkeypatch.setattr(figures, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
     report.write_report(tmp_path, results)
     [panel] = drawn
     assert panel.title == "MAE-LM"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, Words, pseudo_log_likelihoods
-from mae_lm_fairseq.measures.paradigms import (
+from mae_lm_fairseq.measures.minimal_pairs import (
     TIE,
     Pair,
     Paradigm,

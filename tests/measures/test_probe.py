@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from mae_lm_fairseq.measures.probing import accuracy, first_subwords, lookup, probe, token_states
+from mae_lm_fairseq.measures.probe import accuracy, first_subwords, lookup, probe, token_states
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import MASK, PAD, network, text
 
