@@ -39,13 +39,7 @@ MEASURING_WEIGHT = 0.02
 
 @dataclass(frozen=True)
 class Study:
-    """A plan and where it is run.
-
-    Attributes:
-        plan: the plan.
-        out: output directory.
-        jobs: number of runs at the same time.
-    """
+    """A plan, its output directory, and the number of runs at the same time."""
 
     plan: Plan
     out: Path
@@ -69,11 +63,6 @@ class Study:
 
 def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = lambda: None) -> None:
     """Run everything that a plan lacks, and print what is measured.
-
-    Args:
-        workspace: where the plan is run.
-        jobs: number of runs at the same time.
-        finished: called after each run.
 
     Raises:
         UserError: if a run fails.

@@ -207,6 +207,23 @@ def parse_plan(text: str, name: str) -> Plan:
     return plan
 
 
+def listing() -> str:
+    """Return the shipped plans, the measures with their options, and the endpoints."""
+    lines = ["plans"]
+    for name, path in SHIPPED.items():
+        lines += [f"  {name:20}{read_plan(name).title}", f"  {'':20}{path}"]
+    lines += ["", "measures"]
+    for name, kind in MEASURES.items():
+        lines.append(f"  {name:20}{kind.__doc__.splitlines()[0]}")
+        if options := ", ".join(field.name for field in fields(kind)):
+            lines.append(f"  {'':20}options: {options}")
+        values = ", ".join([*(kind.numbers or ()), *kind.by_layer]) or "the task's metrics"
+        lines.append(f"  {'':20}values: {values}")
+    lines += ["", "endpoints"]
+    lines += [f"  {name:26}{function.__doc__.splitlines()[0]}" for name, function in ENDPOINTS.items()]
+    return "\n".join(lines).replace("`", "")
+
+
 def _array(document: Document, key: str) -> list:
     found = document.content.get(key, [])
     if not isinstance(found, list):

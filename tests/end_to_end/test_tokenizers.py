@@ -83,7 +83,7 @@ def assert_usable(data, directory, checkpoint):
     assert classifier.predict("RTE", [classifier.encode("the of", "is not")]).shape == (1, 2)
     assert hubs[0].score("the tokenizer is that", mask_words=True).isfinite().all()
     tokenizer = open_tokenizer(data)
-    assert open_model(checkpoint, data).encode("the of") == tokenizer.encode_lines(["the of"])[0].tolist()
+    assert open_model(checkpoint, data).encode("the of")[0].tolist() == tokenizer.encode_lines(["the of"])[0].tolist()
     fast = AutoTokenizer.from_pretrained(directory / "exported0")
     for line in paragraphs(50, seed=9):
         [ours] = tokenizer.encode_lines([line])

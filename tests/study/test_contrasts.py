@@ -173,7 +173,6 @@ RESULTS = {
     "title": "Made up",
     "plan": PLAN,
     "threads": 1,
-    "extended": ["2026-01-02: model B: seeds"],
     "rates": {
         "A": {"rate": 0.001, "is_known": True, "damage": -1.0},
         "B": {"rate": None, "is_known": True, "damage": None},
@@ -191,7 +190,6 @@ def test_the_report_is_made_from_the_results_alone(tmp_path):
     assert "| A | 0.002 | 1 | 4.1 | 5.1 |" in report  # loss, and what the contrast compares
     assert "| B | 4.2 ± 0.1 (4.1, 4.2, 4.3) |" in report
     assert "6 trainings, 6.0 core-hours" in report
-    assert "- 2026-01-02: model B: seeds" in report
     assert "| B | 5 ± 0 | 4.2 ± 0.1 |" in report  # the loss by updates
     for figure in ("loss.png", "probe.png", "contrasts.png"):
         assert f"({figure})" in report
