@@ -10,6 +10,7 @@ import numpy as np
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
+from mae_lm_fairseq.study.looks import marked
 from mae_lm_fairseq.study.plan import Measure, Plan, parse_plan
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
@@ -43,6 +44,10 @@ class Results:
         runs, values = self.complete(self.runs(model), value)
         return [run["seed"] for run in runs], values
 
+    def tested(self) -> list[Outcome]:
+        """Return the outcomes of the contrasts that can be tested."""
+        return marked(outcomes(self.plan, self.values), self.plan, self.content.get("looks", ()))
+
     def complete(self, runs: Sequence[dict[str, Any]], value: str) -> tuple[list[dict[str, Any]], Values]:
         """Return those of some runs that are measured after the last update, and their values."""
         measure, _, name = value.partition(".")
@@ -66,11 +71,12 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     """Write ``report.md`` and its figures into the directory of ``results.json``, whose content is given."""
     results = Results(content)
     plan, lines = results.plan, [f"# {content['title']}", ""]
-    tested = outcomes(plan, results.values)
-    if tested:
+    if tested := results.tested():
         lines += ["## Contrasts", "", contrast_table(tested), "", _notes(plan, tested), ""]
         plot_contrasts(out / "contrasts.png", tested)
         lines += ["![contrasts](contrasts.png)", ""]
+    if looks := content.get("looks"):
+        lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
         lines += [f"Not tested, as fewer than two seeds of each model have the value: {'; '.join(untested)}.", ""]
@@ -82,6 +88,15 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
             lines += _measure(out, measure, measured, results.last_checkpoint(measure.name))
     lines += ["## Made by", "", *_made_by(content), ""]
     write_text(out / "report.md", "\n".join(lines))
+
+
+def look_table(looks: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the looks so far."""
+    rows = [
+        [look["contrast"], look["date"], str(len(look["seeds"])), _p(look["p"]), _p(look["corrected"]), look["verdict"]]
+        for look in looks
+    ]
+    return markdown_table(["contrast", "date", "seeds", "p", "p (Holm)", "verdict"], rows)
 
 
 def contrast_table(tested: Sequence[Outcome]) -> str:
@@ -115,7 +130,16 @@ def _p(value: float | None) -> str:
 def _notes(plan: Plan, tested: Sequence[Outcome]) -> str:
     seeds = max(len(one.values) for one in tested)
     primaries = sum(contrast.primary for contrast in plan.contrasts)
-    return NOTES.format(primaries=primaries, seeds=seeds, least=2 / 2**seeds)
+    notes = NOTES.format(primaries=primaries, seeds=seeds, least=2 / 2**seeds)
+    if plan.looks:
+        numbers = " and ".join(map(str, plan.looks))
+        notes += f"\n- The plan has looks at {numbers} seeds; p (Holm) is corrected for them, too (Pocock)."
+    if any(one.is_exploratory for one in tested):
+        notes += (
+            "\n- *Exploratory*: seeds were added, or the prediction was changed, after results had been seen, so that "
+            "p is too small. `looks` in the plan states such looks beforehand."
+        )
+    return notes
 
 
 def _rates(results: Results) -> list[str]:

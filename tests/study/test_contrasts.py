@@ -56,7 +56,7 @@ def test_a_missing_value_is_named():
 def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):
     contrast = Contrast("name", "probe.x", "A", "B", predicted=predicted, margin=margin, primary=primary)
     values = dict(enumerate(values))
-    return Outcome(contrast, values, **{"planned": len(values), "p": 0.5, "sign_flip": 0.5} | figures)
+    return Outcome(contrast, values, **{"needed": len(values), "p": 0.5, "sign_flip": 0.5} | figures)
 
 
 def test_holms_correction():
@@ -65,7 +65,7 @@ def test_holms_correction():
     for number, p in enumerate([0.003, 0.031, 0.0305, 0.002]):
         contrast = Contrast(str(number), "probe.x", "A", predicted="positive", primary=True)
         outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, 2, p, p))
-    unfinished = outcome(planned=5, p=0.0001)
+    unfinished = outcome(needed=5, p=0.0001)
     found = corrected([*outcomes, unfinished, outcome(primary=False)], 9)
     assert [one.corrected for one in found] == [pytest.approx(p) for p in (0.024, 0.2135, 0.2135, 0.018)] + [None, None]
     assert found[-2].verdict == "open, 3 of 5 seeds"
