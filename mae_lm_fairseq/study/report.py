@@ -80,6 +80,8 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
         lines += [f"Not tested, as fewer than two seeds of each model have the value: {'; '.join(untested)}.", ""]
+    if extended := content.get("extended"):  # in studies of earlier versions, which accepted no other changes
+        lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in extended), ""]
     for change in content.get("changes", ()):
         lines += [f"The plan was changed on {change['date']}:", "", "```diff", *change["lines"], "```", ""]
     lines += _rates(results)

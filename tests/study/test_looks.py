@@ -114,7 +114,7 @@ def test_between_stated_looks_the_earlier_one_counts():
 
 
 def test_other_numbers_of_seeds_than_the_looks_are_refused():
-    with pytest.raises(UserError, match=r"plan\.toml, line 2: looks: P has 4 seeds"):
+    with pytest.raises(UserError, match=r"plan\.toml: looks: P has 4 seeds"):
         plan_of(4, (5, 10))
 
 
