@@ -38,11 +38,7 @@ def read_ema(path: str | Path) -> dict[str, Any]:
 
 
 def check_file(path: str | Path) -> None:
-    """Check that a model whose EMA weights are wanted is not a directory, such as a bundle.
-
-    Raises:
-        UserError: if it is.
-    """
+    """Raise a UserError if a model whose EMA weights are wanted is a directory, such as a bundle."""
     if os.path.isdir(path):
         raise UserError(f"--ema is for checkpoints of fairseq-train; {path} is a directory, which has no EMA weights")
 
