@@ -176,8 +176,9 @@ def adapt(options: Options) -> None:
         products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
         text = {name: asdict(split) for name, split in Manifest.read(out / DATA / MANIFEST).splits.items()}
     measure = Measure("evaluation", "all" if predicts(start) else "last", evaluation(model, options))
-    workspace = workspace_of(plan_of(model, options, [measure]), options)
-    training = workspace.training(workspace.plan.models[0], None, options.seed)
+    plan = plan_of(model, options, [measure])
+    workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
+    training = workspace.training(plan.models[0], None, options.seed)
     tokens = options.updates * options.batch_size
     passes = tokens / text["train"]["tokens_out"]
     with step(2, 3, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
@@ -301,14 +302,11 @@ def evaluation(model: Pretrained, options: Options) -> Evaluate:
     return Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
 
 
-def plan_of(model: Pretrained, options: Options, measures: list[Measure], checkpoints: tuple[int, ...] = ()) -> Plan:
+def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Plan:
     """Return the plan of a training that starts from ``initial``, and of its measures.
 
     Args:
-        model: the model to train.
-        options: options of the adaptation.
         measures: what is measured of ``start`` and of the trained model.
-        checkpoints: further numbers of updates to measure at.
     """
     out, begins = options.out, any(one.at == "all" for one in measures)
     network, further = (
@@ -322,18 +320,13 @@ def plan_of(model: Pretrained, options: Options, measures: list[Measure], checkp
         Document("", "adapt"),
         "Adaptation",
         Data(out / DATA, out / HELD_OUT),
-        Train(options.updates, warmup_updates(options.updates), (0, *checkpoints) if begins else checkpoints),
+        Train(options.updates, warmup_updates(options.updates), (0,) if begins else ()),
         unset | given | further,
         (Model("adapted", network["arch"], seeds=(options.seed,), start=out / START),),
         tuple(measures),
         (),
         None,
     )
-
-
-def workspace_of(plan: Plan, options: Options) -> Workspace:
-    """Return where the plan is run."""
-    return Workspace(plan, options.out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
 
 
 def _settings(model: Pretrained, options: Options) -> Settings:

@@ -20,7 +20,7 @@ VERBS = {
     "predict": ("commands.predict", "predict labels, scores or answers with a model"),
     "rank": ("measures.rank", "measure effective ranks, layer by layer"),
     "probe": ("measures.probe", "probe frozen hidden states for word labels"),
-    "minimal-pairs": ("measures.minimal_pairs.measure", "score grammatical minimal pairs"),
+    "minimal-pairs": ("measures.minimal_pairs", "score grammatical minimal pairs"),
     "evaluate": ("measures.evaluation", "masked loss and pseudo-perplexity on a text"),
     "study": ("commands.study", "compare models over seeds, as a plan says"),
     "export": ("commands.export", "export a model to Hugging Face transformers"),

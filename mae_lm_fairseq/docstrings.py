@@ -122,7 +122,6 @@ def corpus_documents(path: Path, max_bytes: int) -> Iterator[tuple[list[str], bo
     lines. A document is for validation when it fits into that split's fraction of the text so far.
 
     Args:
-        path: the file.
         max_bytes: approximate number of bytes after which reading stops.
 
     Raises:

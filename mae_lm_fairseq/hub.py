@@ -18,8 +18,8 @@ from mae_lm_fairseq.finetuning.squad.prediction import Answers, answer_all
 from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
-from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
-from mae_lm_fairseq.measures.minimal_pairs.scores import pseudo_log_likelihoods
+from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, pseudo_log_likelihoods
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
@@ -325,8 +325,6 @@ def from_pretrained(
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None and not ema and transformers_type(path):
-        from mae_lm_fairseq.huggingface.importer import import_foreign  # needs transformers
-
         return hub_interface(import_foreign(Path(path), "mae_lm_roberta"), model_type)
     return hub_interface(read(path, data_bin, ema), model_type)
 

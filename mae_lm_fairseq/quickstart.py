@@ -17,7 +17,6 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.docstrings import PACKAGES, corpus_documents, docstring_documents, write_corpus
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
-from mae_lm_fairseq.measures.figures import check_matplotlib
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import RESULTS, Study
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
@@ -28,6 +27,7 @@ from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Directory, File
 from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.errors import needs_extra
 from mae_lm_fairseq.utils.files import directory_sha256, file_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step
@@ -83,7 +83,8 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Run the command."""
-    check_matplotlib()
+    with needs_extra("analysis"):
+        import matplotlib  # noqa: F401  before long work that ends in figures
     with signals_as_errors(), directory_lock(options.directory):
         quickstart(options)
 
@@ -219,11 +220,8 @@ def report(plan: Plan, content: Mapping[str, Any], origin: str, bundle: str, sen
     """Return the beginning of ``report.md``.
 
     Args:
-        plan: the plan.
-        content: content of ``results.json``.
         origin: description of the text.
         bundle: the path of a model in the output directory.
-        sentence: a sentence with one ``<mask>``.
     """
     return _REPORT.format(
         origin=origin,

@@ -86,15 +86,15 @@ def _glue(arguments: LoopOptions) -> tuple[str, object, Callable]:
 
     task = find_task(arguments.name)
     data = {split: GlueFiles(task, arguments.glue_dir).read(split) for split in ("train", "valid")}
-    updates = _updates(task.epochs, len(data["train"].labels), task.batch_size, arguments.max_updates)
+    updates = _updates(task.recipe.epochs, len(data["train"].labels), task.batch_size, arguments.max_updates)
     settings = Settings(arguments.model, arguments.learning_rate, updates, task.batch_size, 0.1)
     return task.name, settings, lambda seed: SentenceClassification(task, data, settings, seed)
 
 
 def _tagging(arguments: LoopOptions) -> tuple[str, object, Callable]:
     from benchmark.finetuning import Settings, WordClassification
+    from mae_lm_fairseq.finetuning.tagging.adapter import BERT
     from mae_lm_fairseq.finetuning.tagging.files import read_words
-    from mae_lm_fairseq.finetuning.tagging.run import BERT
 
     train, dev = (read_words(path, arguments.name) for path in (arguments.train, arguments.dev))
     updates = _updates(BERT.epochs, len(train.sentences), BERT.batch_size, arguments.max_updates)

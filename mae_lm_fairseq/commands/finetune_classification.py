@@ -19,7 +19,7 @@ from mae_lm_fairseq.finetuning.options import ClassificationOptions as Options
 
 def main(options: Options) -> None:
     """Run the command."""
+    from mae_lm_fairseq.finetuning.driver import finetune
     from mae_lm_fairseq.finetuning.results import print_summary
-    from mae_lm_fairseq.finetuning.sentences.run import finetune
 
     print_summary(finetune(options)["metrics"], options.out)

@@ -16,8 +16,8 @@ from mae_lm_fairseq.finetuning.options import SquadOptions as Options
 
 def main(options: Options) -> None:
     """Run the command."""
+    from mae_lm_fairseq.finetuning.driver import finetune
     from mae_lm_fairseq.finetuning.results import print_summary
-    from mae_lm_fairseq.finetuning.squad.run import finetune
 
     metrics = finetune(options)["metrics"]
     print_summary({name: metrics[name] for name in ("exact", "exact_match", "f1") if name in metrics}, options.out)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.utils.command_line import Argument, Directory, Model
 from mae_lm_fairseq.utils.command_line import Options as Base
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,8 @@ def main(options: Options) -> None:
     """Import the model and print what it can be used for."""
     if not options.model.exists():
         raise UserError(f"{options.model} does not exist; a model of the Hugging Face hub must be downloaded first")
-    with needs_extra("hf"):
-        from mae_lm_fairseq.huggingface.importer import import_foreign, notes, usage
     from mae_lm_fairseq.checkpoints.bundle import write_bundle
+    from mae_lm_fairseq.huggingface.importer import import_foreign, notes, usage
     from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 
     pretrained = import_foreign(options.model, options.preset, options.data_bin, options.seed)

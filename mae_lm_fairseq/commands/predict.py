@@ -5,15 +5,14 @@ on GLUE or on your own files the input is .tsv, .csv or .jsonl with the columns 
 text per line; the output has the same rows with the columns "prediction" and, for each label, "probability_LABEL", in
 the format of its ending. After fine-tuning on SQuAD the input is SQuAD's JSON, and the output is the JSON of answers
 that the official scripts read. After token classification the input is CoNLL-U or columns of words, and the output is
-the same file with other labels, in a new last column if it does not have that of the training file. A .txt file is text
-unless --column is given: for each of its lines, the output has one row per word.
+the same file with the labels in a new last column. A .txt file is text unless --column is given: for each of its lines,
+the output has one row per word.
 
 Example:
     mae-lm predict results/reviews/model --input new.csv --out predicted.csv
 """
 
 from mae_lm_fairseq.finetuning.options import PredictOptions as Options
-from mae_lm_fairseq.text.text_files import is_compressed
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -21,8 +20,6 @@ def main(options: Options) -> None:
     """Run the command."""
     if options.out.resolve() == options.input.resolve():
         raise UserError(f"--out {options.out} is the input; choose another file")
-    if is_compressed(options.out):
-        raise UserError(f"--out {options.out}: the output is not compressed; leave out {options.out.suffix}")
     from mae_lm_fairseq.finetuning.models import open_finetuned
     from mae_lm_fairseq.finetuning.sentences.prediction import predict_file
     from mae_lm_fairseq.finetuning.squad.prediction import answer_file
@@ -41,5 +38,5 @@ def main(options: Options) -> None:
     elif labels_words:
         label_file(model, options.input, options.out, options.column)
     else:
-        predict_file(model, options.input, options.out, options.text, options.text_pair, options.skip_malformed)
+        predict_file(model, options)
     print(f"predictions: {options.out}")

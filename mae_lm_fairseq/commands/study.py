@@ -9,16 +9,12 @@ Example:
     mae-lm study mine.toml --out mine --dry-run
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated
 
-from mae_lm_fairseq.measures.figures import check_matplotlib
-from mae_lm_fairseq.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.study.measures import MEASURES
-from mae_lm_fairseq.study.plan import SHIPPED, read_plan
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
 from mae_lm_fairseq.utils.command_line import Options as Base
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, needs_extra
 from mae_lm_fairseq.utils.locks import directory_lock
 
 
@@ -41,38 +37,22 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Run the command."""
+    from mae_lm_fairseq.study.checks import check, dry_run
+    from mae_lm_fairseq.study.engine import Study
+    from mae_lm_fairseq.study.plan import listing, read_plan
+
     if options.plan == "list":
         print(listing())
         return
-    from mae_lm_fairseq.study.checks import check
-    from mae_lm_fairseq.study.dry_run import dry_run
-    from mae_lm_fairseq.study.engine import Study
-
     plan = read_plan(options.plan)
     if options.dry_run:
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))
         return
     if options.out is None:
         raise UserError("--out is missing; only --dry-run needs none")
-    check_matplotlib()
+    with needs_extra("analysis"):
+        import matplotlib  # noqa: F401  before long work that ends in figures
     check(plan)
     with directory_lock(options.out):
         Study(plan, options.out, options.jobs).run()
     print(f"Report: {options.out / 'report.md'}")
-
-
-def listing() -> str:
-    """Return the shipped plans, the measures with their options, and the endpoints."""
-    lines = ["plans"]
-    for name, path in SHIPPED.items():
-        lines += [f"  {name:20}{read_plan(name).title}", f"  {'':20}{path}"]
-    lines += ["", "measures"]
-    for name, kind in MEASURES.items():
-        lines.append(f"  {name:20}{kind.__doc__.splitlines()[0]}")
-        if options := ", ".join(field.name for field in fields(kind)):
-            lines.append(f"  {'':20}options: {options}")
-        values = ", ".join([*(kind.numbers or ()), *kind.by_layer]) or "the task's metrics"
-        lines.append(f"  {'':20}values: {values}")
-    lines += ["", "endpoints"]
-    lines += [f"  {name:26}{function.__doc__.splitlines()[0]}" for name, function in ENDPOINTS.items()]
-    return "\n".join(lines).replace("`", "")

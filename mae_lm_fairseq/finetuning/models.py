@@ -1,6 +1,5 @@
-"""Fine-tuned models: the best one as a hub interface, and the checkpoint of a run with its task."""
+"""Fine-tuned models: the best one as a hub interface, the checkpoint of a run with its task, and logits in batches."""
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,13 +8,12 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data import FairseqDataset
+from fairseq.tasks import FairseqTask
 
-from mae_lm_fairseq import register
+import mae_lm_fairseq
 from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import progress_bar
-
-BATCH = 64
 
 
 def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
@@ -28,14 +26,7 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
     Raises:
         UserError: if the files are not valid, as for ``from_pretrained``, or the model was not fine-tuned.
     """
-    if not os.path.exists(path):
-        raise UserError(f"{path}: no such file or directory")
-    if (path / "results.json").exists() and (path / "model").is_dir():
-        raise UserError(f"{path} is the --out of a fine-tuning; name its best model, {path / 'model'}")
-    register()
-    from mae_lm_fairseq.models.mae_lm import MAELMModel
-
-    model = MAELMModel.from_pretrained(path, data_bin)
+    model = mae_lm_fairseq.MAELMModel.from_pretrained(path, data_bin)
     if not model.model.classification_heads:
         raise UserError(
             f"{path} is a pretrained model, which has no task yet; fine-tune it with mae-lm finetune, and name the "
@@ -47,33 +38,37 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
     return model.float().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def with_progress(batches: Iterable, total: int) -> Iterator:
-    """Iterate over ``total`` batches; progress and the estimated time left go to standard error."""
-    form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left"
-    return iter(progress_bar(batches, stream=sys.stderr, total=total, bar_format=form))
-
-
-def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, object]:
+def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, FairseqTask]:
     """Load a fine-tuned model in evaluation mode, and its task."""
-    register()
+    mae_lm_fairseq.register()
     overrides = {"data": str(data), "autocast": "none"}  # evaluation is in float32, as by open_finetuned
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), task
 
 
-@torch.no_grad()
-def logits_by_length(
-    model: torch.nn.Module, dataset: FairseqDataset, sizes: Sequence[int], head: str, batch_size: int
-) -> Iterator[tuple[np.ndarray, dict, torch.Tensor]]:
-    """Yield batches of rows of similar length: their indices, the batch dict, and the logits of a head.
+def with_progress(batches: Sequence) -> Iterable:
+    """Iterate over batches; progress and the estimated time left go to standard error."""
+    form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left"
+    return progress_bar(batches, stream=sys.stderr, total=len(batches), bar_format=form)
 
-    ``sizes`` are the lengths of the rows. The model is in evaluation mode.
-    """
+
+def by_length(sizes: Sequence[int], batch_size: int) -> list[np.ndarray]:
+    """Return batches of the numbers of rows, given the rows' lengths; rows of similar length are together."""
     order = np.argsort(sizes, kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+@torch.no_grad()
+def batch_logits(
+    model: torch.nn.Module, dataset: FairseqDataset, batches: Iterable[Sequence[int]], head: str
+) -> Iterator[tuple[Sequence[int], dict, torch.Tensor]]:
+    """Yield the numbers of the rows of each batch, the batch dict, and the logits of a head.
+
+    The model is in evaluation mode.
+    """
     on_gpu = next(model.parameters()).is_cuda
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+    for rows in batches:
         batch = dataset.collater([dataset[int(row)] for row in rows])
         batch = utils.move_to_cuda(batch) if on_gpu else batch
         logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)

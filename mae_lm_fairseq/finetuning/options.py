@@ -1,35 +1,51 @@
-"""Options of fine-tuning and of predictions by fine-tuned models."""
+"""Options of fine-tuning and of predictions by fine-tuned models; recipes, for what the options leave open."""
 
-import itertools
-import os
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File, LearningRate, Options, OutputFile, Rest
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
+from mae_lm_fairseq.utils.command_line import (
+    Argument,
+    Count,
+    Directory,
+    File,
+    LearningRate,
+    Model,
+    Options,
+    OutputFile,
+    Rest,
+)
 
-Model = Annotated[Path, Argument("MODEL", positional=True)]
 Column = Annotated[str, Argument("COLUMN")]
 NumberedColumn = Annotated[str, Argument("NAME|N")]
 
-# Options of fairseq-train that a sweep sets for each run or records, with the options that do so.
-_SET_BY_SWEEP = {
-    "--lr": "--learning-rates",
-    "--seed": "--seeds",
-    "--finetune-from-model": "MODEL",
-    "--restore-file": "MODEL",
-}
-_OF_VALIDATION = (
-    "--best-checkpoint-metric",
-    "--maximize-best-checkpoint-metric",
-    "--keep-best-checkpoints",
-    "--patience",
-    "--validate-interval",
-    "--validate-interval-updates",
-)
+_SET_BY_SWEEP = {"--lr", "--seed", "--finetune-from-model", "--restore-file"}
+"""Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hyperparameters of fine-tuning.
+
+    Attributes:
+        learning_rates: the learning rates to try.
+        batch_size: sequences per update.
+        weight_decay: of AdamW.
+        epochs: passes over the training set.
+    """
+
+    learning_rates: tuple[float, ...]
+    batch_size: int
+    weight_decay: float
+    epochs: int
+
+
+def for_size(architecture: str, published: Recipe, ours: Recipe) -> Recipe:
+    """Return the published recipe for base and large, and our own for tiny and small."""
+    _, size = ARCHITECTURES[architecture]
+    return ours if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +65,7 @@ class FinetuningOptions(Options):
         extra: further options of fairseq-train, which override the recipe's.
 
     Raises:
-        ValueError: if a learning rate is given twice, or an option of fairseq-train would contradict the sweep, have no
-            effect, or has no valid value.
+        ValueError: if an option of fairseq-train contradicts the sweep.
     """
 
     model: Model
@@ -64,44 +79,15 @@ class FinetuningOptions(Options):
     threads: Count = 1
     extra: Rest = ()
 
-    VALIDATES: ClassVar[bool] = True
-    """Whether runs are validated during training."""
-
     def __post_init__(self):
         super().__post_init__()
-        rates = [f"{rate:g}" for rate in self.learning_rates or ()]  # as in the names of runs
-        if repeated := [rate for rate in rates if rates.count(rate) > 1]:
-            raise ValueError(f"learning_rates {repeated[0]} is given twice, to six digits; remove one")
-        for option in (word.partition("=")[0] for word in self.extra):
-            if option in _SET_BY_SWEEP:
-                raise ValueError(f"{option} after -- would contradict the sweep's own; use {_SET_BY_SWEEP[option]}")
-            if option in _OF_VALIDATION and not self.VALIDATES:
-                raise ValueError(f"{option} after -- has no effect: the last checkpoint of each run is used; remove it")
-        for option in ("--batch-size", "--update-freq"):  # the number of updates is computed from them
-            value = value_of(option, self.extra)
-            if value is not None and not re.fullmatch("0*[1-9][0-9]*", value):
-                raise ValueError(f"{option} {value} after -- is no positive integer")
+        if twice := _SET_BY_SWEEP & {word.partition("=")[0] for word in self.extra}:
+            raise ValueError(f"{min(twice)} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
 
     @property
     def tokenizer(self) -> Path:
-        """Directory of the tokenizer: the data-bin, or the bundle to start from.
-
-        Raises:
-            UserError: if there is neither.
-        """
-        if self.data_bin is None and not os.path.isdir(self.model):
-            raise UserError(f"{self.model} is not a bundle, which has a tokenizer; add --data-bin")
+        """Directory of the tokenizer: the data-bin, or the bundle to start from."""
         return self.data_bin or self.model
-
-
-def value_of(option: str, words: Sequence[str]) -> str | None:
-    """Return the value of an option among command-line words, the last one if it is repeated; None without it."""
-    value = None
-    for word, following in itertools.zip_longest(words, words[1:]):
-        name, equals, attached = word.partition("=")
-        if name == option:
-            value = attached if equals else following
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +107,7 @@ class GlueOptions(FinetuningOptions, _TaskOptions):
 
     Attributes:
         glue_dir: local copy of GLUE, in the official or the hub's layout.
-        from_mnli: start from a model fine-tuned on MNLI; for MRPC, RTE and STS-B.
+        from_mnli: start from a model fine-tuned on MNLI, as the papers do for MRPC, RTE and STS-B.
         skip_malformed: drop malformed rows, except from test sets.
     """
 
@@ -175,7 +161,6 @@ class SquadOptions(FinetuningOptions):
     skip_malformed: bool = False
     tokens_per_sample: Count | None = None
     doc_stride: Count = 128
-    VALIDATES: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +180,6 @@ class TaggingOptions(FinetuningOptions):
     dev: File
     test: File | None = None
     column: NumberedColumn
-    VALIDATES: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Starting point of fine-tuning: a checkpoint, a bundle, or random weights."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from fairseq import checkpoint_utils
 from safetensors import SafetensorError, safe_open
 
 from mae_lm_fairseq.checkpoints.averaging import read_ema
-from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
+from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, value_at
 from mae_lm_fairseq.checkpoints.conversion import architecture_of
 from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, transformers_type
-from mae_lm_fairseq.checkpoints.validation import head_names, network_config
-from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values
+from mae_lm_fairseq.checkpoints.validation import head_names, network_config, saved_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.utils.errors import UserError
@@ -51,17 +51,12 @@ class Origin:
     updates: int = 0
     sha256: str | None = None
 
-    @property
-    def kind(self) -> str:
-        """The kind of start, in words."""
-        if self.checkpoint is None:
-            return "random weights"
-        return f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
-
     def described(self) -> dict[str, Any]:
         """Return a description for a result file. It has only the end of the path, as the file may be published."""
+        kind = f"a model fine-tuned on {', '.join(self.heads)}" if self.heads else "a pretrained model"
         checkpoint = self.checkpoint and "/".join(self.checkpoint.parts[-2:])
-        return {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+        facts = {"checkpoint": checkpoint, "sha256": self.sha256, "updates": self.updates, **self.model}
+        return {"from": kind if checkpoint else "random weights", **facts}
 
 
 def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin:
@@ -75,10 +70,10 @@ def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin
         UserError: if the model does not exist, is not one of this package, or has other heads.
     """
     model = options.model
-    if os.path.exists(model) or str(model) not in ARCHITECTURES:  # Path.exists raises for names that are too long
-        origin = origin_of(ema_checkpoint(model, options.out) if options.ema else model)
-    elif options.ema:
-        raise UserError(f"--ema: {model} stands for random weights, which have no moving average")
+    if options.ema:
+        origin = origin_of(ema_checkpoint(model, options.out))
+    elif os.path.exists(model) or str(model) not in ARCHITECTURES:  # Path.exists raises for names that are too long
+        origin = origin_of(model)
     else:
         origin = from_scratch(str(model))
     if origin.heads != tuple(heads):
@@ -110,48 +105,38 @@ def origin_of(path: Path) -> Origin:
 
 def _of_checkpoint(path: Path) -> Origin:
     state = load_as_data(path, mapped=True)
-    saved = value_at(state, "cfg", "model")
-    name = saved.get("_name", "") if hasattr(saved, "keys") else ""
-    if name not in ARCHITECTURES:
-        raise UserError(f"{path}: not a model of this package (architecture {name or 'unknown'})")
+    with content_errors(path):
+        config, heads = saved_config(state), tuple(head_names(state["model"]))
     updates = value_at(state, "optimizer_history", -1, "num_updates")
     if updates is None:  # fairseq asks for it
         raise UserError(f"{path}: has weights alone; fine-tune a bundle of it, which mae-lm bundle makes")
-    heads = tuple(head_names(state["model"]))
+    options = _model_options(value_at(state, "cfg", "model", "_name"), config)
     dictionary = value_at(state, "task_state", "dictionary")
-    options, longest = _model_options(name, saved)
-    return Origin(path.resolve(), options, longest, dictionary, heads, updates, file_sha256(path))
+    return Origin(path.resolve(), options, config.max_positions, dictionary, heads, updates, file_sha256(path))
 
 
 def _of_bundle(path: Path) -> Origin:
     if transformers_type(path):
         raise UserError(f"{path} is a directory of transformers; make a bundle of it with mae-lm import")
-    config, info = read_json(
-        path / CONFIG,
-        lambda content: (network_config(content["network"]), ModelInfo.from_json(content.get("about", {}))),
-        "create the bundle again",
-    )
+    content = read_json(path / CONFIG, dict, "create the bundle again")
+    with content_errors(path / CONFIG):
+        config, info = network_config(content["network"]), ModelInfo.from_json(content["about"])
     try:
         with safe_open(path / WEIGHTS, framework="pt") as file:
             heads = tuple(head_names(file.keys()))
     except (OSError, SafetensorError):
         raise UserError(f"{path / WEIGHTS} is damaged or missing; create the bundle again") from None
-    name = architecture_of(Pretrained(config, {}, (), None, info))
-    options, longest = _model_options(name, plain_values(config))
-    sha256 = file_sha256(path / WEIGHTS)
-    return Origin(path.resolve(), options, longest, info.dictionary_sha256, heads, info.updates or 0, sha256)
+    options = _model_options(architecture_of(Pretrained(config, {}, (), None, info)), config)
+    dictionary, sha256 = info.dictionary_sha256, file_sha256(path / WEIGHTS)
+    return Origin(path.resolve(), options, config.max_positions, dictionary, heads, info.updates or 0, sha256)
 
 
-def _model_options(name: str, saved: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return an architecture with the options in which a model differs from it, and the number of its positions."""
+def _model_options(name: str, config: MaskedAutoencoderConfig) -> dict[str, Any]:
+    """Return an architecture with the options in which a model differs from it."""
     defaults = architecture_values(name)
-    found = {key: saved.get(key, default) for key, default in defaults.items()}
-    # 0 equals False, but is a value: without a position bias, --relative-buckets is 0.
-    given = {key: value for key, value in found.items() if value is not None and value is not False}
-    changed = {key: value for key, value in given.items() if value != defaults[key]}
-    return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}, found[
-        "max_positions"
-    ]
+    # Not by truth: without a position bias, --relative-buckets is 0.
+    changed = {key: value for key, value in plain_values(config).items() if value != defaults[key]}
+    return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}
 
 
 def ema_checkpoint(checkpoint: Path, out: Path) -> Path:

@@ -12,6 +12,11 @@ MODEL = "model"
 """Subdirectory of ``--out`` that holds the bundle of the best run."""
 
 
+def prediction_names(split: str) -> tuple[str, str]:
+    """Return patterns of the names of the files with the predictions of a set, in any format."""
+    return f"{split}_predictions", f"{split}_predictions.*"
+
+
 @dataclass(frozen=True)
 class Summary:
     """Values of one metric over several seeds.
@@ -39,25 +44,34 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(statistics.median(values), statistics.fmean(values), std, values)
 
 
-def report(content: dict[str, Any], settings: str, selection: str, hidden: Sequence[str], ending: str) -> str:
+def describe(counts: Mapping[str, int]) -> str:
+    """Return counts by name in words."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+
+def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], ending: str) -> str:
     """Return the text of ``report.md``.
 
     Args:
         content: content of the result file.
-        settings: number and kind of the updates.
         selection: display name of the metric that selected the learning rate.
         hidden: suffixes of metric names to hide.
         ending: text below the table.
     """
-    start = content["start"]
+    start, settings = content["start"], content["settings"]
+    lengths = {"tokens_per_sample": " of up to {} tokens", "doc_stride": ", stride {}"}
+    updates = f"{settings['updates']:,} updates of {settings['batch_size']} sequences"
+    updates += "".join(text.format(settings[name]) for name, text in lengths.items() if name in settings)
     lines = [
         f"# {content['task']}",
         "",
         f"`{start['_name']}`, from {start['from']}"
         + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
         "",
-        f"{settings}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
+        f"{updates}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
         f"rate with the highest median {selection} is {content['learning_rate']:g}.",
+        "",
+        f"Data: {'; '.join(f'{split}: {describe(counts)}' for split, counts in content['data'].items())}.",
         "",
     ]
     if content["options"]:
@@ -69,7 +83,8 @@ def report(content: dict[str, Any], settings: str, selection: str, hidden: Seque
         if not name.endswith(tuple(hidden))
     ]
     table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
-    return "\n".join([*lines, table, "", f"{ending} `{MODEL}/` holds the best model, for predictions.", ""])
+    ending = f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip()
+    return "\n".join([*lines, table, "", ending, ""])
 
 
 def print_summary(metrics: Mapping[str, Mapping[str, Any]], out: Path) -> None:

@@ -1,9 +1,11 @@
 """Fine-tuning sweeps for any task: runs over learning rates and seeds, and the bundle of the best one."""
 
+import argparse
+import itertools
 import math
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,10 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.checkpoints.original import read_original
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.finetuning.options import FinetuningOptions, value_of
+from mae_lm_fairseq.finetuning.adapter import TaskSetup
+from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.origin import Origin
-from mae_lm_fairseq.finetuning.results import MODEL, Summary, summarise
+from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.command import (
@@ -28,281 +30,146 @@ from mae_lm_fairseq.training.command import (
     train_command,
     unattended_settings,
 )
-from mae_lm_fairseq.training.keys import Products, run_key
+from mae_lm_fairseq.training.keys import run_key
 from mae_lm_fairseq.training.runner import Run, run_all
-from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.versions import versions
 
-BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
-_NEW_MODEL = f"{MODEL}.new"
-"""Temporary name while the bundle is written."""
-_OWNED = (MODEL, _NEW_MODEL, "runs", "results.json", "report.md")
-"""Names in the directory of the results that every fine-tuning uses or replaces."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Hyperparameters of fine-tuning.
-
-    Attributes:
-        learning_rates: the learning rates to try.
-        batch_size: sequences per update.
-        weight_decay: of AdamW.
-        epochs: passes over the training set.
-    """
-
-    learning_rates: tuple[float, ...]
-    batch_size: int
-    weight_decay: float
-    epochs: int
-
-
-def for_size(architecture: str, published: Recipe, ours: Recipe) -> Recipe:
-    """Return the published recipe for base and large, and our own for tiny and small."""
-    _, size = ARCHITECTURES[architecture]
-    return ours if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
-
-
-def settings_for(origin: Origin, updates: int, batch_size: int) -> Settings:
-    """Return fairseq's options for fine-tuning, without task, criterion, learning rate and seed.
-
-    Dropout, weight decay, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692,
-    Table 10; fairseq's examples/roberta/README.glue.md).
-
-    Args:
-        origin: the starting point.
-        updates: total number of updates; the first 6 % warm up.
-        batch_size: sequences per update.
-    """
-    start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
-    chosen: Settings = {
-        "task": {"max_positions": origin.max_positions},
-        "model": {**origin.model, "dropout": 0.1, "attention_dropout": 0.1},
-        "criterion": {},
-        "dataset": {"batch_size": batch_size, "batch_size_valid": 64, "num_workers": 0},
-        "checkpoint": {**start, "save_interval_updates": 2000, "keep_interval_updates": 1},
-        "common": {"log_interval": 10},
-    }
-    optimisation = Optimisation(updates=updates, weight_decay=0.1, clip_norm=0.0)
-    return merge(COMMON, unattended_settings(), optimisation.settings(), chosen)
+_BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on.
-
-    Attributes:
-        options: options of the fine-tuning.
-        origin: the starting point.
-        data: the data-bin.
-        settings: settings from :func:`settings_for`, with task and criterion.
-        learning_rates: the learning rates to try.
-        evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
-        selection: the metric whose median over the seeds selects the learning rate.
-        inputs: fingerprints of what results depend on besides the options of fairseq-train, see :func:`run_sweep`.
-    """
+    """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on."""
 
     options: FinetuningOptions
     origin: Origin
-    data: Path
-    settings: Settings
-    learning_rates: Sequence[float]
-    evaluate: Callable[[Path], dict[str, float]]
-    selection: str
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Tokenizer
+    setup: TaskSetup
 
-    @property
-    def out(self) -> Path:
-        """The output directory."""
-        return self.options.out.resolve()
+    @cached_property
+    def batch_size(self) -> int:
+        """Sequences per update: the recipe's, unless options after ``--`` change it."""
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--batch-size", type=int, default=self.setup.recipe.batch_size)
+        parser.add_argument("--update-freq", type=int, default=1)
+        given, _ = parser.parse_known_args(self.options.extra)
+        return given.batch_size * given.update_freq
 
-    @property
-    def seeds(self) -> range:
-        """The seeds for each learning rate."""
-        return range(1, self.options.seeds + 1)
+    @cached_property
+    def updates(self) -> int:
+        """Updates of the recipe's epochs, at most ``--max-updates``."""
+        updates = self.setup.recipe.epochs * math.ceil(self.setup.sequences / self.batch_size)
+        return min(updates, self.options.max_updates or updates)
 
-    def runs(self) -> list[Run]:
-        """Return one run for each learning rate and seed."""
-        return [self._run(lr, seed) for lr in self.learning_rates for seed in self.seeds]
+    @cached_property
+    def settings(self) -> Settings:
+        """fairseq's options without learning rate and seed.
+
+        Dropout, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692, Table 10;
+        fairseq's examples/roberta/README.glue.md): the first 6 % of the updates warm up.
+        """
+        origin, recipe = self.origin, self.setup.recipe
+        start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
+        shared: Settings = {
+            "model": {
+                **origin.model,
+                "max_positions": origin.max_positions,
+                "dropout": 0.1,
+                "attention_dropout": 0.1,
+            },
+            "dataset": {"batch_size": recipe.batch_size, "batch_size_valid": 64, "num_workers": 0},
+            "checkpoint": {**start, "save_interval_updates": 2000, "keep_interval_updates": 1},
+            "common": {"log_interval": 10},
+        }
+        optimisation = Optimisation(updates=self.updates, weight_decay=recipe.weight_decay, clip_norm=0.0)
+        return merge(COMMON, unattended_settings(), optimisation.settings(), shared, self.setup.settings)
+
+    def runs(self) -> dict[float, list[Run]]:
+        """Return one run for each seed, by learning rate."""
+        rates = self.options.learning_rates or self.setup.recipe.learning_rates
+        return {lr: [self._run(lr, seed + 1) for seed in range(self.options.seeds)] for lr in rates}
 
     def _run(self, lr: float, seed: int) -> Run:
-        name, updates = f"lr{lr:g}-seed{seed}", self.settings["optimization"]["max_update"]
-        own: Settings = {"optimization": {"lr": [lr]}, "common": {"seed": seed}}
-        options = as_options(merge(self.settings, own))
-        key = run_key(options, self.options.extra, self.options.threads, self.inputs)
-        folder = self.out / "runs" / f"{name}-{key}"
-        command = train_command(self.data, options | {"save-dir": folder / "checkpoints"}, self.options.extra)
+        name, extra = f"lr{lr:g}-seed{seed}", self.options.extra
+        options = as_options(merge(self.settings, {"optimization": {"lr": [lr]}, "common": {"seed": seed}}))
+        start = {"finetune-from-model": self.origin.sha256, "tokenizer": self.tokenizer.fingerprint}
+        key = run_key(options, extra, self.options.threads, start | self.setup.inputs)
+        folder = self.options.out.resolve() / "runs" / f"{name}-{key}"
         return Run(
             name,
-            command,
+            train_command(self.setup.data, options | {"save-dir": folder / "checkpoints"}, extra),
             folder / "result.json",
-            read_result=self._evaluate,
-            updates=(0, updates),
+            read_result=partial(_evaluate, self.setup.evaluate),
+            updates=(0, self.updates),
             clean_up=keep_best_checkpoint,
         )
 
-    def _evaluate(self, run: Run) -> dict[str, float]:
-        checkpoint = best_checkpoint(run)
-        if not checkpoint.exists():
-            raise UserError(
-                f"{run.name}: training saved no {checkpoint}; drop the options after -- that prevent it, such as "
-                "--no-save or --save-dir"
-            )
-        return self.evaluate(checkpoint)
+    def run(self) -> tuple[dict[str, Any], Run, dict[str, float]]:
+        """Run what is missing.
 
-    def summaries(self, results: Sequence[dict]) -> dict[float, dict[str, Summary]]:
-        """Return statistics over the seeds by learning rate and metric, given results in the order of :meth:`runs`."""
-        rows = iter(results)
-        by_rate = {lr: [next(rows) for _ in self.seeds] for lr in self.learning_rates}
-        return {
-            lr: {metric: summarise([result[metric] for result in of_lr]) for metric in of_lr[0]}
-            for lr, of_lr in by_rate.items()
+        Returns:
+            The content for a result file, the best run, and its metrics.
+
+        Raises:
+            UserError: if a run fails.
+        """
+        runs, task = self.runs(), self.settings["task"]
+        results = run_all([*itertools.chain(*runs.values())], jobs=self.options.jobs, threads=self.options.threads)
+        rate, best, metrics, grid = select(runs, results, self.setup.selection)
+        content = {
+            "start": self.origin.described(),
+            "settings": {
+                "updates": self.updates,
+                "batch_size": self.batch_size,
+                **{name: task[name] for name in ("tokens_per_sample", "doc_stride") if name in task},
+            },
+            "options": list(self.options.extra),
+            "learning_rate": rate,
+            "metrics": grid[f"{rate:g}"],
+            "grid": grid,
+            "versions": versions(),
         }
+        return content, best, metrics
 
-    def best_rate(self, summaries: dict[float, dict[str, Summary]]) -> float:
-        """Return the learning rate with the highest median of the selection metric; the lowest one of a tie."""
-        return max(sorted(summaries), key=lambda lr: summaries[lr][self.selection].median)
-
-    def best_run(self, results: Sequence[dict], lr: float) -> tuple[Run, dict]:
-        """Return the run of a learning rate with the highest selection metric, and its result; the first of a tie."""
-        candidates = zip(self.runs(), results, strict=True)
-        of_lr = [(run, result) for run, result in candidates if run.name.startswith(f"lr{lr:g}-")]
-        return max(of_lr, key=lambda pair: pair[1][self.selection])
-
-
-def sequences_per_update(options: FinetuningOptions, batch_size: int) -> int:
-    """Return the recipe's ``batch_size``, unless ``--batch-size`` or ``--update-freq`` after ``--`` change it."""
-    size = value_of("--batch-size", options.extra) or batch_size
-    return int(size) * int(value_of("--update-freq", options.extra) or 1)
+    def write_model(self, best: Run, metrics: dict[str, float], path: Path) -> None:
+        """Write the bundle of a run's best checkpoint, with its metrics."""
+        start = self.origin.checkpoint
+        source = start if start is not None and start.is_dir() else self.options.tokenizer
+        pretrained = read_checkpoint(best_checkpoint(best), self.setup.data)
+        about = replace(pretrained.about, development_set=metrics)
+        write_bundle(replace(pretrained, about=about, original=read_original(source)), path, add_tokenizer_and_card)
+        print(f"model: {path}, by {best.name}")
 
 
-def number_of_updates(options: FinetuningOptions, sequences: int, epochs: int, batch_size: int) -> int:
-    """Return the updates of the recipe's epochs, at most ``--max-updates``.
+def select(
+    runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, float]], selection: str
+) -> tuple[float, Run, dict[str, float], dict[str, dict[str, dict[str, Any]]]]:
+    """Select the learning rate with the highest median of a metric over the seeds, and its best run.
 
-    Args:
-        options: options of the sweep.
-        sequences: number of sequences per epoch.
-        epochs, batch_size: the recipe's.
+    The lowest learning rate and the first seed of a tie are selected. ``results`` are in the order of the runs.
+
+    Returns:
+        The learning rate; the run; its metrics; and statistics over the seeds, by learning rate and metric.
     """
-    updates = epochs * math.ceil(sequences / sequences_per_update(options, batch_size))
-    return min(updates, options.max_updates or updates)
+    remaining = iter(results)
+    found = {lr: [next(remaining) for _ in of_lr] for lr, of_lr in runs.items()}
+    summaries = {
+        lr: {name: summarise([one[name] for one in of_lr]) for name in of_lr[0]} for lr, of_lr in found.items()
+    }
+    rate = max(sorted(summaries), key=lambda lr: summaries[lr][selection].median)
+    run, metrics = max(zip(runs[rate], found[rate], strict=True), key=lambda pair: pair[1][selection])
+    grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
+    return rate, run, metrics, grid
 
 
-def window_sweep(
-    options: FinetuningOptions,
-    origin: Origin,
-    recipe: Recipe,
-    windows: int,
-    task: dict[str, Any],
-    evaluate: Callable[[Path], dict[str, float]],
-    selection: str,
-) -> Sweep:
-    """Return the sweep of a task that trains on windows of texts.
-
-    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
-
-    Args:
-        options: options of the sweep.
-        origin: the starting point.
-        recipe: the usual settings of the task.
-        windows: number of sequences per epoch.
-        task: options of the fairseq task, whose criterion has the same name.
-        evaluate, selection: see :class:`Sweep`.
-    """
-    updates = number_of_updates(options, windows, recipe.epochs, recipe.batch_size)
-    chosen: Settings = settings_for(origin, updates, recipe.batch_size)
-    chosen["task"] = task
-    chosen["criterion"] = {"_name": task["_name"]}
-    chosen["model"]["max_positions"] = origin.max_positions
-    chosen["optimizer"]["weight_decay"] = recipe.weight_decay
-    chosen["dataset"]["disable_validation"] = True
-    chosen["checkpoint"]["save_interval_updates"] = 500
-    rates = options.learning_rates or recipe.learning_rates
-    return Sweep(options, origin, options.tokenizer.resolve(), chosen, rates, evaluate, selection)
-
-
-def claim(out: Path, *products: str) -> Products:
-    """Return the products of a fine-tuning; ``products`` are the names that only this task uses or replaces."""
-    return Products(out, (*_OWNED, *products))
-
-
-def inputs_of(origin: Origin, tokenizer: Tokenizer, **data: Any) -> dict[str, Any]:
-    """Return fingerprints of weights, tokenizer and data; those named as an option take the place of its path."""
-    return {"finetune-from-model": origin.sha256, "tokenizer": tokenizer.fingerprint, **data}
+def _evaluate(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:
+    return evaluate(best_checkpoint(run))
 
 
 def best_checkpoint(run: Run) -> Path:
     """Return the best checkpoint of a run, or the last one if the run was not validated."""
     folder = run.result.parent / "checkpoints"
-    return folder / (BEST if (folder / BEST).exists() else LAST)
-
-
-def run_sweep(sweep: Sweep, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Run]:
-    """Run the missing runs of a sweep, and keep the best run's model as a bundle.
-
-    Args:
-        sweep: the sweep.
-        inputs: fingerprints of what its results depend on, from :func:`inputs_of`.
-
-    Returns:
-        The content for a result file (start, settings, the selected learning rate, its metrics, and those of the whole
-        grid), and the best run.
-
-    Raises:
-        UserError: if a run fails.
-    """
-    sweep = replace(sweep, inputs=inputs)
-    options, chosen = sweep.options, sweep.settings
-    results = run_all(sweep.runs(), jobs=options.jobs, threads=options.threads)
-    summaries = sweep.summaries(results)
-    rate = sweep.best_rate(summaries)
-    best, metrics = sweep.best_run(results, rate)
-    keep_model(sweep, best, metrics)
-    grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
-    content = {
-        "start": {"from": sweep.origin.kind, **sweep.origin.described()},
-        "settings": {
-            "updates": chosen["optimization"]["max_update"],
-            "batch_size": sequences_per_update(options, chosen["dataset"]["batch_size"]),
-            **{name: chosen["task"][name] for name in ("tokens_per_sample", "doc_stride") if name in chosen["task"]},
-        },
-        "options": list(options.extra),
-        "learning_rate": rate,
-        "metrics": grid[f"{rate:g}"],
-        "grid": grid,
-        "versions": versions(),
-    }
-    return content, best
-
-
-def keep_model(sweep: Sweep, run: Run, metrics: dict[str, float]):
-    """Write the bundle of a run's best checkpoint, with its metrics, in place of an earlier one."""
-    pretrained = read_checkpoint(best_checkpoint(run), sweep.data)
-    start = sweep.settings["checkpoint"].get("finetune_from_model")
-    source = start if start is not None and start.is_dir() else sweep.options.tokenizer
-    pretrained = replace(
-        pretrained, about=replace(pretrained.about, development_set=metrics), original=read_original(source)
-    )
-    new = sweep.out / _NEW_MODEL
-    shutil.rmtree(new, ignore_errors=True)
-    write_bundle(pretrained, new, add_tokenizer_and_card)
-    shutil.rmtree(sweep.out / MODEL, ignore_errors=True)
-    new.rename(sweep.out / MODEL)
-    print(f"model: {sweep.out / MODEL}, by {run.name}")
-
-
-def prediction_names(split: str) -> tuple[str, str]:
-    """Return patterns of the names of the files with the predictions of a set, in any format."""
-    return f"{split}_predictions", f"{split}_predictions.*"
-
-
-def remove_predictions(out: Path, split: str, kept: Path | None):
-    """Delete stale predictions of a split, except ``kept``."""
-    for pattern in prediction_names(split):
-        for path in out.glob(pattern):
-            if path != kept:
-                path.unlink()
+    return folder / (_BEST if (folder / _BEST).exists() else _LAST)
 
 
 def keep_best_checkpoint(run: Run):

@@ -3,7 +3,7 @@
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,17 +13,27 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
+from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.utils.errors import UserError
 
-if TYPE_CHECKING:
-    from mae_lm_fairseq.models.mae_lm import MAELMModel
-
 logger = logging.getLogger(__name__)
+
+
+def window_settings(task: dict[str, Any]) -> Settings:
+    """Return fairseq's options of a task that trains on windows of texts, whose criterion has the same name.
+
+    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+    """
+    return {
+        "task": task,
+        "criterion": {"_name": task["_name"]},
+        "dataset": {"disable_validation": True},
+        "checkpoint": {"save_interval_updates": 500},
+    }
 
 
 class WindowDataset(FairseqDataset):
@@ -48,62 +58,52 @@ class WindowDataset(FairseqDataset):
     def ordered_indices(self) -> np.ndarray:
         return self.order
 
+    def collater(self, samples: list[dict]) -> dict:
+        """Return a batch: ``src_tokens`` [B, T] int64, numbers of tokens and sequences, targets; {} for no samples."""
+        if not samples:
+            return {}
+        tokens = [sample["tokens"] for sample in samples]
+        lengths = torch.tensor([len(each) for each in tokens])
+        return {
+            "id": torch.tensor([sample["id"] for sample in samples]),
+            "net_input": {"src_tokens": data_utils.collate_tokens(tokens, PAD), "src_lengths": lengths},
+            "nsentences": len(samples),
+            "ntokens": int(lengths.sum()),
+            **self.collate_targets(samples),
+        }
 
-def collate_inputs(samples: list[dict]) -> dict:
-    """Return the part of a batch without targets: ``src_tokens`` [B, T] int64, and numbers of tokens and sequences."""
-    tokens = [sample["tokens"] for sample in samples]
-    lengths = torch.tensor([len(each) for each in tokens])
-    return {
-        "id": torch.tensor([sample["id"] for sample in samples]),
-        "net_input": {"src_tokens": data_utils.collate_tokens(tokens, PAD), "src_lengths": lengths},
-        "nsentences": len(samples),
-        "ntokens": int(lengths.sum()),
-    }
+    def collate_targets(self, samples: list[dict]) -> dict:
+        """Return the part of a batch that only the task has."""
+        raise NotImplementedError
 
 
 class WindowTask(FairseqTask):
-    """Task with the tokenizer of the pretrained model; its sequences are built in memory from files.
+    """Task with the tokenizer of the pretrained model; its sequences are built in memory from files."""
 
-    Attributes:
-        NAME: name in fairseq's registry.
-    """
-
-    NAME: ClassVar[str]
-
-    def __init__(self, cfg: FairseqDataclass):
-        super().__init__(cfg)
-        # omegaconf has no default for these, and argparse does not require them.
-        if missing := sorted(name.replace("_", "-") for name in OmegaConf.missing_keys(cfg)):
-            raise UserError(f"--task {self.NAME} needs --{', --'.join(missing)}")
+    def __init__(self, cfg: FairseqDataclass, **kwargs):
+        super().__init__(cfg, **kwargs)
         self.tokenizer = open_tokenizer(Path(cfg.data))
         self.dictionary = Dictionary()
         for piece in self.tokenizer.pieces:
             self.dictionary.add_symbol(piece)
         self.dictionary.add_symbol("<mask>")
 
-    def path_of(self, split: str) -> str:
-        """Return the file of a split.
+    def load_dataset(self, split: str, **kwargs):
+        """Load the file of ``train`` or ``valid``, and log what it is made of.
 
         Raises:
-            UserError: if the split does not exist.
+            UserError: if the file is missing or malformed.
         """
-        paths = {"train": self.cfg.train_file, "valid": self.cfg.valid_file}
-        if split not in paths:
-            raise UserError(f"{self.NAME} has no split {split}, only train and valid")
-        return paths[split]
-
-    def add_dataset(self, split: str, path: str | Path, dataset: WindowDataset):
-        """Keep the dataset of a split, and log what it is made of."""
+        path = Path({"train": self.cfg.train_file, "valid": self.cfg.valid_file}[split])
+        dataset = self.datasets[split] = self.read(path)
         logger.info("%s: %s", path, ", ".join(f"{name}: {count}" for name, count in dataset.counts.items()))
-        self.datasets[split] = dataset
+
+    def read(self, path: Path) -> WindowDataset:
+        """Return the windows of a file."""
+        raise NotImplementedError
 
     def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
-        # Imported here: importing the model registers the tasks, which derive from this class.
-        from mae_lm_fairseq.models.mae_lm import MAELMModel
-
         model = super().build_model(cfg, from_checkpoint)
-        if not isinstance(model, MAELMModel):
-            raise UserError(f"--task {self.NAME} is for the architectures mae_lm_*")
         if self.cfg.tokens_per_sample > model.max_positions():
             raise UserError(
                 f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's --max-positions "
@@ -112,8 +112,8 @@ class WindowTask(FairseqTask):
         self.register_head(model)
         return model
 
-    def register_head(self, model: "MAELMModel"):
-        """Add the head of the task."""
+    def register_head(self, model: BaseFairseqModel):
+        """Add the task's head to an ``MAELMModel``."""
         raise NotImplementedError
 
     def max_positions(self) -> int:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
-from tokenizers.models import Unigram
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all
@@ -15,7 +13,9 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM
-from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences, transformers_errors
+from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
+from mae_lm_fairseq.huggingface.weight_files import transformers_errors
+from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -84,8 +84,10 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     return reordered
 
 
-def _load(directory: Path, to: Counterpart) -> transformers.PreTrainedModel:
+def _load(directory: Path, to: Counterpart) -> torch.nn.Module:
     """Load the model, and check that its weights are exactly those of its class, and kept ones."""
+    import transformers
+
     options = {"add_pooling_layer": False} if to.task is ENCODER and to.has_unset_pooler else {}
     with transformers_errors(directory):
         model, loaded = getattr(transformers, to.architecture).from_pretrained(
@@ -130,7 +132,10 @@ def compare_ids(
         expected = tokenizer.exported_ids[[BOS, *ids, EOS]].tolist()
         if expected == found:
             continue
-        if not (isinstance(fast.backend_tokenizer.model, Unigram) and sorted(expected) == sorted(found)):
+        if not (
+            isinstance(fast.backend_tokenizer.model, import_tokenizers().models.Unigram)
+            and sorted(expected) == sorted(found)
+        ):
             split = " instead of ".join(" ".join(fast.convert_ids_to_tokens(ids))[:200] for ids in (found, expected))
             raise UserError(f"{_NOTHING_WRITTEN}: its tokenizer differs from the original on {text!r:.200}: {split}")
         reordered += 1

@@ -14,9 +14,9 @@ from mae_lm_fairseq.huggingface.tokenizer import (
     load_tokenizer,
     pair_differences,
     read_lists_of_words,
-    transformers_errors,
     write_tokenizer,
 )
+from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.files import new_directory
 

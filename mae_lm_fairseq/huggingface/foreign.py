@@ -23,8 +23,8 @@ from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family, folded, read_config
 from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, NAMES, Part, names_of
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, FINETUNED, SENTENCES, WORDS, TaskClass
-from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, transformers_errors
-from mae_lm_fairseq.huggingface.weight_files import floats, read_weights
+from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer
+from mae_lm_fairseq.huggingface.weight_files import floats, read_weights, transformers_errors
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer

@@ -5,23 +5,23 @@ import shutil
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mae_lm_fairseq.checkpoints.conversion import architecture_of, predicts, preset_of
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import MaskJoin
+from mae_lm_fairseq.huggingface.comparison import comparable, compare_ids
+from mae_lm_fairseq.huggingface.stock import Counterpart
+from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
-
-if TYPE_CHECKING:  # it imports transformers
-    from mae_lm_fairseq.huggingface.stock import Counterpart
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
 _USE, _WARNINGS, _TOKENIZER = (_TEXTS[part] for part in ("use", "warnings", "tokenizer"))
 
 
-def stock_card(pretrained: Pretrained, to: "Counterpart", lines: int, reordered: int) -> str:
+def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: int) -> str:
     """Return the model card for an export as a stock class.
 
     ``lines`` of text were compared. The tokenizer splits ``reordered`` ones into the same subwords in another order.
@@ -80,11 +80,6 @@ def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
     """Write the tokenizer for ``transformers`` after comparing it; return why it is missing, or an empty string."""
     if pretrained.tokenizer is None:
         return "none was kept with the training data"
-    try:
-        from mae_lm_fairseq.huggingface.comparison import comparable, compare_ids
-        from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
-    except ImportError as error:
-        return f"{error}, where the bundle was written"
     with tempfile.TemporaryDirectory() as temporary:
         try:
             write_tokenizer(pretrained, Path(temporary))

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig
 
 from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.original import CONFIG, ORIGINAL, Original
@@ -186,6 +185,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "eos_token_id": order[EOS],
         "tie_word_embeddings": not config.untie_output_weights,
     }
+    from transformers import AutoConfig
+
     own = {"relative_attention_num_buckets": config.relative_buckets} if to.kind == "mpnet" else {"type_vocab_size": 1}
     return AutoConfig.for_model(to.kind, **values, **own).to_dict()
 

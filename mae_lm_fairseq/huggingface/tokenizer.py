@@ -6,52 +6,42 @@ For a sentencepiece model, a fast tokenizer with fairseq's ids is built. It give
 in any script, including unknown characters, except for the cases that model cards list (``cards.toml``).
 """
 
-import contextlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
-from tokenizers import Tokenizer as FastTokenizer
-from tokenizers.models import BPE, Model, Unigram
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-
-from mae_lm_fairseq.checkpoints.checkpoint_file import refuse_code
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.huggingface.weight_files import AS_DATA
+from mae_lm_fairseq.huggingface.weight_files import AS_DATA, transformers_errors
 from mae_lm_fairseq.text.data_bin import TOKENIZER
-from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer, library_errors, steps_of
+from mae_lm_fairseq.text.hugging_face_tokenizer import (
+    TOKENIZER_JSON,
+    HuggingFaceTokenizer,
+    import_tokenizers,
+    library_errors,
+    steps_of,
+)
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, needs_extra
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
-@contextlib.contextmanager
-def transformers_errors(directory: Path) -> Iterator[None]:
-    """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
-
-    Raises:
-        UserError: if the block raises an exception.
-    """
-    with library_errors(f"{directory}: transformers cannot load it"):
-        try:
-            yield
-        except Exception as error:
-            refuse_code(directory, error)  # torch's message advises disabling the protection
-            raise
-
-
-def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
+def load_tokenizer(directory: Path) -> "PreTrainedTokenizerFast":
     """Return the tokenizer in a directory as users load it.
 
     Raises:
         UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
     """
     with transformers_errors(directory):
+        from transformers import AutoTokenizer
+
         loaded = AutoTokenizer.from_pretrained(directory, **AS_DATA)
     if not loaded.is_fast:
         raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
@@ -60,7 +50,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
 
 def exported_tokenizer(
     tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer, symbols: tuple[str, ...], max_length: int
-) -> PreTrainedTokenizerFast:
+) -> "PreTrainedTokenizerFast":
     """Return a tokenizer for ``transformers``, with fairseq's special tokens around a text or a pair.
 
     ``max_length`` is the maximum sequence length in tokens, ``<s>`` and ``</s>`` included.
@@ -108,7 +98,7 @@ def _write_json(path: Path, content: dict):
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def pair_differences(fast: PreTrainedTokenizerBase, texts: Sequence[str] = ("a", "b")) -> list[str]:
+def pair_differences(fast: "PreTrainedTokenizerFast", texts: Sequence[str] = ("a", "b")) -> list[str]:
     """Return how this package joins two texts where a tokenizer joins them otherwise; empty if both are the same.
 
     Ours are ``<s> A </s> </s> B </s>``, all with the first token type. Each text is joined with the next one.
@@ -123,8 +113,9 @@ def pair_differences(fast: PreTrainedTokenizerBase, texts: Sequence[str] = ("a",
     return differences
 
 
-def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreTrainedTokenizerFast:
-    library = FastTokenizer.from_str(tokenizer.library.to_str())
+def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "PreTrainedTokenizerFast":
+    tokenizers = import_tokenizers()
+    library = tokenizers.Tokenizer.from_str(tokenizer.library.to_str())
     if library.get_vocab_size() > tokenizer.mask + 1:
         raise UserError(
             f"{tokenizer.path}: dict.txt lacks some of its tokens; fairseq reads them as <unk>, and transformers cannot"
@@ -132,22 +123,24 @@ def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> PreT
     added = library.get_added_tokens_decoder()
     specials = [added[int(tokenizer.exported_ids[index])] for index in (BOS, PAD, EOS, UNK, tokenizer.mask)]
     bos, _, eos, *_ = specials
-    template = processors.TemplateProcessing(
+    template = tokenizers.processors.TemplateProcessing(
         single=f"{bos.content} $A {eos.content}",
         pair=f"{bos.content} $A {eos.content} {eos.content} $B {eos.content}",
         special_tokens=[(token.content, library.token_to_id(token.content)) for token in (bos, eos)],
     )
     # Offsets without the space that byte-level BPE puts before a word.
-    library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    library.post_processor = tokenizers.processors.Sequence(
+        [tokenizers.processors.ByteLevel(trim_offsets=True), template]
+    )
     return _with_roles(library, specials, max_length)
 
 
-def _with_roles(
-    tokenizer: FastTokenizer, specials: Sequence[str | AddedToken], max_length: int
-) -> PreTrainedTokenizerFast:
+def _with_roles(library, specials: Sequence, max_length: int) -> "PreTrainedTokenizerFast":
+    with needs_extra("hf"):
+        from transformers import PreTrainedTokenizerFast
     bos, pad, eos, unk, mask = specials
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=library,
         bos_token=bos,
         cls_token=bos,
         eos_token=eos,
@@ -161,16 +154,18 @@ def _with_roles(
     )
 
 
-def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> PreTrainedTokenizerFast:
+def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> "PreTrainedTokenizerFast":
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     _check(proto, symbols)
-    tokenizer = FastTokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
+    tokenizers = import_tokenizers()
+    tokenizer = tokenizers.Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     # A text starts with a word, but text directly after a <mask> continues one.
     scheme = "first" if proto.normalizer_spec.add_dummy_prefix else "never"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=False)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=False)
+    decoders = tokenizers.decoders
     tokenizer.decoder = decoders.Sequence(
         [
             decoders.Replace(MASK, f" {MASK}"),
@@ -180,10 +175,10 @@ def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", BOS), ("</s>", EOS)]
     )
-    mask = AddedToken(MASK, lstrip=True, normalized=False, special=True)
+    mask = tokenizers.AddedToken(MASK, lstrip=True, normalized=False, special=True)
     return _with_roles(tokenizer, [*SPECIALS, mask], max_length)
 
 
@@ -208,14 +203,14 @@ def _pieces(proto) -> dict[str, float]:
     return {piece.piece: piece.score for piece in proto.pieces if piece.type in (_NORMAL, _BYTE)}
 
 
-def _bpe(proto, symbols: tuple[str, ...]) -> Model:
+def _bpe(proto, symbols: tuple[str, ...]):
     # sentencepiece does not store merges: they are all splits of a piece into two pieces, best piece first.
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
     merges = []
     for piece in sorted(scores, key=scores.get, reverse=True):
         splits = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
         merges += [(left, right) for left, right in splits if left in scores and right in scores]
-    return BPE(
+    return import_tokenizers().models.BPE(
         vocab={symbol: index for index, symbol in enumerate(symbols)},
         merges=merges,
         unk_token="<unk>",
@@ -224,18 +219,20 @@ def _bpe(proto, symbols: tuple[str, ...]) -> Model:
     )
 
 
-def _unigram(proto, symbols: tuple[str, ...]) -> Model:
+def _unigram(proto, symbols: tuple[str, ...]):
     scores = _pieces(proto)
-    return Unigram(
+    return import_tokenizers().models.Unigram(
         vocab=[(symbol, scores.get(symbol, 0.0)) for symbol in symbols],
         unk_id=UNK,
         byte_fallback=proto.trainer_spec.byte_fallback,
     )
 
 
-def _normalizer(spec) -> normalizers.Normalizer:
+def _normalizer(spec):
+    tokenizers = import_tokenizers()
+    normalizers = tokenizers.normalizers
     # Whitespace is U+0020 only, as in sentencepiece; `Strip` of `tokenizers` would remove more.
-    steps = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
+    steps = [normalizers.Replace(tokenizers.Regex(" {2,}"), " "), normalizers.Replace(tokenizers.Regex(" $"), "")]
     if spec.precompiled_charsmap:
         with library_errors("the sentencepiece model's table of normalisation is damaged"):
             steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))

@@ -4,17 +4,18 @@ Nothing that is read runs or fetches code; pickles are read as data. An index ca
 directory.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, load_safetensors, refuse_code
 from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.validation import is_plain
+from mae_lm_fairseq.text.hugging_face_tokenizer import library_errors
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_json
 
@@ -97,13 +98,30 @@ def without_kernels(config: Any) -> Any:
     return [without_kernels(value) for value in config] if isinstance(config, list) else config
 
 
-def load_config(directory: Path) -> PreTrainedConfig:
+@contextlib.contextmanager
+def transformers_errors(directory: Path) -> Iterator[None]:
+    """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
+
+    Raises:
+        UserError: if the block raises an exception.
+    """
+    with library_errors(f"{directory}: transformers cannot load it"):
+        try:
+            yield
+        except Exception as error:
+            refuse_code(directory, error)  # torch's message advises disabling the protection
+            raise
+
+
+def load_config(directory: Path) -> Any:
     """Return the configuration in a directory, see :func:`without_kernels`.
 
     Raises:
         UserError: if the file cannot be read or is damaged.
         KeyError, ValueError: if ``transformers`` does not know the type of the model.
     """
+    from transformers import AutoConfig
+
     content = read_json(directory / CONFIG, without_kernels, "restore it")
     return AutoConfig.for_model(content["model_type"]).from_dict(content, name_or_path=str(directory))
 

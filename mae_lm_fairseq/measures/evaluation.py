@@ -11,16 +11,40 @@ Example:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
+import torch.nn.functional as F
+from fairseq import checkpoint_utils, utils
+from torch import Tensor
+
+from mae_lm_fairseq.core.packing import restore
+from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.measures.masked_prediction import (
+    NEVER_MASKED,
+    Masking,
+    Outcome,
+    Words,
+    each_token,
+    each_word,
+    predict,
+    unigram_entropy,
+)
+from mae_lm_fairseq.measures.readers import Reader
+from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.utils.command_line import Count, File, OutputFile
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
-from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
+BATCH_SIZE = 32
+"""Sequences of the validation split that are computed at a time."""
 LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
 
@@ -52,8 +76,6 @@ class Loss(Kind, MaskedText):
 
     def measure(self, model: Trained) -> dict[str, float]:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
-        from mae_lm_fairseq.measures.losses import load_with_validation_split, text_loss, validation_loss
-
         if self.on == "text":
             return text_loss(model.open(with_head=True), model, self)
         masking = {"mask_prob": self.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
@@ -86,12 +108,15 @@ class Evaluate(Kind, MaskedText):
 
     def measure(self, model: Trained) -> dict[str, float | None]:
         """Return loss, accuracy and pseudo-perplexities, and of how many tokens and words; see :func:`perplexity`."""
-        from mae_lm_fairseq.measures.losses import pseudo_log_likelihoods, text_loss
-
         reader = model.open(with_head=True)
         found = text_loss(reader, model, self)
-        for name, (total, count) in pseudo_log_likelihoods(reader, model, self, self.pseudo_tokens).items():
-            found |= {f"pseudo_perplexity_per_{name}": perplexity(total, count), f"{name}s": count}
+        texts = reader.texts(model.data.text, self.tokens_per_sample, self.pseudo_tokens)
+        words = [text for text, _ in texts]
+        for name, masking in {"token": each_token, "word": each_word}.items():
+            rows = [masking(text.words) for text in words]
+            log_likelihood = _outcome(reader, words, rows, f"{model.label}, {name}s").log_likelihoods.sum()
+            count = sum(len(of_text.predicted) for of_text in rows)
+            found |= {f"pseudo_perplexity_per_{name}": perplexity(float(log_likelihood), count), f"{name}s": count}
         return found
 
     def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
@@ -114,6 +139,83 @@ def perplexity(log_likelihood: float, count: int) -> float | None:
     """
     loss = -log_likelihood / count
     return math.exp(loss) if loss <= math.log(LARGEST_PERPLEXITY) else None
+
+
+def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, float]:
+    """Return loss and accuracy at the masked positions of a text, its unigram entropy, and how many are predicted.
+
+    Raises:
+        UserError: if the text cannot be read, or nothing of it is masked.
+    """
+    texts = reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)
+    words = [text for text, _ in texts]
+    fixed = [_fixed_positions(text, number, reader, sample) for number, text in enumerate(words)]
+    masked = _outcome(reader, words, fixed, f"{model.label}, masked positions")
+    predicted = int(masked.predicted.sum())
+    if not predicted:
+        fraction = f"{sample.mask_prob:.3%} of a sequence"
+        raise UserError(f"{model.data.text} is too short: {fraction} is less than one token; use a longer text")
+    return {
+        "loss": -float(masked.log_likelihoods.sum()) / predicted,
+        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in words),
+        "accuracy": int(masked.correct.sum()) / predicted,
+        "predicted": predicted,
+    }
+
+
+def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
+    return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
+
+
+def _fixed_positions(text: Words, number: int, reader: Reader, sample: MaskedText) -> Masking:
+    """Mask a fraction of a text's tokens in one row; in none if the fraction is less than one token."""
+    seed, fraction = sample.seed, sample.mask_prob
+    masked = mask_texts([text.ids.tolist()], reader.predictor.pad, reader.special, fraction, seed, first=number)
+    row = masked.is_masked.numpy()
+    rows = row[row.any(1)]
+    return Masking(rows, rows)
+
+
+def load_with_validation_split(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module, object]:
+    """Load a trained model in evaluation mode, and its task with the validation split of a data-bin.
+
+    ``task_options`` replace those of the training, such as ``mask_prob``.
+    """
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], arg_overrides={"data": str(data), **task_options}
+    )
+    task.load_dataset("valid")
+    return models[0].eval(), task
+
+
+def _batches(task, size: int) -> Iterator[dict]:
+    dataset = task.dataset("valid")
+    for start in range(0, len(dataset), size):
+        yield dataset.collater([dataset[index] for index in range(start, min(start + size, len(dataset)))])
+
+
+@torch.no_grad()
+def validation_loss(model: torch.nn.Module, task) -> float:
+    """Return the cross-entropy in nats per masked token of the validation split, computed on a GPU if available.
+
+    Which tokens are masked depends on the task's options and seed, not on the model. For a model that expands
+    ``<mask>`` tokens, whose training loss is that of all targets together, each target is predicted on its own.
+    """
+    states = model.autoencoder.config.mask_states
+    criterion, batches = MaskedAutoencoderLMCriterion(task), _batches(task, max(1, BATCH_SIZE // states**2))
+    if torch.cuda.is_available():
+        model, batches = model.cuda(), map(utils.move_to_cuda, batches)
+    loss_of = criterion if states == 1 else marginal_loss  # which holds the logits of all states
+    losses, predicted, *_ = zip(*(loss_of(model, batch) for batch in batches), strict=True)
+    return float(sum(losses)) / sum(predicted)
+
+
+def marginal_loss(model: torch.nn.Module, batch: dict) -> tuple[Tensor, int]:
+    """Return the summed cross-entropy at the predicted positions, and their number."""
+    layout = restore(batch["layout"])
+    targets = batch["target"].flatten().index_select(0, layout.predicted.index)
+    logits, _ = model(**batch["net_input"], layout=layout)
+    return F.cross_entropy(logits.float(), targets, reduction="sum"), len(targets)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,31 +1,31 @@
-"""Plots of measures."""
+"""Plots of measures; those of ranks have the form of figures 1 and 5 of the MAE-LM paper."""
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.utils.errors import UserError
-
 LAYER = "layer (0: embeddings)"
 """Label of an axis."""
 
-# Okabe and Ito's palette, which is distinguishable with colour blindness.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-# The palette's other colours and black, for figures with up to seven models.
-MORE_COLOURS = (*COLOURS, "#56B4E9", "#E69F00", "#000000")
+# Okabe and Ito's palette, which is distinguishable with colour blindness, and black for a seventh model.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
+SERIES = {
+    ("clean", "real"): "real tokens, no [MASK] in the text",
+    ("as_trained", "real"): "real tokens, [MASK] in the text",
+    ("as_trained", "mask"): "[MASK]",
+    ("forced", "real"): "real tokens, [MASK] forced into the encoder",
+    ("forced", "mask"): "[MASK], forced into the encoder",
+}
+"""Lines in the panel of a model, by input and tokens."""
 
-def check_matplotlib() -> None:
-    """Check that matplotlib is installed; call this before long work that ends in figures.
+KINDS = {"as_trained": "", "forced": ", forced [MASK]"}
+"""Ends of labels, by input."""
 
-    Raises:
-        UserError: if matplotlib, from the extra "analysis", is not installed.
-    """
-    if find_spec("matplotlib") is None:
-        raise UserError("figures need matplotlib; pip install matplotlib, or this package with its extra analysis")
+CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
+"""Labels of the controls of exclusivity."""
 
 
 class Lines(NamedTuple):
@@ -35,15 +35,6 @@ class Lines(NamedTuple):
     """[points]."""
     y: np.ndarray
     """[seeds, points]; NaN for missing points."""
-
-
-def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Lines]]:
-    """Return values by layer, which are given by model and name, as lines by name and model."""
-    lines: dict[str, dict[str, Lines]] = {}
-    for model, values in models.items():
-        for name, value in values.items():
-            lines.setdefault(name, {})[model] = Lines(np.arange(len(value)), np.array([value], dtype=float))
-    return lines
 
 
 class Band(NamedTuple):
@@ -66,14 +57,21 @@ class Panel(NamedTuple):
     bands: Mapping[str, Band] = {}
 
 
+def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Lines]]:
+    """Return values by layer, which are given by model and name, as lines by name and model."""
+    lines: dict[str, dict[str, Lines]] = {}
+    for model, values in models.items():
+        for name, value in values.items():
+            lines.setdefault(name, {})[model] = Lines(np.arange(len(value)), np.array([value], dtype=float))
+    return lines
+
+
 def plot_panels(
     path: Path, title: str, *panels: Panel, y_label: str | None = None, share: bool = True, zero: bool = False
 ) -> None:
     """Plot panels, up to three in a row, with the means over the seeds as lines and every seed as a faint one.
 
     Args:
-        path: the PNG to write.
-        title: title of the figure.
         panels: the panels; what has the same label looks the same in all of them.
         y_label: label of the y axes, which then have the same limits; by default each panel has its own.
         share: with ``y_label``, have the same limits.
@@ -103,9 +101,8 @@ def plot_panels(
 
 
 def _look(place: int) -> dict[str, Any]:
-    colour = MORE_COLOURS[place % len(MORE_COLOURS)]
     marker, style = "osD^vPX"[place % 7], ("-", "--", "-.", ":")[place % 4]
-    return {"color": colour, "marker": marker, "linestyle": style, "markersize": 5}
+    return {"color": COLOURS[place % 7], "marker": marker, "linestyle": style, "markersize": 5}
 
 
 def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -121,3 +118,84 @@ def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, 
     axes.set(title=panel.title, xlabel=panel.x_label)
     axes.grid(alpha=0.25)
     return handles
+
+
+def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Plot rank against layer with 95 % intervals, one panel per model of ``ranks.json``."""
+    panels = []
+    for model in models:
+        of_kind = {
+            label: [row for row in model["ranks"] if (row["input"], row["tokens"]) == kind]
+            for kind, label in SERIES.items()
+        }
+        panels.append(_panel(f"{model['label']} (hidden size {model['width']})", of_kind, "threshold"))
+    title, one_width = "Effective rank by layer" + title_end(models), len({model["width"] for model in models}) == 1
+    plot_panels(path, title, *panels, y_label=_rank_label(models), share=one_width, zero=True)
+
+
+def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer."""
+    title = "Effect of [MASK] in the text on the rank of real tokens" + title_end(models)
+    label = f"rank with [MASK] minus rank without\n({_rank_label(models)})"
+    plot_panels(path, title, _panel("", _of_models(models, "gaps"), "threshold"), y_label=label, zero=True)
+
+
+def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
+    """Plot the fraction of the sum of squares of ``[MASK]`` outside the real tokens' space, against layer."""
+    title = "[MASK] outside the space of the real tokens around it" + title_end(models)
+    label = "fraction of [MASK]'s sum of squares outside,\nminus that of the real tokens (percentage points)"
+    panel = _panel("", _of_models(models, "outside"), "excess", scale=100)
+    plot_panels(path, title, panel, y_label=label, zero=True)
+
+
+def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
+    """Plot the exclusivity of ``[MASK]`` against layer beside its controls, one panel per model.
+
+    Args:
+        lines: values of :class:`~mae_lm_fairseq.measures.rank.Exclusivity` by name and model.
+
+    Returns:
+        Whether any model takes ``[MASK]`` in a layer.
+    """
+    panels = []
+    for model, of_mask in lines.get("exclusivity_0.9", {}).items():
+        shown = {"[MASK] (forced in where the encoder never saw it)": Lines(of_mask.x, 100 * of_mask.y)}
+        ranges = {}
+        for control, label in CONTROLS.items():
+            ends = [lines.get(f"{control}_{end}", {}).get(model) for end in ("lowest", "median", "highest")]
+            if None not in ends:
+                low, middle, high = (100 * line.y.mean(0) for line in ends)
+                shown[label], ranges[label] = Lines(of_mask.x, middle[None]), Band(of_mask.x, low, high)
+        panels.append(Panel(model, LAYER, shown, ranges))
+    label = "share of the sum of squares outside the directions of"
+    label += "\nreal tokens, less that of held-out ones (percentage points)"
+    if panels:
+        plot_panels(path, title, *panels, y_label=label, zero=True)
+    return bool(panels)
+
+
+def _of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[dict]]:
+    return {
+        f"{model['label']}{end}": [row for row in model[name] if row["input"] == kind]
+        for model in models
+        for kind, end in KINDS.items()
+    }
+
+
+def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float = 1) -> Panel:
+    """Return a panel with a line and its interval for each label that has rows."""
+    lines, bands = {}, {}
+    for label, of in ((label, of) for label, of in rows.items() if of):
+        layers = np.array([row["layer"] for row in of])
+        low, middle, high = (scale * np.array([row[name + end] for row in of]) for end in ("_low", "", "_high"))
+        lines[label], bands[label] = Lines(layers, middle[None]), Band(layers, low, high)
+    return Panel(title, LAYER, lines, bands)
+
+
+def _rank_label(models: Sequence[dict[str, Any]]) -> str:
+    return f"directions that hold {100 * models[0]['threshold']:g} % of Σσ²"
+
+
+def title_end(models: Sequence[dict[str, Any]]) -> str:
+    """Return the end of a title: how much was masked."""
+    return f" ({100 * models[0]['mask_prob']:g} % masked)"

@@ -2,16 +2,16 @@
 
 A kind is one class. Its fields are its options, in a plan and on the command line. To add one, write it in a module of
 its own and name it in :data:`~mae_lm_fairseq.study.measures.MEASURES`. To make it a verb, too, add to its module the
-dataclass ``Options`` and the function ``main``, and name the module in :data:`~mae_lm_fairseq.cli.VERBS`. Modules of
-kinds import what needs torch where it is used, because the help of a verb imports them.
+dataclass ``Options`` and the function ``main``, and name the module in :data:`~mae_lm_fairseq.cli.VERBS`.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Natural, Options, Probability
 from mae_lm_fairseq.utils.errors import UserError
@@ -51,7 +51,6 @@ class Trained:
         random_weights: replace the trained weights by random ones, as before training.
         kept: path, without an ending, of what the measure keeps; None to keep nothing.
         log: the log of its training.
-        architecture: equal for models that are the same before training.
     """
 
     label: str
@@ -62,14 +61,15 @@ class Trained:
     random_weights: bool = False
     kept: Path | None = None
     log: Path | None = None
-    architecture: Hashable = None
 
-    def open(self, with_head: bool = False):
-        """Return the model with its tokenizer, a :class:`~mae_lm_fairseq.measures.readers.Reader`."""
-        from mae_lm_fairseq.measures.readers import open_model
-
+    def open(self, with_head: bool = False) -> Reader:
+        """Return the model with its tokenizer."""
         options = {"with_head": with_head, "random_weights": self.random_weights, "masks": self.masks}
         return open_model(self.path, self.data.data_bin, self.ema, **options)
+
+    def untrained(self) -> "Trained":
+        """Return the model with random weights, as before training."""
+        return replace(self, label=f"{self.label}, random weights", random_weights=True)
 
 
 class Kind(Options):
@@ -130,8 +130,6 @@ class Kind(Options):
         """Plot values of several models, and return whether there is anything to plot.
 
         Args:
-            path: the PNG to write.
-            title: title of the figure.
             x_label: label of the x axis: layers or updates.
             lines: the lines of the models, by value and model.
         """
@@ -144,12 +142,6 @@ class Kind(Options):
         if panels:
             plot_panels(path, title, *panels)
         return bool(panels)
-
-
-def values_by_layer(found: Mapping[tuple[str, int], float], layers: int) -> dict[str, list[float]]:
-    """Return values by name and layer as lists; None for layers that have no value."""
-    names = dict.fromkeys(name for name, _ in found)
-    return {name: [found.get((name, layer)) for layer in range(layers + 1)] for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,19 +195,10 @@ class ModelOptions(Options):
             reader = model.open(kind.with_head)
             if isinstance(kind, MaskedText):
                 reader.check_length(kind.tokens_per_sample)
-            found.append(replace(model, architecture=reader.architecture))
+            found.append(model)
         return found
 
 
 def default_label(path: Path) -> str:
     """Return the name of a directory, or the directory name and stem of a checkpoint."""
     return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"
-
-
-def untrained(kind: Kind, models: Sequence[Trained]) -> dict[Hashable, Any]:
-    """Return what is found in models with random weights, by architecture."""
-    one_each = {model.architecture: model for model in reversed(models)}
-    return {
-        architecture: kind.measure(replace(model, label=f"{model.label}, random weights", random_weights=True))
-        for architecture, model in one_each.items()
-    }

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device
 from mae_lm_fairseq.statistics.token_states import early_masks, hugging_face_positions
+from mae_lm_fairseq.text.tokenizer import SPECIALS
 
 NEVER_MASKED = -1
 """The word of a special token."""
-FIRST_TOKEN = 4
-"""Id of the first token that is not special, in fairseq's dictionary."""
 
 
 class Words(NamedTuple):
@@ -81,47 +80,38 @@ class NetworkPredictor:
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         mask_in_encoder: fraction of the ``<mask>`` tokens that the encoder saw in pretraining (``--mask-in-encoder``).
             It sees them at this fraction of the positions, the same ones in every text.
+        without_masks: replace every ``<mask>`` by a token other than the special ones, which depends on the position
+            alone, for a model that was trained with random tokens instead.
     """
 
-    def __init__(self, network: MaskedAutoencoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
-        self.network = network
+    def __init__(
+        self,
+        network: MaskedAutoencoder,
+        pad: int,
+        mask: int,
+        mask_in_encoder: float = 0.0,
+        *,
+        without_masks: bool = False,
+    ):
+        self.network, self.without_masks = network, without_masks
         self.pad, self.mask = pad, mask
         self.max_tokens = network.config.max_positions
         self.mask_in_encoder = mask_in_encoder
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
+        if self.without_masks:
+            # As in fairseq's dictionary: special tokens come first, <mask> last.
+            drawn = torch.from_numpy(np.random.default_rng(0).integers(len(SPECIALS), self.mask, tokens.shape[1]))
+            tokens = torch.where(tokens == self.mask, drawn, tokens)
         device = self.network.encoder.embed_tokens.weight.device
         early = early_masks(tokens, self.mask, self.mask_in_encoder)
         layout = to_device(batch_layout(tokens, is_predicted, self.pad, self.mask, early), device)
         return self.network(tokens.to(device), layout).float()
 
 
-class RandomTokensPredictor:
-    """A masked language model that was trained with random tokens in place of ``[MASK]``.
-
-    Args:
-        predictor: the model. Every ``[MASK]`` in its input is replaced by a token other than the special ones, which
-            depends on the position alone.
-    """
-
-    def __init__(self, predictor: NetworkPredictor):
-        self.predictor = predictor
-        self.max_tokens, self.pad, self.mask = predictor.max_tokens, predictor.pad, predictor.mask
-
-    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
-        # As in fairseq's dictionary: special tokens come first, <mask> last.
-        drawn = torch.from_numpy(np.random.default_rng(0).integers(FIRST_TOKEN, self.mask, tokens.shape[1]))
-        return self.predictor(torch.where(tokens == self.mask, drawn, tokens), is_predicted)
-
-
 class HuggingFacePredictor:
-    """A model loaded with ``transformers.AutoModelForMaskedLM``.
-
-    Args:
-        model: the model, in evaluation mode.
-        pad, mask: ids of the tokenizer's padding and mask tokens.
-    """
+    """A model loaded with ``transformers.AutoModelForMaskedLM``."""
 
     def __init__(self, model: nn.Module, pad: int, mask: int):
         self.model = model
@@ -176,9 +166,6 @@ def predict(
     """Predict the masked tokens of texts.
 
     Args:
-        model: the model.
-        texts: ids of each text.
-        maskings: what to mask in each text.
         progress: wraps the sequence of batches, for example to show a progress bar.
     """
     rows = [(text, row) for text, masking in enumerate(maskings) for row in range(len(masking.predicted))]
@@ -207,3 +194,23 @@ def _rows_as_batch(
         hidden[index, :length] = maskings[text].hidden[row]
         predicted[index, :length] = maskings[text].predicted[row]
     return tuple(map(torch.from_numpy, (ids, hidden, predicted)))
+
+
+def pseudo_log_likelihoods(
+    model: Predictor,
+    sentences: Sequence[Words],
+    mask_words: bool = False,
+    progress: Callable[[Sequence], Iterable] = lambda batches: batches,
+) -> np.ndarray:
+    """Return the sum of each token's log-probability given all other tokens of its sentence, in nats.
+
+    Args:
+        mask_words: while a token is predicted, also mask the later subwords of its word, so that they do not reveal it.
+        progress: as for :func:`predict`.
+
+    Returns:
+        float64[sentences].
+    """
+    masking = each_token_and_later_subwords if mask_words else each_token
+    maskings = [masking(sentence.words) for sentence in sentences]
+    return predict(model, [sentence.ids for sentence in sentences], maskings, progress).log_likelihoods

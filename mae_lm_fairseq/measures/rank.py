@@ -19,13 +19,28 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar
 
-from mae_lm_fairseq.measures.figures import LAYER, Lines, check_matplotlib, lines_by_layer
-from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained, values_by_layer
-from mae_lm_fairseq.measures.rank_figures import plot_exclusivity, plot_gaps, plot_outside, plot_ranks, title_end
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mae_lm_fairseq.measures.figures import (
+    LAYER,
+    Lines,
+    lines_by_layer,
+    plot_exclusivity,
+    plot_gaps,
+    plot_outside,
+    plot_ranks,
+    title_end,
+)
+from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
+from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
+from mae_lm_fairseq.statistics.rank_profile import rank_profile
 from mae_lm_fairseq.statistics.rank_settings import RankSettings
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, write_json, write_text
+from mae_lm_fairseq.utils.output import progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
 _RANKED = (
@@ -51,10 +66,32 @@ class Rank(Kind, RankSettings, MaskedText):
 
         If the model keeps anything, second moments are kept, and ``ranks`` has rows of "all" tokens as well: real ones
         and ``[MASK]`` together, in inputs with both.
-        """
-        from mae_lm_fairseq.measures.ranks import measure_ranks
 
-        return measure_ranks(model, self)
+        Raises:
+            UserError: if the text cannot be read, is too short, or none of it is masked.
+        """
+        reader, kept = model.open(), Moments()
+        found = reader.texts(model.data.text, self.tokens_per_sample, self.tokens)
+        texts = [text.ids.tolist() for text, _ in found]
+        if len(texts) < 2:
+            raise UserError(f"{model.data.text} is too short, or --tokens {self.tokens} too small, for two texts")
+        longest = max(map(len, texts))
+        if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
+            raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
+        keep = {"keep_moments": kept.add} if model.kept else {}
+        profile = rank_profile(reader.states, texts, reader.special, self, progress_bars(model.label), **keep)
+        if model.kept:
+            profile["ranks"] = [one for row in profile["ranks"] for one in self._with_all_tokens(row, kept)]
+            kept.save(model.kept)
+        return profile
+
+    def _with_all_tokens(self, row: dict[str, Any], kept: "Moments") -> list[dict[str, Any]]:
+        """Return a row of ranks and, after that of ``[MASK]``, the one of all tokens of the same input and layer."""
+        if row["tokens"] != "mask":
+            return [row]
+        energies = kept.together(row["layer"], row["input"]).energies(centred=self.centred)[0]
+        found = {name: float(rank) for name, rank in ranks(energies, self.threshold).items()}
+        return [row, {"layer": row["layer"], "input": row["input"], "tokens": "all", **found}]
 
     def recorded(self, found: dict[str, Any]) -> dict[str, list[float]]:
         """Return threshold and entropy rank, named TOKENS_INPUT and entropy_TOKENS_INPUT.
@@ -69,8 +106,10 @@ class Rank(Kind, RankSettings, MaskedText):
         return values_by_layer(values, found["layers"])
 
 
-class OneDocumentError(UserError):
-    """A text has a single document, where two are needed: one to fit on, another one to compare with."""
+def values_by_layer(found: Mapping[tuple[str, int], float], layers: int) -> dict[str, list[float]]:
+    """Return values by name and layer as lists; None for layers that have no value."""
+    names = dict.fromkeys(name for name, _ in found)
+    return {name: [found.get((name, layer)) for layer in range(layers + 1)] for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +129,21 @@ class Exclusivity(Kind, MaskedText):
         """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.
 
         Raises:
-            OneDocumentError: if the text read is a single document.
-            UserError: if the text cannot be read.
+            UserError: if the text cannot be read, or is a single document: two are needed, one to fit on, another one
+                to compare with.
         """
-        from mae_lm_fairseq.measures.ranks import measure_exclusivity
-
-        return measure_exclusivity(model, self)
+        reader, kept = model.open(), Moments()
+        texts = reader.texts(model.data.text, self.tokens_per_sample, self.tokens)
+        if len({document for _, document in texts}) < 2:
+            raise UserError(f"{model.data.text} has a single document; separate at least two by a blank line")
+        ids, words = ([getattr(text, name).tolist() for text, _ in texts] for name in ("ids", "words"))
+        parts = halves(ids, [document for _, document in texts], words)
+        masking = self.mask_prob, self.seed
+        progress = progress_bars(model.label)
+        rows = exclusivity(reader.states, parts, reader.special, *masking, progress, keep_moments=kept.add)
+        if model.kept:
+            kept.save(model.kept)
+        return rows
 
     def recorded(self, found: list[dict[str, Any]]) -> dict[str, list[float]]:
         """Return the numbers of the rows by layer; of controls, a summary."""
@@ -111,6 +159,36 @@ class Exclusivity(Kind, MaskedText):
     def figure(self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
         """Plot the exclusivity of ``[MASK]`` beside its controls, one panel per model."""
         return plot_exclusivity(path, title, lines)
+
+
+class Moments:
+    """Second moments of hidden states, from which any rank can be computed without the model.
+
+    The safetensors file has, for each name and layer, ``NAME.LAYER.products`` float32[dim, dim] (sum of the outer
+    products of the states), ``.sums`` float32[dim] and ``.count``.
+    """
+
+    def __init__(self):
+        self.tensors: dict[str, Tensor] = {}
+
+    def add(self, layer: int, name: str, moments: SecondMoments) -> None:
+        """Add the moments of a layer."""
+        for kind in ("products", "sums", "counts"):
+            self.tensors[f"{name}.{layer}.{kind.replace('counts', 'count')}"] = getattr(moments, kind).sum(0).float()
+
+    def together(self, layer: int, kind: str) -> SecondMoments:
+        """Return the second moments of real tokens and of ``[MASK]`` in an input, as one matrix of states."""
+        both = [f"{tokens}_{kind}.{layer}" for tokens in ("real", "mask")]
+        moments = SecondMoments(self.tensors[f"{both[0]}.sums"].numel())
+        for name in both:
+            moments.counts += self.tensors[f"{name}.count"]
+            moments.sums += self.tensors[f"{name}.sums"]
+            moments.products += self.tensors[f"{name}.products"]
+        return moments
+
+    def save(self, path: Path) -> None:
+        """Write the file, whose path is given without an ending."""
+        save_file(self.tensors, path.with_suffix(".safetensors"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +210,6 @@ class Options(ModelOptions, Rank):
 
 def main(options: Options) -> None:
     """Run the verb."""
-    check_matplotlib()
     make_output_directory(options.out)
     data = Data(options.data_bin, text=options.text)
     exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
@@ -144,7 +221,7 @@ def main(options: Options) -> None:
         try:
             models[-1]["exclusivity"] = rows = exclusivity.measure(model)
             exclusive[model.label] = exclusivity.recorded(rows)
-        except OneDocumentError as problem:
+        except UserError as problem:  # the text, which has ranks, is a single document
             print(f"no exclusivity could be measured: {problem}")
     write_json(options.out / "ranks.json", {"versions": versions(), "models": models})
     write_csv(options.out / "ranks.csv", models)

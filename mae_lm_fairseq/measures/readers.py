@@ -2,8 +2,9 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -11,16 +12,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from mae_lm_fairseq.checkpoints.averaging import check_file
 from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
-from mae_lm_fairseq.checkpoints.reading import Pretrained, build, read, transformers_type
+from mae_lm_fairseq.checkpoints.reading import build, read, transformers_type
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.huggingface.weight_files import AS_DATA, load_config, transformers_errors, weights_as_data
 from mae_lm_fairseq.measures.masked_prediction import (
     NEVER_MASKED,
     HuggingFacePredictor,
     NetworkPredictor,
     Predictor,
-    RandomTokensPredictor,
     Words,
 )
 from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates, StatesOf
@@ -43,67 +43,43 @@ class Reader:
     Attributes:
         states: the encoder.
         predictor: the model with its language model head; None if it was opened without.
-        encode: returns the ids of a line.
-        encode_with_spans: returns the ids of a line, and start and end of each token in characters.
+        encode: returns the ids of a line, and start and end of each token in characters.
         opening, closing: ids at the start and end of every text.
         line_end: ids after every line.
         special: ids that are never masked.
         path: where the model was read from.
-        architecture: equal for models that are the same before training.
     """
 
     states: StatesOf
     predictor: Predictor | None
-    encode: Callable[[str], list[int]]
-    encode_with_spans: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+    encode: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
     opening: list[int]
     line_end: list[int]
     closing: list[int]
     special: list[int]
     path: Path
-    architecture: Hashable
 
-    def texts(self, path: str | Path, length: int, limit: int) -> list[list[int]]:
-        """Return about ``limit`` tokens of texts that are evenly spaced in a file, as ids.
+    def texts(self, path: Path, length: int, limit: int) -> list[tuple[Words, int]]:
+        """Return about ``limit`` tokens of texts that are evenly spaced in a file, and the numbers of their documents.
 
         Args:
             path: UTF-8 text with blank lines between documents. Of a long file, only the first :data:`SPREAD` times as
                 many tokens are read.
             length: maximum number of tokens of a text. A text is as many lines of one document as fit.
-            limit: number of tokens.
 
         Raises:
             UserError: if the model does not take texts of this length, or a file has records or cannot be read.
         """
-
-        def encode(line: str) -> list[int]:
-            return [*self.encode(line), *self.line_end]
-
-        return [text for text, _ in self._spread(path, length, limit, encode, (self.opening, self.closing))]
-
-    def texts_with_words(self, path: str | Path, length: int, limit: int) -> list[Words]:
-        """Return the same texts with the words of their tokens."""
-        return [text for text, _ in self.texts_of_documents(path, length, limit)]
-
-    def texts_of_documents(self, path: str | Path, length: int, limit: int) -> list[tuple[Words, int]]:
-        """Return the same texts with the words of their tokens and the numbers of their documents."""
-        ends = _inside_words(self.opening), _inside_words(self.closing)
-        spread = self._spread(path, length, limit, self._tokens, ends)
-        return [(self._words(tokens), document) for tokens, document in spread]
-
-    def _spread(
-        self, path: str | Path, length: int, limit: int, encode: Callable[[str], list], ends: tuple[list, list]
-    ) -> list[tuple[list, int]]:
-        """Return evenly spaced texts and the numbers of their documents."""
         self.check_length(length)
-        texts, tokens = [], 0
+        texts, tokens, ends = [], 0, (_inside_words(self.opening), _inside_words(self.closing))
         for number, lines in enumerate(documents(read_text(path))):
-            of_document = text_samples(lines, encode, length, *ends, SPREAD * limit - tokens)
+            of_document = text_samples(lines, self._tokens, length, *ends, SPREAD * limit - tokens)
             texts += [(text, number) for text in of_document]
             tokens += sum(map(len, of_document))
             if tokens >= SPREAD * limit:
                 break
-        return evenly_spaced(texts, max(1, round(len(texts) * limit / max(tokens, 1))))
+        taken = evenly_spaced(texts, max(1, round(len(texts) * limit / max(tokens, 1))))
+        return [(self._words(text), document) for text, document in taken]
 
     def sentence(self, text: str) -> Words:
         """Return a text of one line."""
@@ -117,7 +93,7 @@ class Reader:
 
     def _tokens(self, line: str) -> list[tuple[int, bool]]:
         """Return the ids of a line, and whether each starts a word."""
-        ids, spans = self.encode_with_spans(line)
+        ids, spans = self.encode(line)
         starts = np.diff(word_numbers(line, spans), prepend=-1) > 0
         return [*zip(ids, starts, strict=True), *_inside_words(self.line_end)]
 
@@ -133,7 +109,7 @@ def _inside_words(ids: Iterable[int]) -> list[tuple[int, bool]]:
 
 def open_model(
     path: Path,
-    data_bin: str | Path | None,
+    data_bin: Path | None,
     ema: bool = False,
     with_head: bool = False,
     random_weights: bool = False,
@@ -154,69 +130,48 @@ def open_model(
     Raises:
         UserError: if a file is missing or does not match the others, or the model has no language model head.
     """
-    if not path.exists():
-        raise UserError(f"{path}: no such file or directory")
-    if ema:
-        check_file(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if transformers_type(path):
+    if transformers_type(path) and not ema:
         return _open_hugging_face(path, device, with_head, random_weights)
-    if not path.is_dir() and data_bin is None:
-        raise UserError(f"{path} is a checkpoint; give its data-bin with --data-bin")
     pretrained = read(path, None if path.is_dir() else data_bin, ema)
-    folder = path if path.is_dir() else Path(data_bin)
     tokenizer = pretrained.tokenizer
     if tokenizer is None:
-        raise UserError(f"{folder} has no tokenizer ({NAMES}), which is needed to tokenize the text")
-    network = _random_network(pretrained) if random_weights else build(pretrained)
-    if with_head and not random_weights and (reason := why_no_predictions(pretrained)):
-        raise UserError(f"{path} {reason}")
+        raise UserError(f"{path if path.is_dir() else data_bin} has no tokenizer ({NAMES}), which is needed for text")
+    if random_weights:
+        with torch.random.fork_rng():
+            torch.manual_seed(RANDOM_SEED)
+            symbols = len(pretrained.symbols)
+            network = MaskedAutoencoder(pretrained.config, symbols, pretrained.pad, pretrained.mask).eval()
+    else:
+        network = build(pretrained)
+        if with_head and (reason := why_no_predictions(pretrained)):
+            raise UserError(f"{path} {reason}")
     if not with_head:
         network.drop_prediction()
     network.float().to(device)
     seen = {"encoder": 1.0, "decoder": 0.0}.get(masks, pretrained.mask_in_encoder)
     ids = pretrained.pad, pretrained.mask, seen
-    predictor, states = NetworkPredictor(network, *ids) if with_head else None, EncoderStates(network.encoder, *ids)
+    states = EncoderStates(network.encoder, *ids)
     if masks == "nowhere":
         states.inputs = ("clean",)
     return Reader(
         states,
-        RandomTokensPredictor(predictor) if predictor and masks == "nowhere" else predictor,
-        encode=lambda line: tokenizer.encode_lines([line])[0].tolist(),
-        encode_with_spans=lambda line: encode_with_spans(tokenizer, line),
+        NetworkPredictor(network, *ids, without_masks=masks == "nowhere") if with_head else None,
+        encode=partial(encode_with_spans, tokenizer),
         opening=[BOS],
         line_end=[EOS],
         closing=[],
         special=[BOS, PAD, EOS],
         path=path,
-        architecture=(pretrained.config, pretrained.symbols, seen),
     )
 
 
-def _random_network(pretrained: Pretrained) -> MaskedAutoencoder:
-    with torch.random.fork_rng():
-        torch.manual_seed(RANDOM_SEED)
-        return MaskedAutoencoder(pretrained.config, len(pretrained.symbols), pretrained.pad, pretrained.mask).eval()
-
-
 def _open_hugging_face(directory: Path, device: str, with_head: bool, random_weights: bool) -> Reader:
-    try:
-        import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
-
+    with transformers_errors(directory):
         from transformers import AutoTokenizer
 
-        from mae_lm_fairseq.huggingface.weight_files import AS_DATA
-        from mae_lm_fairseq.huggingface.tokenizer import transformers_errors
-    except ImportError:
-        raise UserError(
-            f"{directory} is a Hugging Face model, which needs transformers; pip install transformers"
-        ) from None
-    with transformers_errors(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, **AS_DATA)
-        model = _load_hugging_face(directory, with_head, random_weights)
-    if model.config.is_encoder_decoder:
-        raise UserError(f"{directory}: {model.config.model_type} is an encoder-decoder; only encoders can be measured")
-    model = model.float().eval().to(device)
+        model = _load_hugging_face(directory, with_head, random_weights).float().eval().to(device)
     opening, bos, closing, eos, pad, mask = (
         getattr(tokenizer, f"{name}_token_id") for name in ("cls", "bos", "sep", "eos", "pad", "mask")
     )
@@ -224,34 +179,28 @@ def _open_hugging_face(directory: Path, device: str, with_head: bool, random_wei
     if None in (opening, closing, pad, mask):
         raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")
 
-    def encode(line: str, **options) -> dict:
-        return tokenizer(line, add_special_tokens=False, verbose=False, **options)
-
-    def spans(line: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoded = encode(line, return_offsets_mapping=True)
+    def encode(line: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoded = tokenizer(line, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
         return encoded["input_ids"], encoded["offset_mapping"]
 
     special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
     with transformers_errors(directory):
         states = HuggingFaceStates(model.base_model, pad, mask)
         words = (token for token in range(model.config.vocab_size) if token not in {*special, pad, mask})
-        ignores_padding = _ignores_padding(states, [opening, *itertools.islice(words, 6), closing])
-    if not ignores_padding:
-        raise UserError(
-            f"{directory}: the hidden states of {model.config.model_type} depend on the padding of a batch, so that "
-            "they cannot be measured in batches"
-        )
+        if not _ignores_padding(states, [opening, *itertools.islice(words, 6), closing]):
+            raise UserError(
+                f"{directory}: the hidden states of {model.config.model_type} depend on the padding of a batch, so "
+                "that they cannot be measured in batches"
+            )
     return Reader(
         states,
         HuggingFacePredictor(model, pad, mask) if with_head else None,
-        encode=lambda line: encode(line)["input_ids"],
-        encode_with_spans=spans,
+        encode=encode,
         opening=[opening],
         line_end=[],
         closing=[closing],
         special=special,
         path=directory,
-        architecture=directory,
     )
 
 
@@ -273,12 +222,14 @@ def _ignores_padding(states: HuggingFaceStates, text: list[int]) -> bool:
 
 
 def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -> nn.Module:
-    from transformers import AutoModel, AutoModelForMaskedLM
-
-    from mae_lm_fairseq.huggingface.weight_files import load_config, weights_as_data
+    from transformers import MODEL_MAPPING, AutoModel, AutoModelForMaskedLM
 
     config = load_config(directory)
-    kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, _without_pooler(config))
+    kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, {})
+    # Hidden states do not depend on the pooler, and the checkpoint of a masked language model lacks its weights.
+    bare = MODEL_MAPPING.get(type(config), None)
+    if not with_head and isinstance(bare, type) and "add_pooling_layer" in inspect.signature(bare).parameters:
+        options = {"add_pooling_layer": False}
     if random_weights:
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
@@ -286,18 +237,6 @@ def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -
     options |= weights_as_data(directory)
     model, loading = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
     if with_head and loading["missing_keys"]:
-        raise UserError(f"{directory} has no language model head ({min(loading['missing_keys'])} is missing); name a "
-                        "model that was saved with it")  # fmt: skip
+        missing = min(loading["missing_keys"])
+        raise UserError(f"{directory} has no language model head ({missing} is missing); name a model that has one")
     return model
-
-
-def _without_pooler(config) -> dict[str, bool]:
-    """Return the option by which a class of ``transformers`` leaves out its pooler, if it has one.
-
-    Hidden states do not depend on the pooler, and the checkpoint of a masked language model lacks its weights.
-    """
-    from transformers import MODEL_MAPPING
-
-    kind = MODEL_MAPPING.get(type(config), None)
-    has_pooler = isinstance(kind, type) and "add_pooling_layer" in inspect.signature(kind).parameters
-    return {"add_pooling_layer": False} if has_pooler else {}

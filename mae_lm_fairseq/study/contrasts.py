@@ -18,21 +18,24 @@ class Outcome:
 
     Attributes:
         contrast: the contrast.
-        values: the quantity, by seed.
-        planned: number of seeds that the models have in the plan.
+        values: the quantity, by seed; at a look, of its seeds alone.
+        needed: number of seeds that a verdict needs: those of the latest look that has all of its seeds, else of the
+            first. Without looks in the plan, all of its seeds are the only one.
         p: p-value of Student's t test, see :func:`p_value`.
         sign_flip: the same by the exact sign-flip test: of all signs that the values could have, the fraction with a
             mean at least as extreme. With n seeds it is at least 2 / 2^n.
-        corrected: ``p`` after Holm's correction over all primary contrasts of the plan; None if not primary, or if
-            seeds are missing.
+        corrected: ``p`` after correction for the looks of the plan, and Holm's over all of its primary contrasts; None
+            if not primary, or if seeds are missing.
+        is_exploratory: whether seeds were added after results had been seen, without such a look in the plan.
     """
 
     contrast: Contrast
     values: dict[int, float]
-    planned: int
+    needed: int
     p: float
     sign_flip: float
     corrected: float | None = None
+    is_exploratory: bool = False
 
     @property
     def mean(self) -> float:
@@ -47,14 +50,16 @@ class Outcome:
     def verdict(self) -> str:
         """Verdict on the prediction: "shown", "contradicted" or "not shown"; "descriptive" if not primary.
 
-        It needs all seeds of the plan, so that a study cannot end when the result pleases; until then it is "open". A
-        predicted sign is contradicted if the opposite one is significant, an equivalence if the interval lies outside
-        of the margins.
+        It needs all seeds of the plan, or of one of its looks, so that a study cannot end when the result pleases;
+        until then it is "open". For the same reason it is "exploratory" after seeds were added. A predicted sign is
+        contradicted if the opposite one is significant, an equivalence if the interval lies outside of the margins.
         """
         if not self.contrast.primary:
             return "descriptive"
         if self.corrected is None:
-            return f"open, {len(self.values)} of {self.planned} seeds"
+            return f"open, {len(self.values)} of {self.needed} seeds"
+        if self.is_exploratory:
+            return "exploratory"
         predicted, margin = self.contrast.predicted, self.contrast.margin or 0.0
         is_significant, (low, high) = self.corrected < LEVEL, self.interval
         if predicted in ("positive", "negative"):
@@ -82,7 +87,7 @@ def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]])
         values: model, MEASURE.VALUE -> the seeds measured, and their values.
     """
     found = [tested for contrast in plan.contrasts if (tested := _outcome(plan, contrast, values)) is not None]
-    return corrected(found, sum(contrast.primary for contrast in plan.contrasts))
+    return corrected(found, sum(contrast.primary for contrast in plan.contrasts), plan.looks)
 
 
 def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None:
@@ -91,11 +96,15 @@ def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None
     common = sorted(set.intersection(*(set(one) for one in by_seed)))
     if len(common) < 2:
         return None
-    quantity = {seed: by_seed[0][seed] - (by_seed[1][seed] if contrast.less else 0.0) for seed in common}
-    planned = len(set.intersection(*(set(plan.model(model).all_seeds) for model in models)))
+    planned = plan.seeds(contrast)
+    looks = plan.looks or (len(planned),)
+    reached = [number for number in looks if number <= len(planned) and {*planned[:number]} <= {*common}]
+    seeds = sorted(planned[: reached[-1]]) if reached else common
+    quantity = {seed: by_seed[0][seed] - (by_seed[1][seed] if contrast.less else 0.0) for seed in seeds}
+    needed = reached[-1] if reached else looks[0]
     numbers, margin = np.array([*quantity.values()]), contrast.margin or 0.0
     p, sign_flip = (p_value(numbers, contrast.predicted, margin, test) for test in (t_test, flip))
-    return Outcome(contrast, quantity, planned, p, sign_flip)
+    return Outcome(contrast, quantity, needed, p, sign_flip)
 
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
@@ -143,14 +152,36 @@ MOST_FLIPPED = 16
 """Number of seeds up to which all signs are tried; beyond, a random sample of them."""
 
 
-def corrected(found: list[Outcome], primaries: int) -> list[Outcome]:
-    """Return the outcomes with p-values after Holm's correction (1979) over a number of primary contrasts.
+def over_looks(p: float, looks: Sequence[int], two_sided: bool) -> float:
+    """Return the probability under the null of a p-value as low as ``p`` at any of some looks (Pocock, 1977).
+
+    Means of the first n and the first m > n of the same values have a correlation of sqrt(n / m). The normal
+    distribution stands for Student's: with looks at 5 and 10 seeds, 5.1 % of 40,000 studies without an effect had a
+    value below 0.05, with four looks at 3 to 10 seeds 5.7 %.
+    """
+    from scipy.stats import multivariate_normal, norm
+
+    if len(looks) < 2:
+        return p
+    correlations = np.sqrt(np.minimum.outer(looks, looks) / np.maximum.outer(looks, looks))
+    most = norm.isf(p / 2 if two_sided else p)
+    least = -most if two_sided else -np.inf
+    upper, lower = np.full(len(looks), most), np.full(len(looks), least)
+    return 1 - float(multivariate_normal.cdf(upper, cov=correlations, lower_limit=lower, rng=1))
+
+
+def corrected(found: list[Outcome], primaries: int, looks: Sequence[int] = ()) -> list[Outcome]:
+    """Return the outcomes with p-values after correction for looks, and Holm's (1979) over the primary contrasts.
 
     Those whose seeds are not complete have none; for the others, they count as if they were not shown.
     """
     largest, by_name = 0.0, {}
-    complete = [one for one in found if one.contrast.primary and len(one.values) == one.planned]
-    for rank, one in enumerate(sorted(complete, key=lambda one: one.p)):
-        largest = max(largest, min(1.0, (primaries - rank) * one.p))
-        by_name[one.contrast.name] = largest
+    complete = {
+        one.contrast.name: over_looks(one.p, looks, one.contrast.margin is None)
+        for one in found
+        if one.contrast.primary and len(one.values) == one.needed
+    }
+    for rank, (name, p) in enumerate(sorted(complete.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, (primaries - rank) * p))
+        by_name[name] = largest
     return [replace(one, corrected=by_name.get(one.contrast.name)) for one in found]

@@ -23,9 +23,10 @@ import torch
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.looks import new_looks
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Model, Plan
-from mae_lm_fairseq.study.report import write_report
+from mae_lm_fairseq.study.report import Results, write_report
 from mae_lm_fairseq.study.results import Training, measure
 from mae_lm_fairseq.study.training import Workspace, training_runs
 from mae_lm_fairseq.training.keys import key_of
@@ -39,13 +40,7 @@ MEASURING_WEIGHT = 0.02
 
 @dataclass(frozen=True)
 class Study:
-    """A plan and where it is run.
-
-    Attributes:
-        plan: the plan.
-        out: output directory.
-        jobs: number of runs at the same time.
-    """
+    """A plan, its output directory, and the number of runs at the same time."""
 
     plan: Plan
     out: Path
@@ -62,18 +57,22 @@ class Study:
         try:
             complete(workspace, self.jobs, lambda: collect(workspace))
         finally:
-            results = collect(workspace)
-            write_report(self.out, results)
+            results = report(workspace)
         return results
+
+
+def report(workspace: Workspace) -> dict[str, Any]:
+    """Write ``results.json`` and the report, record its looks in ``plan.json``, and return the results."""
+    results, path = collect(workspace), workspace.out / PLAN
+    if new := new_looks(Results(results).tested(), workspace.plan, results["looks"], str(date.today())):
+        write_json(path, read_json(path, dict) | {"looks": [*results["looks"], *new]})
+        results = collect(workspace)
+    write_report(workspace.out, results)
+    return results
 
 
 def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = lambda: None) -> None:
     """Run everything that a plan lacks, and print what is measured.
-
-    Args:
-        workspace: where the plan is run.
-        jobs: number of runs at the same time.
-        finished: called after each run.
 
     Raises:
         UserError: if a run fails.
@@ -105,13 +104,13 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
         UserError: if the directory cannot be written, or ``plan.json`` is damaged.
     """
     make_output_directory(out)
-    threads, versions = max(1, (os.cpu_count() or 1) // jobs), []
+    threads, versions, looks = max(1, (os.cpu_count() or 1) // jobs), [], []
     if (path := out / PLAN).exists():
-        threads, versions = read_json(path, lambda old: (old["threads"], old["versions"]))
+        threads, versions, looks = read_json(path, lambda old: (old["threads"], old["versions"], old["looks"]))
     files = fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models])
     now = {"date": str(date.today()), "plan": plan.document.text, "files": files}
     if not versions or {**versions[-1], "date": now["date"]} != now:
-        write_json(path, {"threads": threads, "versions": [*versions, now]})
+        write_json(path, {"threads": threads, "versions": [*versions, now], "looks": looks})
     return Workspace(plan, out, threads, files)
 
 
@@ -220,12 +219,14 @@ def runs_of(workspace: Workspace, training: Training) -> list[Run]:
 def collect(workspace: Workspace) -> dict[str, Any]:
     """Write ``results.json`` with everything of the plan that is finished, and return its content."""
     plan, out = workspace.plan, workspace.out
+    versions, looks = read_json(out / PLAN, lambda content: (content["versions"], content["looks"]))
     content = {
         "title": plan.title,
         "plan": plan.document.text,
         "files": dict(workspace.files),
         "threads": workspace.threads,
-        "changes": changes(read_json(out / PLAN, lambda content: content["versions"])),
+        "changes": changes(versions),
+        "looks": looks,
         "rates": {model.name: vars(choose(workspace, model)) for model in plan.models},
         "runs": [row for training in needed(workspace) if (row := row_of(workspace, training))],
     }

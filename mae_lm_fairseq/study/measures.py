@@ -6,9 +6,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
+import torch
+
+from mae_lm_fairseq.finetuning.driver import finetune
+from mae_lm_fairseq.finetuning.options import GlueOptions, TaggingOptions
+from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
+from mae_lm_fairseq.finetuning.tagging.files import column_of, read_words
+from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
 from mae_lm_fairseq.measures.kind import Data, Kind, Trained
-from mae_lm_fairseq.measures.minimal_pairs.measure import MinimalPairs
+from mae_lm_fairseq.measures.minimal_pairs import MinimalPairs
 from mae_lm_fairseq.measures.probe import Probe
 from mae_lm_fairseq.measures.rank import Exclusivity, Rank
 from mae_lm_fairseq.measures.seconds import Seconds
@@ -36,8 +44,6 @@ class Sweep(Kind):
 
     def _options(self, model: Trained) -> dict[str, Any]:
         """Return the options of a fine-tuning sweep."""
-        import torch
-
         layers = self.trained_layers
         return {
             "model": model.path,
@@ -68,9 +74,6 @@ class Finetune(Sweep):
     task: str
 
     def check(self, data: Data) -> None:
-        from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
-        from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-
         super().check(data)
         if self.task not in TASKS:
             raise UserError(f"task {self.task} is not one of {', '.join(TASKS)}")
@@ -80,9 +83,6 @@ class Finetune(Sweep):
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development set."""
-        from mae_lm_fairseq.finetuning.options import GlueOptions
-        from mae_lm_fairseq.finetuning.sentences.run import finetune
-
         options = self._options(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
 
@@ -102,18 +102,12 @@ class Tagging(Sweep):
     column: str = "UPOS"
 
     def check(self, data: Data) -> None:
-        from mae_lm_fairseq.finetuning.tagging.files import column_of, read_words
-        from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
-
         super().check(data)
         train = read_words(self.train, self.column)
         learn_labels(train).targets(read_words(self.dev, column_of(train, self.column)))
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development file."""
-        from mae_lm_fairseq.finetuning.options import TaggingOptions
-        from mae_lm_fairseq.finetuning.tagging.run import finetune
-
         files = {"train": self.train, "dev": self.dev, "column": self.column}
         return finetune(TaggingOptions(**files, **self._options(model)))
 
@@ -126,10 +120,6 @@ MEASURES = {
 
 def fingerprints(data: Data, options: Iterable[Any]) -> dict[str, str]:
     """Return hashes of the content of all files that a study reads, by path.
-
-    Args:
-        data: the files of the study.
-        options: options of its measures.
 
     Raises:
         UserError: if a file does not exist or cannot be read.

@@ -152,6 +152,7 @@ class Plan:
     measures: tuple[Measure, ...]
     contrasts: tuple[Contrast, ...]
     rates: Rates | None
+    looks: tuple[int, ...] = ()
 
     @property
     def checkpoints(self) -> list[int]:
@@ -160,6 +161,11 @@ class Plan:
 
     def model(self, name: str) -> Model:
         return next(model for model in self.models if model.name == name)
+
+    def seeds(self, contrast: "Contrast") -> list[int]:
+        """Return the seeds that the models of a contrast share, in the order of the plan."""
+        model, other = self.model(contrast.model), self.model(contrast.less or contrast.model)
+        return [seed for seed in model.all_seeds if seed in other.all_seeds]
 
 
 def read_plan(name: str) -> Plan:
@@ -186,7 +192,7 @@ def parse_plan(text: str, name: str) -> Plan:
     """
     document = Document(text, name)
     content = document.content
-    tables = {"title", "data", "train", "options", "model", "measure", "contrast", "rates"}
+    tables = {"title", "data", "train", "options", "model", "measure", "contrast", "rates", "looks"}
     for key in content.keys() - tables:
         raise document.error((key,), f"unknown key; there are {', '.join(sorted(tables))}")
     for key in ("data", "train", "model"):
@@ -202,9 +208,27 @@ def parse_plan(text: str, name: str) -> Plan:
         tuple(_measure(document, table, ("measure", i)) for i, table in enumerate(_array(document, "measure"))),
         tuple(document.read(Contrast, table, ("contrast", i)) for i, table in enumerate(_array(document, "contrast"))),
         document.read(Rates, content["rates"], ("rates",)) if "rates" in content else None,
+        document.value(tuple[int, ...], content.get("looks", []), ("looks",)),
     )
     _check(plan)
     return plan
+
+
+def listing() -> str:
+    """Return the shipped plans, the measures with their options, and the endpoints."""
+    lines = ["plans"]
+    for name, path in SHIPPED.items():
+        lines += [f"  {name:20}{read_plan(name).title}", f"  {'':20}{path}"]
+    lines += ["", "measures"]
+    for name, kind in MEASURES.items():
+        lines.append(f"  {name:20}{kind.__doc__.splitlines()[0]}")
+        if options := ", ".join(field.name for field in fields(kind)):
+            lines.append(f"  {'':20}options: {options}")
+        values = ", ".join([*(kind.numbers or ()), *kind.by_layer]) or "the task's metrics"
+        lines.append(f"  {'':20}values: {values}")
+    lines += ["", "endpoints"]
+    lines += [f"  {name:26}{function.__doc__.splitlines()[0]}" for name, function in ENDPOINTS.items()]
+    return "\n".join(lines).replace("`", "")
 
 
 def _array(document: Document, key: str) -> list:
@@ -251,6 +275,8 @@ def _check(plan: Plan) -> None:
         for needed in measure.options.needs:
             if getattr(plan.data, needed) is None and getattr(measure.options, needed, None) is None:
                 raise error(("measure", number, "kind"), f"{measure.options.kind} needs {needed} in [data]")
+    if [*plan.looks] != sorted({*plan.looks}) or min(plan.looks, default=2) < 2:
+        raise error(("looks",), f"{[*plan.looks]} must be ascending numbers of seeds, from 2")
     for number, contrast in enumerate(plan.contrasts):
         _check_contrast(plan, contrast, ("contrast", number))
     if plan.rates:
@@ -272,6 +298,9 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
         raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
     if contrast.primary and contrast.predicted is None:
         raise error((*key, "predicted"), "a primary contrast needs a prediction")
+    seeds = len(plan.seeds(contrast))
+    if contrast.primary and plan.looks and seeds not in plan.looks:
+        raise error(("looks",), f"{contrast.name} has {seeds} seeds, which is none of the looks {[*plan.looks]}")
 
 
 def _check_value(plan: Plan, value: str, key: tuple, is_compared_over_time: bool = False) -> Kind:

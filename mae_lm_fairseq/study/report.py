@@ -7,9 +7,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
-from mae_lm_fairseq.study.figures import plot_contrasts, plot_measure, value_names
+from mae_lm_fairseq.study.looks import marked
 from mae_lm_fairseq.study.plan import Measure, Plan, parse_plan
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
@@ -27,11 +28,7 @@ NOTES = """\
 
 
 class Results:
-    """Content of ``results.json``.
-
-    Args:
-        content: the content.
-    """
+    """Content of ``results.json``."""
 
     def __init__(self, content: Mapping[str, Any]):
         self.content, self.plan = content, parse_plan(content["plan"], "results.json")
@@ -46,6 +43,10 @@ class Results:
         """Return seeds and values of a model, of the seeds that are measured after the last update."""
         runs, values = self.complete(self.runs(model), value)
         return [run["seed"] for run in runs], values
+
+    def tested(self) -> list[Outcome]:
+        """Return the outcomes of the contrasts that can be tested."""
+        return marked(outcomes(self.plan, self.values), self.plan, self.content.get("looks", ()))
 
     def complete(self, runs: Sequence[dict[str, Any]], value: str) -> tuple[list[dict[str, Any]], Values]:
         """Return those of some runs that are measured after the last update, and their values."""
@@ -70,16 +71,15 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     """Write ``report.md`` and its figures into the directory of ``results.json``, whose content is given."""
     results = Results(content)
     plan, lines = results.plan, [f"# {content['title']}", ""]
-    tested = outcomes(plan, results.values)
-    if tested:
+    if tested := results.tested():
         lines += ["## Contrasts", "", contrast_table(tested), "", _notes(plan, tested), ""]
         plot_contrasts(out / "contrasts.png", tested)
         lines += ["![contrasts](contrasts.png)", ""]
+    if looks := content.get("looks"):
+        lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
         lines += [f"Not tested, as fewer than two seeds of each model have the value: {'; '.join(untested)}.", ""]
-    if extended := content.get("extended"):  # in studies of earlier versions, which accepted no other changes
-        lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in extended), ""]
     for change in content.get("changes", ()):
         lines += [f"The plan was changed on {change['date']}:", "", "```diff", *change["lines"], "```", ""]
     lines += _rates(results)
@@ -88,6 +88,15 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
             lines += _measure(out, measure, measured, results.last_checkpoint(measure.name))
     lines += ["## Made by", "", *_made_by(content), ""]
     write_text(out / "report.md", "\n".join(lines))
+
+
+def look_table(looks: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the looks so far."""
+    rows = [
+        [look["contrast"], look["date"], str(len(look["seeds"])), _p(look["p"]), _p(look["corrected"]), look["verdict"]]
+        for look in looks
+    ]
+    return markdown_table(["contrast", "date", "seeds", "p", "p (Holm)", "verdict"], rows)
 
 
 def contrast_table(tested: Sequence[Outcome]) -> str:
@@ -121,7 +130,16 @@ def _p(value: float | None) -> str:
 def _notes(plan: Plan, tested: Sequence[Outcome]) -> str:
     seeds = max(len(one.values) for one in tested)
     primaries = sum(contrast.primary for contrast in plan.contrasts)
-    return NOTES.format(primaries=primaries, seeds=seeds, least=2 / 2**seeds)
+    notes = NOTES.format(primaries=primaries, seeds=seeds, least=2 / 2**seeds)
+    if plan.looks:
+        numbers = " and ".join(map(str, plan.looks))
+        notes += f"\n- The plan has looks at {numbers} seeds; p (Holm) is corrected for them, too (Pocock)."
+    if any(one.is_exploratory for one in tested):
+        notes += (
+            "\n- *Exploratory*: seeds were added, or the prediction was changed, after results had been seen, so that "
+            "p is too small. `looks` in the plan states such looks beforehand."
+        )
+    return notes
 
 
 def _rates(results: Results) -> list[str]:
@@ -278,3 +296,46 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
         content["plan"].rstrip("\n"),
         "```",
     ]
+
+
+def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:
+    """Return the names of all values of a measure, and whether they are by layer."""
+    return {
+        name: isinstance(values.runs[0][values.checkpoints[-1]][name], list)
+        for values in measured.values()
+        for name in values.final_names()
+    }
+
+
+def plot_measure(path: Path, measure: Measure, measured: Mapping[str, Values]) -> bool:
+    """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything."""
+    by_layer = value_names(measured)
+    has_layers, lines = any(by_layer.values()), {}
+    for name in (name for name in by_layer if by_layer[name] == has_layers):
+        of_model = lines.setdefault(name, {})
+        for model, values in ((model, values.other(name)) for model, values in measured.items()):
+            if name in values.final_names():
+                y = values.final() if has_layers else np.stack([values.at(one) for one in values.checkpoints], axis=1)
+                of_model[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(values.checkpoints), y)
+    return measure.options.figure(path, measure.name, LAYER if has_layers else "updates", lines)
+
+
+def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:
+    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.6 + 0.9 * len(tested)), layout="constrained")
+    for axes, one in zip(figure.subplots(len(tested), 1, squeeze=False)[:, 0], tested, strict=True):
+        (low, high), colour = one.interval, COLOURS[0] if one.contrast.primary else "grey"
+        axes.axvline(0, color="black", linewidth=0.8)
+        for margin in (one.contrast.margin or 0.0, -(one.contrast.margin or 0.0)):
+            axes.axvline(margin, color="black", linewidth=0.8, linestyle=":")
+        axes.plot([low, high], [0, 0], color=colour, linewidth=2)
+        axes.plot([one.mean], [0], "D", color=colour)
+        axes.plot([*one.values.values()], [0.5] * len(one.values), "o", color=colour, alpha=0.5, markersize=4)
+        less = f" less {one.contrast.less}" if one.contrast.less else ""
+        axes.set_title(f"{one.contrast.name}: {one.contrast.of}, {one.contrast.model}{less}", fontsize=8, loc="left")
+        axes.set(ylim=(-0.5, 1), yticks=[])
+        axes.tick_params(labelsize=7)
+    figure.suptitle("Contrasts: seeds (dots), mean and 95 % interval; primary ones in colour", fontsize=9)
+    figure.savefig(path, dpi=120)

@@ -1,7 +1,4 @@
-"""Files of a study: where a training leaves its models and measurements, and what child processes write there.
-
-This module imports neither fairseq nor torch, because child processes, which measure, import it.
-"""
+"""Files of a study: where a training leaves its models and measurements, and what child processes write there."""
 
 import os
 import shutil
@@ -11,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.study.plan import Measure, Model
 from mae_lm_fairseq.training.runner import Run
@@ -64,14 +64,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Measuring:
-    """Measures of a training after a number of updates.
-
-    Attributes:
-        training: the training.
-        updates: its number of updates.
-        data: the files of the study.
-        measures: the measures by key.
-    """
+    """Measures of a training after a number of updates, by key."""
 
     training: Training
     updates: int
@@ -81,10 +74,6 @@ class Measuring:
 
 def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, Any]:
     """Keep the last checkpoint in ``save``, without the state of its optimizer, and measure it."""
-    import torch
-
-    from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
-
     state = load_as_data(save / "checkpoint_last.pt")
     del state["last_optimizer_state"]
     state["optimizer_history"] = state["optimizer_history"][-1:]

@@ -65,14 +65,7 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
 
 
 def train_options(plan: Plan, training: Training, updates: int, save: Path) -> dict[str, Any]:
-    """Return the options of fairseq-train that train until a number of updates.
-
-    Args:
-        plan: the plan.
-        training: the training.
-        updates: number of updates at the end.
-        save: directory for resuming.
-    """
+    """Return the options of fairseq-train that train until a number of updates."""
     options = options_of(plan, training.model) | {"seed": training.seed, "max-update": updates}
     if training.learning_rate is not None:
         options["lr"] = training.learning_rate
@@ -87,8 +80,6 @@ class Workspace:
     """Where a plan is run: finds trainings and measurements by the keys of what they depend on.
 
     Args:
-        plan: the plan.
-        out: output directory.
         threads: number of threads of each training.
         files: fingerprints of the files that the plan names, see
             :func:`~mae_lm_fairseq.study.measures.fingerprints`.

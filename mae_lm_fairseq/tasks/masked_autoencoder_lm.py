@@ -1,4 +1,4 @@
-"""The pretraining task: fairseq's ``masked_lm`` without dropped lines and with new masks in every epoch."""
+"""The pretraining task: masking, and batches. What else training needs of it is in ``base.py``."""
 
 import functools
 from collections.abc import Callable
@@ -8,25 +8,23 @@ from fairseq.data import Dictionary, RightPadDataset, SortDataset, data_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
-from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf import open_dict
 
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
 from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.tasks.base import PretrainingTask
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
 from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, variable_rate
-from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
-from mae_lm_fairseq.tasks.splits import first_directory, load_dictionary, load_sequences
-from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.tasks.splits import first_directory, load_sequences
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 
 
 @register_task("masked_autoencoder_lm", dataclass=MaskedAutoencoderLMConfig)
-class MaskedAutoencoderLMTask(MaskedLMTask):
+class MaskedAutoencoderLMTask(PretrainingTask):
     """Masked language modelling over a fairseq data-bin, for all architectures of this package.
 
     Differences from ``masked_lm``: lines longer than a sequence are split, not dropped; masks change with every epoch
@@ -42,17 +40,11 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.rate = variable_rate(cfg)
         self.layout_needs: frozenset[str] | None = None
         self.flops: Callable[[BatchLayout], int] | None = None
-        self.peak_flops: float | None = None
-        self.ranks: RankMonitor | None = None
 
     @classmethod
     def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
         check_options(cfg)
         return super().setup_task(cfg, **kwargs)
-
-    @classmethod
-    def load_dict(cls, cfg: MaskedAutoencoderLMConfig) -> Dictionary:
-        return load_dictionary(cfg)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs):
         """Load a split; of sharded data, the shard of ``epoch``.
@@ -108,83 +100,17 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         model = super().build_model(cfg, from_checkpoint)
-        if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
-            raise UserError(
-                f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
-                f"--max-positions {model.max_positions()}; lower it or raise the latter"
-            )
         if isinstance(model, MAELMModel):
             check_masking(self.cfg, model.autoencoder.config)
             self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
             self.flops = functools.partial(training_flops, model.autoencoder.config, len(self.dictionary))
-        else:
-            for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):
-                if getattr(self.cfg, option):
-                    name = option.replace("_", "-")
-                    raise UserError(f"--{name} is for models of mae_lm_fairseq; choose such an --arch")
         return model
 
-    def begin_epoch(self, epoch: int, model):
-        """Set up the rank monitor and find the device's peak. Called before the first update and after resuming.
-
-        Raises:
-            UserError: if ``--effective-rank-interval`` is set and the data has no split ``valid``.
-        """
-        super().begin_epoch(epoch, model)
-        # In every process, so that all of them stop if the split is missing.
-        if self.cfg.effective_rank_interval > 0 and self.ranks is None:
-            self.ranks = self._rank_monitor()
-        self.peak_flops = peak_flops(model)
-
-    def _rank_monitor(self) -> RankMonitor:
-        texts = monitored_texts(load_sequences(self.cfg, self.dictionary, "valid", epoch=1, combine=False))
-        special = [self.dictionary.bos(), self.dictionary.eos()]
-        pad, cfg = self.dictionary.pad(), self.cfg
-        return RankMonitor(texts, pad, self.mask_idx, special, cfg.mask_in_encoder, cfg.effective_rank_interval)
-
-    def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
-        outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
-        self._drop_frozen_gradients(model, update_num)
-        return outputs
-
-    def _drop_frozen_gradients(self, model, update_num: int):
-        """Remove the gradients of a frozen encoder: neither clipping nor the optimizer sees parameters without one.
-
-        Called before every step, too, because of several processes ``legacy_ddp`` makes them zero.
-        """
-        if update_num < self.cfg.freeze_encoder_updates:
-            for parameter in model.autoencoder.encoder.parameters():
-                parameter.grad = None
-
-    def optimizer_step(self, optimizer, model, update_num: int):
-        """Take an optimizer step and log the latest effective ranks; ``update_num`` does not count this step."""
-        self._drop_frozen_gradients(model, update_num)
-        super().optimizer_step(optimizer, model, update_num)
-        if self.ranks is not None:
-            self.ranks.after_update(update_num + 1, model.autoencoder.encoder)
-
     def reduce_metrics(self, logging_outputs: list[dict], criterion):
-        """Log the criterion's metrics and the throughput; ``mask_prob``, if the masking rate is not always the same."""
+        """Log the metrics of any training; ``mask_prob``, if the masking rate is not always the same."""
         super().reduce_metrics(logging_outputs, criterion)
         if self.rate is not None:
             predicted, tokens = (
                 sum(log.get(name, 0) for log in logging_outputs) for name in ("sample_size", "ntokens")
             )
             metrics.log_scalar("mask_prob", predicted / max(tokens, 1), tokens, round=4)
-        log_throughput(logging_outputs, self.peak_flops)
-
-    def state_dict(self) -> dict:
-        """Return the task state for checkpoints: the fingerprint of the dictionary."""
-        return {"dictionary": dictionary_fingerprint(self.dictionary.symbols)}
-
-    def load_state_dict(self, state_dict: dict):
-        """Check the dictionary of a model that is loaded outside of training. No state is restored.
-
-        Raises:
-            UserError: if the model was trained with another one.
-        """
-        if state_dict.get("dictionary") not in (None, dictionary_fingerprint(self.dictionary.symbols)):
-            raise UserError(
-                f"the model was trained with another dictionary than the dict.txt of {self.cfg.data}; prepare the data "
-                "with that model's tokenizer (mae-lm prepare --tokenizer)"
-            )

@@ -10,7 +10,7 @@ from omegaconf import II
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
-from mae_lm_fairseq.tasks.masking import MIN_SAMPLE_TOKENS
+from mae_lm_fairseq.tasks.sequences import MIN_SAMPLE_TOKENS
 from mae_lm_fairseq.utils.errors import UserError
 
 MASK_PROB_SCHEDULES = ChoiceEnum(["linear", "cosine"])

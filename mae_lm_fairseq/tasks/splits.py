@@ -8,8 +8,8 @@ from fairseq import utils
 from fairseq.data import Dictionary, FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
 
-from mae_lm_fairseq.tasks.masking import RepeatedTokensDataset, split_long_lines
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
+from mae_lm_fairseq.tasks.sequences import RepeatedTokensDataset, split_long_lines
 from mae_lm_fairseq.text.data_bin import (
     DICTIONARY,
     check_data_bin,

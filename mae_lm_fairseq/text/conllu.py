@@ -15,6 +15,7 @@ LABELS = ("UPOS", "XPOS", "FEATS", "DEPREL")
 UNSPECIFIED = "_"
 _FORM = COLUMNS.index("FORM")
 _ID = re.compile(r"\d{1,9}([-.]\d{1,9})?")
+"""A word (``7``), a multiword token (``7-8``) or an empty node (``7.1``)."""
 
 
 class LabelledSentence(NamedTuple):
@@ -35,7 +36,6 @@ def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list
     and ``n't``, start where their forms stand in it, and at its start if they do not.
 
     Args:
-        path: the file.
         column: one of :data:`LABELS`.
         limit: number of sentences, evenly spaced in the file, which may be in the order of genres; None for all.
 
@@ -53,7 +53,6 @@ def conllu_blocks(path: str | Path, lines: Iterable[str] | None = None) -> Itera
     """Yield (line number, cells) of the rows of each sentence, without empty nodes, which are no part of its text.
 
     Args:
-        path: the file.
         lines: its lines, with a blank one at the end; None to read them.
 
     Raises:
@@ -63,18 +62,12 @@ def conllu_blocks(path: str | Path, lines: Iterable[str] | None = None) -> Itera
     for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if line.strip() and not line.startswith("#"):
             row = line.split("\t")
-            if len(row) != len(COLUMNS) or not _is_id(row[0]):
+            if len(row) != len(COLUMNS) or not _ID.fullmatch(row[0]):
                 raise UserError(f"{path}: line {number} is not CoNLL-U, an ID and {len(COLUMNS) - 1} more columns")
             rows += [(number, row)] * ("." not in row[0])
         elif rows and not line.strip():
             yield rows
             rows = []
-
-
-def _is_id(cell: str) -> bool:
-    """Return whether a cell is the ID of a word (``7``), a multiword token (``7-8``) or an empty node (``7.1``)."""
-    first, dash, last = cell.partition("-")
-    return _ID.fullmatch(cell) is not None and (not dash or int(first) <= int(last))
 
 
 def _sentence(rows: list[list[str]], column: int) -> LabelledSentence:
@@ -97,4 +90,4 @@ def _tokens(rows: list[list[str]]) -> Iterator[tuple[list[str], list[list[str]]]
     remaining = iter(rows)
     for row in remaining:
         first, _, last = row[0].partition("-")
-        yield row, list(islice(remaining, int(last) - int(first) + 1)) if last else [row]
+        yield row, list(islice(remaining, max(0, int(last) - int(first) + 1))) if last else [row]

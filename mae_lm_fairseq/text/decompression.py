@@ -24,7 +24,6 @@ def decompressed(raw: BinaryIO, suffix: str) -> io.BufferedReader:
     """Return a stream of the decompressed bytes of a file; it does not seek.
 
     Args:
-        raw: the compressed file.
         suffix: one of :data:`SUFFIXES`.
 
     Raises:

@@ -51,15 +51,6 @@ def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, str]]:
 
 
 def write_symbols(symbols: Sequence[str], path: str | Path):
-    """Write a dictionary as returned by :func:`read_symbols`. Counts are unknown and written as 1.
-
-    Raises:
-        UserError: if the special symbols are not at fairseq's positions, or ``dict.txt`` cannot hold a symbol.
-    """
-    if (*symbols[: len(SPECIALS)], symbols[-1]) != (*SPECIALS, MASK):
-        raise UserError(f"{path}: a dictionary of fairseq begins with {' '.join(SPECIALS)} and ends with {MASK}")
+    """Write a dictionary as returned by :func:`read_symbols`. Counts are unknown and written as 1."""
     inside = symbols[len(SPECIALS) : -1]
-    for symbol in inside:
-        if not symbol or any(character in symbol for character in " \r\n"):
-            raise UserError(f"{path}: dict.txt cannot represent the symbol {symbol!r}")
     Path(path).write_text("".join(f"{symbol} 1\n" for symbol in inside), encoding="utf-8", newline="\n")

@@ -51,7 +51,6 @@ class HuggingFaceTokenizer(Tokenizer):
     it, and :attr:`files` has the completed file. The other tokens keep their order in fairseq's dictionary.
 
     Args:
-        path: path of the file.
         content: its content, if it has been read already.
 
     Raises:
@@ -117,7 +116,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def encode_words(self, words: list[str]) -> list[np.ndarray]:
         # Byte-level BPE does not add the space, and where a pre-tokenizer does, there is only one.
-        adds_space = any(step["type"] == "Prepend" for step in self._description["steps"])
+        adds_space = any(step["type"] == "Prepend" for step in self._steps)
         return super().encode_words(words if adds_space else [f" {word}" for word in words])
 
     def encode_masked(self, text: str) -> list[int]:
@@ -163,33 +162,24 @@ class HuggingFaceTokenizer(Tokenizer):
             return token
         if self.is_byte_level:
             return self.library.decode([int(self.exported_ids[index])], skip_special_tokens=False)
-        if prefix := self._continuation_prefix:
+        if prefix := getattr(self.library.model, "continuing_subword_prefix", None):  # WordPiece's ##
             return token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
         return token.replace(self._word_start, " ") if self._word_start else token
 
     @cached_property
-    def _description(self) -> dict[str, Any]:
+    def _steps(self) -> list[dict[str, Any]]:
         description = json.loads(self.library.to_str())
-        parts = ("normalizer", "pre_tokenizer", "decoder")
-        return {
-            "model": description["model"],
-            "steps": [step for part in parts for step in steps_of(description[part])],
-        }
+        return [step for part in ("normalizer", "pre_tokenizer", "decoder") for step in steps_of(description[part])]
 
     @property
     def is_byte_level(self) -> bool:
         """Whether the tokenizer splits the bytes of a text, with the space before a word as part of it."""
-        return any(step["type"] == "ByteLevel" for step in self._description["steps"])
+        return any(step["type"] == "ByteLevel" for step in self._steps)
 
-    @property
-    def _continuation_prefix(self) -> str | None:
-        """Prefix of subwords inside a word, such as WordPiece's ``##``."""
-        return self._description["model"].get("continuing_subword_prefix") or None
-
-    @property
+    @cached_property
     def _word_start(self) -> str | None:
         """Prefix of subwords at the start of a word, such as U+2581."""
-        for step in self._description["steps"]:
+        for step in self._steps:
             if step["type"] == "Metaspace":
                 return step["replacement"]
             if step["type"] == "Replace" and step["pattern"] == {"String": " "}:  # Llama, Gemma
@@ -218,7 +208,7 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
         contents = contents or tuple(read_bytes(path.with_name(name)) for name in self.FILES)
         encoder, merges, dictionary = contents
         symbols = parse_symbols(dictionary, path.with_name(DICTIONARY))
-        tokens = parse_json(encoder, path, _token_by_number, "restore it")
+        tokens = parse_json(encoder, path, lambda ids: {str(ids[token]): token for token in ids}, "restore it")
         if not tokens.keys() & set(symbols):
             raise UserError(
                 f"{path}: does not belong to {path.with_name(DICTIONARY)}, which has none of its ids; use the files "
@@ -272,10 +262,6 @@ def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
         return []
     inside = described.get("normalizers") or described.get("pretokenizers") or described.get("decoders") or []
     return [described, *(step for each in inside for step in steps_of(each))]
-
-
-def _token_by_number(encoder: dict[str, int]) -> dict[str, str]:
-    return {str(number): token for token, number in encoder.items()}
 
 
 def _byte_level_bpe(tokens: Sequence[str], merges: bytes, path: Path):

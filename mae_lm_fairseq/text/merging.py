@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter, read_lines
-from mae_lm_fairseq.text.encoding import SEPARATOR, Block, RunningStatistics
-from mae_lm_fairseq.text.parts import PartRecord
+from mae_lm_fairseq.text.parts import SEPARATOR, Block, PartRecord, RunningStatistics
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 
 SEED = 1
@@ -26,7 +25,6 @@ def merge_parts(
     Args:
         parts: directory and record of each part, in order.
         prefixes: prefixes of the data-bins.
-        tokenizer: has fairseq's dictionary.
 
     Returns:
         The statistics of each data-bin; the first one has all malformed records and lost joiners.

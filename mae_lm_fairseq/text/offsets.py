@@ -28,7 +28,6 @@ def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.n
     visible character.
 
     Args:
-        tokenizer: tokenizer of the model.
         text: any text that UTF-8 can represent.
 
     Returns:
@@ -61,7 +60,6 @@ def word_numbers(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:
     """Return the number of the word in which each token starts; words are separated by white space.
 
     Args:
-        text: the text.
         spans: start and end of each token in characters, with or without the white space before it.
     """
     is_blank = np.array([True, *map(str.isspace, text), True])

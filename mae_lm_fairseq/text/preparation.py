@@ -20,10 +20,20 @@ from tqdm import tqdm
 
 from mae_lm_fairseq.text.corpus import open_corpus, sample_corpus
 from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
-from mae_lm_fairseq.text.encoding import Encode, encode_by_all, encode_here, load_tokenizer
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up, current_versions
 from mae_lm_fairseq.text.merging import merge_parts
-from mae_lm_fairseq.text.parts import Job, Part, PartRecord, encode_part, plan_parts, rename_new
+from mae_lm_fairseq.text.parts import (
+    Encode,
+    Job,
+    Part,
+    PartRecord,
+    encode_by_all,
+    encode_here,
+    encode_part,
+    load_tokenizer,
+    plan_parts,
+    rename_new,
+)
 from mae_lm_fairseq.text.preparation_options import PRODUCTS, PreparationOptions
 from mae_lm_fairseq.text.text_files import expand
 from mae_lm_fairseq.text.tokenizer import Tokenizer

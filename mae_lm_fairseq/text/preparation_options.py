@@ -103,20 +103,15 @@ class PreparationOptions(Options):
         }
 
     def check(self):
-        """Check that every option has an effect, and that no file is overwritten.
+        """Check that there is one tokenizer, and that no file is overwritten.
 
         Raises:
             UserError: if that is not so.
         """
         if self.vocab_size is None and self.kind:
             raise UserError("--vocab-size is missing; give it, or an existing tokenizer with --tokenizer")
-        has_coverage = self.character_coverage != type(self).character_coverage
-        if has_coverage and self.kind in (None, "byte-bpe"):
-            raise UserError(f"--character-coverage: has no effect with --tokenizer {self.tokenizer}; remove it")
         if self.vocab_size is not None and self.kind is None:
             raise UserError(f"--vocab-size: has no effect with --tokenizer {self.tokenizer}; remove it")
-        if self.workers is not None and self.scheduler is not None:
-            raise UserError("--workers: has no effect with --scheduler; remove it")
         given = self.tokenizer if self.kind is None and os.path.exists(self.tokenizer) else None
         products = [Path(directory, name) for directory in self.data_bins for name in (*TOKENIZER_FILES, *PRODUCTS)]
         for path in (*products, self.destdir / MANIFEST):

@@ -183,8 +183,6 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end:
     """Read a file in chunks of about ``chunk_bytes`` that end at line ends.
 
     Args:
-        path: the file.
-        chunk_bytes: size of a chunk.
         start, end: the bytes to read, which begin and end at line ends; None for the end of the file. A compressed file
             is read completely.
 

@@ -184,7 +184,6 @@ class Tokenizer(ABC):
         """Write ``dict.txt``.
 
         Args:
-            path: path of the file.
             counts: int[len(symbols)], number of occurrences of each symbol; None for 1 each.
         """
         counts = np.ones(len(self.symbols), dtype=np.int64) if counts is None else counts

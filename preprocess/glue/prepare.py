@@ -45,7 +45,8 @@ def main(words: list[str]) -> None:
     from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 
     sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
-    statistics = prepare(sets, open_tokenizer(options.data_bin), options.out, options.max_positions)
+    rows = {split: sets.read(split) for split in sets.splits}
+    statistics = prepare(sets.task, rows, open_tokenizer(options.data_bin), options.out, options.max_positions)
     for split, counts in statistics["splits"].items():
         print(f"{split:7}" + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
 

@@ -19,7 +19,7 @@ from experiments.sentence_data import BOS, EOS, FILE, LENGTH, Data, Rows, make_r
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.tasks import find_task  # noqa: E402
-from mae_lm_fairseq.measures.probing import first_subwords  # noqa: E402
+from mae_lm_fairseq.measures.probe import first_subwords  # noqa: E402
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu  # noqa: E402
 from mae_lm_fairseq.text.data_bin import read_lines  # noqa: E402
 from mae_lm_fairseq.text.tokenizer import Tokenizer  # noqa: E402

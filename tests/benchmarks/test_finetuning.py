@@ -45,7 +45,7 @@ def test_glue_can_be_overfitted(run, tmp_path, name, least):
     model = save_model(tmp_path / "model", "bert", glue.WORDS)
     options = ["--glue-dir", tmp_path / "glue", "--model", model, "--learning-rate", 3e-3, "--seeds", 2]
     results = run("glue", name, *options, "--max-updates", 120)
-    assert results["settings"]["updates"] == min(120, task.epochs * 256 // task.batch_size)
+    assert results["settings"]["updates"] == min(120, task.recipe.epochs * 256 // task.batch_size)
     assert min(results["metrics"]["score"]["values"]) > least
 
 

@@ -7,7 +7,8 @@ import torch
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import sweep as finetuning
-from mae_lm_fairseq.finetuning.sentences.tasks import FROM_MNLI, TASKS
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
@@ -33,9 +34,10 @@ def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
     tokenizer = write_tokenizer(tmp_path / "data-bin")
     pretrained = save_pretrained(tmp_path / "pretrained.pt", tokenizer, "mae_lm_tiny")
     results = tmp_path / "results"
+    for name in ("MNLI", *STARTS):
+        write_official(tmp_path / "glue", TASKS[name], make_rows(TASKS[name], 48))
 
     def finetune(name, checkpoint, rate, *more):
-        write_official(tmp_path / "glue", TASKS[name], make_rows(TASKS[name], 48))
         words = [name, checkpoint, "--glue-dir", tmp_path / "glue", "--data-bin", tokenizer, "--seeds", 1]
         words += ["--learning-rates", rate, "--max-updates", 6, "--out", results / name, *more]
         cli.run("finetune glue", list(map(str, words)))
@@ -44,10 +46,15 @@ def test_rte_mrpc_and_sts_b_start_from_mnli(tmp_path, monkeypatch):
         return content, kept
 
     _, mnli = finetune("MNLI", pretrained, 1e-2, "--data-bin", tokenizer)
+    for message, start, more in (
+        ("has already been fine-tuned on MNLI", mnli, []),
+        ("is not fine-tuned; use a model fine-tuned on MNLI", pretrained, ["--from-mnli"]),
+    ):
+        with pytest.raises(UserError, match=message):
+            finetune("RTE", start, 1e-9, *more)
     of_mnli, _ = encoder_and_heads(mnli)
     of_pretraining, _ = encoder_and_heads(pretrained)
     assert largest_difference(of_pretraining, of_mnli) > 1e-3
-    assert STARTS.keys() == set(FROM_MNLI)
     for name, start in STARTS.items():
         # So small a learning rate that the encoder stays where it started.
         given = results / "MNLI" / "model" if start == "model" else mnli

@@ -126,7 +126,9 @@ def _write_sets(task: GlueTask, folder: Path, layout: str) -> Path:
 
 
 def _prepare(task: GlueTask, folder: Path, tokenizer: SentencePieceTokenizer, destdir: Path) -> None:
-    glue_preparation.prepare(GlueFiles(task, folder, skip_malformed=True), tokenizer, destdir, 32)
+    sets = GlueFiles(task, folder, skip_malformed=True)
+    rows = {split: sets.read(split) for split in sets.splits}
+    glue_preparation.prepare(task, rows, tokenizer, destdir, 32)
 
 
 def _check_data(valid: Path, destdir: Path) -> None:

@@ -41,7 +41,9 @@ def test_logits_are_those_of_the_model(directory):
     torch.testing.assert_close(reader.predictor(tokens, tokens == 4)[0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_verbs_measure_it(directory, tmp_path):
+def test_the_verbs_measure_it(tmp_path):
+    """All use the states and the logits of the reader, as tested above for each type."""
+    directory = save_model(tmp_path / "deberta-v2", "deberta-v2", WORDS, tiny_masked_lm)
     (tmp_path / "text").write_text(TEXT)
     rows = [f"1\t{word}\t_\t{tag}" + "\t_" * 6 + "\n\n" for word, tag in (("the", "DET"), ("dog", "NOUN"))]
     (tmp_path / "words").write_text("".join(rows * 20))

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.evaluation import Evaluate, perplexity
-from mae_lm_fairseq.measures.probing import probe
+from mae_lm_fairseq.measures.probe import probe
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.utils.errors import UserError
@@ -73,19 +72,6 @@ class TestMinimalPairs:
         [model] = json.loads((tmp_path / "results.json").read_text())["models"].values()
         assert model["scores"]["model"]["overall"]["accuracy"] == pytest.approx((good > bad).double().mean().item())
 
-    def test_random_weights_are_measured_once_per_architecture(self, bundles, zorro, tmp_path, monkeypatch):
-        opened = []
-
-        def record(*arguments, **options):
-            opened.append(options.get("random_weights", False))
-            return open_model(*arguments, **options)
-
-        monkeypatch.setattr("mae_lm_fairseq.measures.readers.open_model", record)
-        write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "copy")
-        models = [bundles["mae_lm_tiny"], tmp_path / "copy", bundles["mae_lm_roberta_tiny"]]
-        run("minimal-pairs", *models, "--pairs", zorro, "--limit", 1, "--out", tmp_path / "out")
-        assert opened.count(True) == 2
-
     def test_unigram_control_counts_a_text(self, bundles, zorro, tmp_path):
         (tmp_path / "text").write_text("the fox jump over\n" * 9)
         options = ["--pairs", zorro, "--unigram", tmp_path / "text", "--mask-words", "--out", tmp_path / "out"]
@@ -105,7 +91,7 @@ def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
     assert f"| mae_lm_tiny | {found['loss']:.3f} | " in printed
 
     reader = open_model(bundles["mae_lm_tiny"], None, with_head=True)
-    texts = reader.texts(tmp_path / "text", 40, 1000)
+    texts = [text.ids.tolist() for text, _ in reader.texts(tmp_path / "text", 40, 1000)]
     starts = np.array([symbol.startswith("\u2581") for symbol in read(bundles["mae_lm_tiny"]).symbols])
     log_likelihoods = {"masked": [], "tokens": [], "words": []}
     for number, ids in enumerate(texts):
@@ -141,23 +127,6 @@ def masked_log_likelihoods(reader, ids, mask) -> list[float]:
     is_predicted[0, mask] = True
     logits = reader.predictor(tokens.masked_fill(is_predicted, reader.predictor.mask), is_predicted)
     return logits.log_softmax(-1)[range(len(mask)), tokens[is_predicted]].tolist()
-
-
-def test_all_models_are_checked_before_the_first_is_measured(bundles, tmp_path, monkeypatch):
-    """The first takes such sequences; of the second, only the number of positions is pretended."""
-    (tmp_path / "text").write_text("The dog.\n")
-    monkeypatch.setattr("mae_lm_fairseq.measures.losses.text_loss", lambda *_: pytest.fail("measured"))
-    short = tmp_path / "short"
-    shutil.copytree(bundles["mae_lm_tiny"], short)
-
-    def opened(path, *arguments, **options):
-        reader = open_model(path, *arguments, **options)
-        reader.states.max_tokens = 20 if path == short else 64
-        return reader
-
-    monkeypatch.setattr("mae_lm_fairseq.measures.readers.open_model", opened)
-    with pytest.raises(UserError, match=r"--tokens-per-sample 40: .*short takes sequences of 2 to 20 tokens"):
-        run("evaluate", bundles["mae_lm_tiny"], short, "--text", tmp_path / "text", "--tokens-per-sample", 40)
 
 
 class TestProbe:
@@ -202,10 +171,10 @@ class TestProbe:
         for path in files:
             states, labels = [], []
             for sentence in read_conllu(path, "UPOS"):
-                tokens = torch.tensor([[0, *reader.encode(sentence.text), 2]])
+                tokens = torch.tensor([[0, *reader.encode(sentence.text)[0], 2]])
                 layers = reader.states(tokens, see_masks=False)
                 for start, label in zip(sentence.starts, sentence.labels, strict=True):
-                    before = len(reader.encode(sentence.text[:start])) if start else 0
+                    before = len(reader.encode(sentence.text[:start])[0]) if start else 0
                     states.append([layer.states[1 + before].numpy() for layer in layers])
                     labels.append(label)
             parts.append((np.array(states), labels))

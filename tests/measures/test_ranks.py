@@ -101,7 +101,7 @@ def test_stock_hugging_face_models(folder, tmp_path, kind):
     inputs = (("clean", "real"), ("as_trained", "real"), ("as_trained", "mask"))
     assert kinds == {(layer, *kind) for layer in range(3) for kind in inputs}
     counts = {row["tokens"]: row["count"] for row in found["ranks"]}
-    texts = open_model(tmp_path / kind, None).texts(folder / "text", 32, 1500)
+    texts = [text.ids for text, _ in open_model(tmp_path / kind, None).texts(folder / "text", 32, 1500)]
     assert found["tokens"] == sum(map(len, texts)) >= 1500
     assert counts["mask"] == sum(round(0.15 * (len(text) - 2)) for text in texts)  # special tokens are never masked
     assert counts["real"] == found["tokens"] - counts["mask"]
@@ -109,7 +109,7 @@ def test_stock_hugging_face_models(folder, tmp_path, kind):
 
 def test_hugging_face_texts_are_those_of_its_tokenizer(folder, tmp_path):
     reader = open_model(save_model(tmp_path / "bert", "bert", WORDS), None)
-    first = reader.texts(folder / "text", 32, 1)[0]
+    first = reader.texts(folder / "text", 32, 1)[0][0].ids.tolist()
     line = (folder / "text").read_text().splitlines()[0].split()
     assert first[:13] == [0, *(5 + WORDS.index(word) for word in line)]
     assert first[-1] == 2

@@ -1,6 +1,6 @@
 import torch
 
-from mae_lm_fairseq.measures.losses import load_with_validation_split, marginal_loss, validation_loss
+from mae_lm_fairseq.measures.evaluation import load_with_validation_split, marginal_loss, validation_loss
 from mae_lm_fairseq.measures.masked_prediction import NetworkPredictor
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from tests.support import networks

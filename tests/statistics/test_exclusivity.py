@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.measures.probing import Lookup
 from mae_lm_fairseq.statistics.exclusivity import GROUPS, Halves, exclusivity, halves
 from mae_lm_fairseq.statistics.token_states import EncoderStates, LayerStates, mask_texts
 from tests.support.networks import BOS, MASK, PAD, network, text
@@ -123,9 +122,3 @@ def test_halves_are_documents_in_turn_and_types_are_words_of_one_token():
     assert halves(texts, [3, 3, 4, 9], [[-1, 1, 1, 1], *words[1:]]).types == [5, 7, 6]
     with pytest.raises(ValueError, match="at least two documents"):
         halves(texts, [1, 1, 1, 1], words)
-
-
-def test_the_lookup_knows_words_alone():
-    lookup = Lookup(["run", "run", "run", "a", "dog", "dog"], ["VERB", "NOUN", "VERB", "DET", "NOUN", "NOUN"])
-    assert [lookup.label(word) for word in ("run", "a", "dog", "unseen")] == ["VERB", "DET", "NOUN", "NOUN"]
-    assert lookup.are_ambiguous(["run", "a", "unseen", "dog"]).tolist() == [True, False, False, False]

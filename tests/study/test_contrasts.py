@@ -56,7 +56,7 @@ def test_a_missing_value_is_named():
 def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):
     contrast = Contrast("name", "probe.x", "A", "B", predicted=predicted, margin=margin, primary=primary)
     values = dict(enumerate(values))
-    return Outcome(contrast, values, **{"planned": len(values), "p": 0.5, "sign_flip": 0.5} | figures)
+    return Outcome(contrast, values, **{"needed": len(values), "p": 0.5, "sign_flip": 0.5} | figures)
 
 
 def test_holms_correction():
@@ -65,7 +65,7 @@ def test_holms_correction():
     for number, p in enumerate([0.003, 0.031, 0.0305, 0.002]):
         contrast = Contrast(str(number), "probe.x", "A", predicted="positive", primary=True)
         outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, 2, p, p))
-    unfinished = outcome(planned=5, p=0.0001)
+    unfinished = outcome(needed=5, p=0.0001)
     found = corrected([*outcomes, unfinished, outcome(primary=False)], 9)
     assert [one.corrected for one in found] == [pytest.approx(p) for p in (0.024, 0.2135, 0.2135, 0.018)] + [None, None]
     assert found[-2].verdict == "open, 3 of 5 seeds"
@@ -173,7 +173,6 @@ RESULTS = {
     "title": "Made up",
     "plan": PLAN,
     "threads": 1,
-    "extended": ["2026-01-02: model B: seeds"],
     "rates": {
         "A": {"rate": 0.001, "is_known": True, "damage": -1.0},
         "B": {"rate": None, "is_known": True, "damage": None},
@@ -191,7 +190,6 @@ def test_the_report_is_made_from_the_results_alone(tmp_path):
     assert "| A | 0.002 | 1 | 4.1 | 5.1 |" in report  # loss, and what the contrast compares
     assert "| B | 4.2 ± 0.1 (4.1, 4.2, 4.3) |" in report
     assert "6 trainings, 6.0 core-hours" in report
-    assert "- 2026-01-02: model B: seeds" in report
     assert "| B | 5 ± 0 | 4.2 ± 0.1 |" in report  # the loss by updates
     for figure in ("loss.png", "probe.png", "contrasts.png"):
         assert f"({figure})" in report

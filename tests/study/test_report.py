@@ -1,12 +1,14 @@
 """The report of a study, from results alone."""
 
+import json
 import re
 
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.measures import rank_figures
+from mae_lm_fairseq.measures import figures
 from mae_lm_fairseq.study import report
+from tests.support import ROOT
 
 PLAN = """
 title = "Two models"
@@ -86,7 +88,7 @@ def content() -> dict:
                 }
             )
     rates = {model: {"rate": None, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
-    return {"title": "Two models", "plan": PLAN, "rates": rates, "runs": runs, "extended": [], "threads": 1}
+    return {"title": "Two models", "plan": PLAN, "rates": rates, "runs": runs, "threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,13 @@ def written(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
     report.write_report(out, content())
     return out
+
+
+@pytest.mark.parametrize("study", ["evidence-2", "pre-norm", "treatments"])
+def test_committed_reports_follow_from_their_results(study, tmp_path):
+    committed = ROOT / "scripts/results" / study
+    report.write_report(tmp_path, json.loads((committed / "results.json").read_bytes()))
+    assert (tmp_path / "report.md").read_text() == (committed / "report.md").read_text()
 
 
 def test_every_figure_that_the_report_names_exists(written):
@@ -121,7 +130,7 @@ def test_shown_values_come_first_and_the_others_are_folded(written):
 
 
 def test_models_with_other_checkpoints(tmp_path):
-    """As after an extended study was interrupted."""
+    """As after a study was interrupted whose plan has one more."""
     results = content()
     for run in results["runs"]:
         if run["model"] == "MLM":
@@ -154,7 +163,7 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monk
     results, drawn = content(), []
     for run in results["runs"][:2]:
         run["measures"]["exclusivity"] = {"4": {}, "8": {}}
-    monkeypatch.setattr(rank_figures, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
+    monkeypatch.setattr(figures, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
     report.write_report(tmp_path, results)
     [panel] = drawn
     assert panel.title == "MAE-LM"

@@ -3,7 +3,6 @@
 import io
 from dataclasses import replace
 
-import pytest
 import sentencepiece
 import torch
 import transformers
@@ -12,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import PRESETS, preset_config
+from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.core.heads import ClassificationHead
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -28,7 +27,6 @@ TINY = {
     "init_std": 0.3,
 }
 WITH_BIAS, WITHOUT_BIAS = {}, {"relative_buckets": 0}
-ALL_PRESETS = pytest.mark.parametrize("preset", PRESETS)
 
 
 def pretrained(

@@ -7,7 +7,7 @@ from fairseq.data import BaseWrapperDataset, TokenBlockDataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mae_lm_fairseq.tasks.masking import SplitLongLinesDataset, split_long_lines
+from mae_lm_fairseq.tasks.sequences import SplitLongLinesDataset, split_long_lines
 
 EOS = 2
 

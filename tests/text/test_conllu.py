@@ -66,9 +66,7 @@ def test_a_limited_number_of_sentences_is_evenly_spaced(path):
     assert len(read_conllu(path, "UPOS", limit=11)) == 10
 
 
-@pytest.mark.parametrize(
-    "line", ["1\tHe", "a" + "\t_" * 9, "1-b" + "\t_" * 9, "5-2" + "\t_" * 9, "1-" + "9" * 20 + "\t_" * 9]
-)
+@pytest.mark.parametrize("line", ["1\tHe", "a" + "\t_" * 9, "1-b" + "\t_" * 9, "1-" + "9" * 20 + "\t_" * 9])
 def test_invalid_lines_are_named(path, line):
     path.write_text(f"# comment\n{line}\n")
     with pytest.raises(UserError, match=r"en\.conllu: line 2 is not CoNLL-U"):

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mae_lm_fairseq.text.encoding import encode_by_all, encode_here
+from mae_lm_fairseq.text.parts import encode_by_all, encode_here
 from mae_lm_fairseq.text.text_files import Chunk
 from tests.support.tokenizers import paragraphs, write
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.finetuning.sweep import Origin, Sweep, settings_for
+from mae_lm_fairseq.finetuning.adapter import TaskSetup
+from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
+from mae_lm_fairseq.finetuning.sweep import Origin, Sweep
 from mae_lm_fairseq.training.command import train_command
+from tests.support.tokenizers import make
 
 COMMON = {f"user-dir {PACKAGE}", "required-batch-size-multiple 1", "no-epoch-checkpoints"}
 COMMON |= {"adam-betas (0.9, 0.98)", "adam-eps 1e-06", "lr-scheduler polynomial_decay"}
@@ -31,8 +33,17 @@ def options(command):
 def test_fine_tuning(tmp_path):
     start = Origin(Path("start.pt"), {"_name": "mae_lm_base", "relative_buckets": 64}, 512)
     chosen = FinetuningOptions(model=start.checkpoint, out=tmp_path, seeds=3, extra=("--bf16",))
-    sweep = Sweep(chosen, start, Path("data"), settings_for(start, 1000, 16), [2e-5], len, "score")
-    [*_, run] = sweep.runs()
+    setup = TaskSetup(
+        content={},
+        data=Path("data"),
+        sequences=1600,
+        recipe=Recipe((2e-5,), batch_size=16, weight_decay=0.1, epochs=10),
+        settings={},
+        inputs={},
+        evaluate=len,
+        selection="score",
+    )
+    [[*_, run]] = Sweep(chosen, start, make("byte-bpe"), setup).runs().values()
     assert options(run.command) == COMMON | RUN | {
         *("arch mae_lm_base", "relative-buckets 64", "max-positions 512", "finetune-from-model start.pt"),
         *("optimizer fused_adamw", "weight-decay 0.1", "clip-norm 0.0", "dropout 0.1", "attention-dropout 0.1"),

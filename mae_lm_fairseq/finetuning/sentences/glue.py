@@ -11,7 +11,8 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
-from mae_lm_fairseq.finetuning.sentences.rows import Rows, to_rows
+from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
+from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, Rows, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text, read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
 from mae_lm_fairseq.finetuning.sweep import best_checkpoint
@@ -29,17 +30,13 @@ _WITHOUT_HEADER = ("source", "label", "star", "sentence")
 class GlueFiles:
     """The sets of a GLUE task.
 
-    Args:
-        task: the task.
-        directory: directory with one subdirectory per task, or the directory of this task.
-        skip_malformed: drop malformed rows of the training and development sets.
+    ``directory`` has one subdirectory per task, or is that of this task. ``skip_malformed`` is not for the test sets.
     """
 
     def __init__(self, task: GlueTask, directory: Path, skip_malformed: bool = False):
         self.task, self.directory, self.skip_malformed = task, directory, skip_malformed
         self.splits = tuple(task.splits)
         self.outputs = tuple(task.submission_files.values())
-        self.described: dict[str, Any] = {}
 
     def settings(self) -> dict[str, Any]:
         """Return what the results depend on: the task, and the hashes of its files."""
@@ -50,8 +47,8 @@ class GlueFiles:
         """Read a set, given fairseq's name of it.
 
         Raises:
-            UserError: if the set does not exist, its columns do not match the task, it has malformed rows, or the index
-                of a test row is not its position, by which predictions are matched.
+            UserError: if the set does not exist, has malformed rows, or the index of a test row is not its position, by
+                which predictions are matched.
         """
         official, is_labelled = self.task.splits[split], not split.startswith("test")
         path = self._find(official)
@@ -60,28 +57,26 @@ class GlueFiles:
         header = _WITHOUT_HEADER if task.headerless and is_labelled and not is_hub else None
         wanted = [*task.columns, *([task.label_column] if is_labelled else [])]
         table = read_table(path, header, {*wanted, *_INDICES})
-        if missing := [column for column in wanted if column not in table.columns]:
-            raise UserError(
-                f"{path}: {task.name} needs the columns {', '.join(missing)}, but the file has {table.columns!s:.500}; "
-                "check that this is a file of that task, in the official or the hub's layout"
-            )
         if not is_labelled:
             _check_order(table)
         elif is_hub:
             _name_labels(task, table)
         rows = to_rows(task, table, is_labelled)
-        rows.check(not is_labelled, self.skip_malformed)
+        if is_labelled:
+            rows.check(self.skip_malformed)
+        else:
+            rows.check(remedy=BY_ROW)
         if len(rows.sentences) != (expected := task.rows.get(official, len(rows.sentences))):
             logger.warning("%s: %d rows; the official %s has %d", path, len(rows.sentences), official, expected)
         return rows
 
-    def predict(self, chosen: Run, data: Path, out: Path) -> dict[str, Any]:
+    def predict(self, best: Run, out: Path) -> dict[str, Any]:
         """Write the predictions on the test sets, by a run's best checkpoint, for the GLUE server."""
-        model, fairseq_task = load(best_checkpoint(chosen), data)
+        model, fairseq_task = load(best_checkpoint(best), out / DATA_BIN)
         for split, name in self.task.submission_files.items():
             predicted = predictions(self.task, data_bin_logits(model, fairseq_task, split))
             write_text(out / name, submission(self.task, predicted))
-        return {"test_predictions_by": chosen.name}
+        return {"test_predictions_by": best.name}
 
     def _find(self, official: str) -> Path:
         hub = official.replace("dev", "validation")

@@ -10,63 +10,38 @@ import numpy as np
 import torch
 
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, SentenceTask
-from mae_lm_fairseq.finetuning.models import BATCH, logits_by_length, with_progress
+from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
+from mae_lm_fairseq.finetuning.options import PredictOptions
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
-from mae_lm_fairseq.finetuning.sentences.rows import Rows, to_rows
-from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, format_table, read_table, write_table
+from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
+from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, read_table, write_table
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+BATCH = 64
 PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of the predicted label or score, and the start of the names of those of the labels' probabilities."""
 
 
-def predict_file(
-    model: torch.nn.Module,
-    source: Path,
-    out: Path,
-    text: str | None = None,
-    text_pair: str | None = None,
-    skip_malformed: bool = False,
-):
-    """Write the rows of a file with their predictions.
-
-    Args:
-        model: the hub interface of a fine-tuned model.
-        source: the file, see :mod:`~mae_lm_fairseq.finetuning.sentences.tables`.
-        out: the file to write; its ending chooses the format.
-        text, text_pair: columns of the texts; None for those of the training files.
-        skip_malformed: leave the predictions of rows without text empty.
+def predict_file(model: torch.nn.Module, options: PredictOptions) -> None:
+    """Write the rows of a file with their predictions by the hub interface of a fine-tuned model.
 
     Raises:
         UserError: if the model's labels are not known, or the files do not suit it.
     """
-    task = task_of(model)
-    if not task.columns:
-        task = replace(task, columns=(TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,))
-    table = read_table(source)
-    if text_pair is not None and len(task.columns) == 1:
-        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave the option out")
-    if table.is_plain_text:
-        column = plain_text_column(task, table)
-        columns = (text or column,)
-    else:
-        columns = tuple(given or known for given, known in zip((text, text_pair), task.columns, strict=False))
-    table.check_columns(dict(zip(("--text", "--text-pair"), columns, strict=False)))
-    predict_table(model, replace(task, columns=columns), table, out, skip_malformed)
+    task, table = task_of(model), read_table(options.input)
+    known = columns_of(table, task.columns or ((TEXT_COLUMN, "") if options.text_pair else (TEXT_COLUMN,)))
+    if options.text_pair and len(known) == 1:
+        raise UserError(f"--text-pair {options.text_pair}: the model was fine-tuned on single texts; leave it out")
+    columns = tuple(given or column for given, column in zip((options.text, options.text_pair), known, strict=False))
+    predict_table(model, replace(task, columns=columns), table, options.out, options.skip_malformed)
 
 
-def plain_text_column(task: Task, table: Table) -> str:
-    """Return the column of a plain text file.
-
-    Raises:
-        UserError: if the task has pairs of texts.
-    """
-    if len(task.columns) == 2:
-        raise UserError(f"{table.path}: the model is for pairs of texts; give a .tsv, .csv or .jsonl with two columns")
-    return TEXT_COLUMN
+def columns_of(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of the texts in a table, given those of the training file."""
+    return (TEXT_COLUMN, *columns[1:]) if table.is_plain_text else columns
 
 
 def predict_table(
@@ -75,32 +50,17 @@ def predict_table(
     """Write the rows of a table with their predictions, and return the logits [predicted rows, classes].
 
     Raises:
-        UserError: if :func:`check_predictable` does, or ``out`` cannot be written.
+        UserError: if a text is missing, the table has one of the columns already, or ``out`` cannot be written.
     """
-    rows = check_predictable(task, table, out, skip_malformed)
+    rows, added = to_rows(task, table, labelled=False), prediction_columns(task)
+    rows.check(skip_malformed and not table.malformed, BY_ROW)
+    if taken := [column for column in added if column in table.columns]:
+        raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
     logits = sentence_logits(model, task, rows.sentences)
     found, skipped = iter(named_predictions(task, logits)), dict(rows.malformed)
     written = [row if line in skipped else row | next(found) for line, row in table.rows]
-    write_table(out, [*table.columns, *prediction_columns(task)], written)
+    write_table(out, [*table.columns, *added], written)
     return logits
-
-
-def check_predictable(task: Task, table: Table, out: Path, skip_malformed: bool = False) -> Rows:
-    """Return the rows of a table, after checking them and whether ``out`` can hold their predictions.
-
-    Raises:
-        UserError: if a text is missing, the table has one of the columns already, or its cells do not suit the format.
-    """
-    rows = to_rows(task, table, labelled=False)
-    if skip_malformed and rows.malformed and rows.sentences and not table.malformed:
-        logger.warning("%s: %s; their predictions are empty", table.path, rows.describe_malformed())
-    else:
-        rows.check(is_test=True, skip_malformed=False)
-    added = prediction_columns(task)
-    if taken := [column for column in added if column in table.columns]:
-        raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
-    format_table(out, [*table.columns, *added], [row for _, row in table.rows])
-    return rows
 
 
 def prediction_columns(task: Task) -> list[str]:
@@ -128,10 +88,8 @@ def sentence_logits(model: torch.nn.Module, task: Task, sentences: Sequence[tupl
     ids = [joined(truncated(sample, limit)) for sample in samples]
     if cut := sum(len(row) < len(joined(sample)) for row, sample in zip(ids, samples, strict=True)):
         logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", cut, limit)
-    order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
     logits = np.empty((len(ids), task.num_classes), dtype=np.float32)
-    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    for rows in with_progress(batches, len(batches)):
+    for rows in with_progress(by_length([-len(row) for row in ids], BATCH)):
         found = model.predict(task.head, [torch.from_numpy(ids[row]) for row in rows], return_logits=True)
         logits[rows] = found.cpu().numpy()
     return logits
@@ -170,7 +128,8 @@ def data_bin_logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
     dataset = task.dataset(split)
     sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
     results = np.empty((len(dataset), task.cfg.num_classes), dtype=np.float32)
-    for rows, _, output in logits_by_length(model, dataset, sizes, task.cfg.classification_head_name, BATCH):
+    batches = by_length(sizes, BATCH)
+    for rows, _, output in batch_logits(model, dataset, batches, task.cfg.classification_head_name):
         results[rows] = output.float().cpu().numpy()
     return results
 

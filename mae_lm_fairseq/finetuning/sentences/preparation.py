@@ -1,9 +1,9 @@
 """Data-bin of a sentence task for fairseq's ``sentence_prediction``."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,77 +12,55 @@ from mae_lm_fairseq.finetuning.sentences.tasks import Task
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import current_versions
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, SPECIALS, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import new_directory
 
-SHORTEST_PAIR = 6
-"""Shortest possible pair in tokens: one token per sentence, ``<s>`` and three ``</s>``."""
+DATA_BIN = "data-bin"
+"""Subdirectory of ``--out`` with the prepared data."""
 
 
-class Sets(Protocol):
-    """The sets of a task, by fairseq's names."""
-
-    task: Task
-    splits: Sequence[str]
-
-    def read(self, split: str) -> Rows:
-        """Return the valid rows of a set."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the sets are made from, JSON-serialisable."""
-
-
-def prepare(sets: Sets, tokenizer: Tokenizer, destdir: Path, max_positions: int) -> dict:
-    """Write ``input0``, ``input1`` (pairs only) and ``label``, and the statistics to ``task.json``.
+def prepare(
+    task: Task, sets: Mapping[str, Rows], tokenizer: Tokenizer, destdir: Path, max_positions: int
+) -> dict[str, Any]:
+    """Write ``input0``, ``input1`` (pairs only), ``label`` and the statistics in ``task.json``; return the statistics.
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
     sentences (``--init-token 0 --separator-token 2``). With tokenizer, dictionary and the description of the task, the
     data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint.
 
     Args:
-        sets: the sets to prepare.
+        task: whose columns and labels the rows have.
+        sets: rows by fairseq's name of the set.
         tokenizer: tokenizer of the pretraining run.
         destdir: output directory; created only if preparation succeeds.
         max_positions: maximum sequence length; see :func:`truncated`.
 
-    Returns:
-        The statistics.
-
     Raises:
-        UserError: if the data cannot be prepared; nothing is written.
+        UserError: if the directory cannot be written; nothing is left behind.
     """
-    if max_positions < SHORTEST_PAIR:
-        raise UserError(f"--max-positions {max_positions} must be at least {SHORTEST_PAIR}")
     with new_directory(destdir) as directory:
-        rows = {split: sets.read(split) for split in sets.splits}
-        return _write_sets(sets.task, rows, tokenizer, directory, max_positions)
-
-
-def _write_sets(task: Task, sets: dict[str, Rows], tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
-    """Write all sets and return the statistics."""
-    inputs = [directory / f"input{number}" for number in range(len(task.columns))]
-    for folder in (*inputs, directory / "label"):
-        folder.mkdir(parents=True)
-    tokenizer.save(directory)
-    for folder in (directory, *inputs):
-        tokenizer.write_dictionary(folder / DICTIONARY)
-    classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
-    (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
-    statistics = {
-        "task": task.name,
-        "head": task.head,
-        "columns": task.columns,
-        "labels": task.labels,
-        "score_range": task.score_range if task.is_regression else None,
-        "max_positions": max_positions,
-        "tokenizer_sha256": tokenizer.fingerprint,
-        "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
-        "splits": {
-            split: _write(task, split, rows, tokenizer, directory, max_positions) for split, rows in sets.items()
-        },
-        "versions": current_versions(),
-    }
-    (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+        inputs = [directory / f"input{number}" for number in range(len(task.columns))]
+        for folder in (*inputs, directory / "label"):
+            folder.mkdir(parents=True)
+        tokenizer.save(directory)
+        for folder in (directory, *inputs):
+            tokenizer.write_dictionary(folder / DICTIONARY)
+        classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
+        (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
+        statistics = {
+            "task": task.name,
+            "head": task.head,
+            "columns": task.columns,
+            "labels": task.labels,
+            "score_range": task.score_range if task.is_regression else None,
+            "max_positions": max_positions,
+            "tokenizer_sha256": tokenizer.fingerprint,
+            "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
+            "splits": {
+                split: _write(task, split, rows, tokenizer, directory, max_positions) for split, rows in sets.items()
+            },
+            "versions": current_versions(),
+        }
+        (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
     return statistics
 
 

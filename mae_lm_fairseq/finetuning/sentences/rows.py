@@ -13,7 +13,8 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 10
-_BLANKS = "mae-lm predict --skip-malformed leaves those of empty texts empty"
+_DROP = "or drop them with --skip-malformed"
+BY_ROW = "as predictions are assigned by row (mae-lm predict --skip-malformed leaves those of empty texts empty)"
 
 
 @dataclass
@@ -33,56 +34,44 @@ class Rows:
     malformed: list[tuple[int, str]] = field(default_factory=list)
 
     def describe_malformed(self) -> str:
-        """Describe the malformed rows in a single string."""
         shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
         more = len(self.malformed) - _MAX_SHOWN
         return f"{len(self.malformed)} malformed rows: {shown}" + (f"; and {more} more" if more > 0 else "")
 
-    def check(self, is_test: bool, skip_malformed: bool) -> None:
-        """Refuse a set without rows, and malformed rows; or log these, if they may be skipped.
+    def check(self, skip_malformed: bool = False, remedy: str = _DROP) -> None:
+        """Log malformed rows, if they may be skipped.
 
         Raises:
-            UserError: if there are malformed rows or no rows.
+            UserError: if they may not, with what to do besides fixing the file; or if there are no other rows.
         """
+        message = f"{self.path}: {self.describe_malformed()}"
+        if not self.sentences or (self.malformed and not skip_malformed):
+            raise UserError(f"{message}; fix the file, {remedy}")
         if self.malformed:
-            message = f"{self.path}: {self.describe_malformed()}"
-            if is_test:
-                raise UserError(f"{message}; fix the file: predictions are assigned by row ({_BLANKS})")
-            if not skip_malformed:
-                raise UserError(f"{message}; fix the file, or drop them with --skip-malformed")
-            logger.warning("%s; dropped", message)
-        if not self.sentences:
-            raise UserError(f"{self.path}: has no rows")
+            logger.warning("%s; skipped", message)
 
 
 def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
-    """Return texts and labels of a table.
-
-    Args:
-        task: whose columns the table has.
-        table: the file.
-        labelled: whether to read labels.
-    """
+    """Return texts and, if they are wanted, labels of a table with the columns of the task."""
     rows = Rows(table.path, malformed=list(table.malformed))
     for line, record in table.rows:
-        sentences = tuple(record.get(column) for column in task.columns)
-        if unusable := [column for column in task.columns if not _is_text(record.get(column))]:
-            rows.malformed.append((line, f"the column {unusable[0]!r} is empty, or is not text"))
+        try:
+            sentences = tuple(_text(record, column) for column in task.columns)
+            labels = [_label(task, cell_text(record.get(task.label_column)))] if labelled else []
+        except ValueError as error:
+            rows.malformed.append((line, str(error)))
             continue
-        if labelled:
-            text = cell_text(record.get(task.label_column))
-            label = _label(task, text)
-            if label is None:
-                rows.malformed.append((line, _label_problem(task, text)))
-                continue
-            rows.labels.append(label)
         rows.sentences.append(sentences)
+        rows.labels += labels
     rows.malformed.sort()
     return rows
 
 
-def _is_text(cell: Any) -> bool:
-    return isinstance(cell, str) and bool(cell.strip())
+def _text(record: dict[str, Any], column: str) -> str:
+    text = record.get(column)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"the column {column!r} is missing or empty, or is not text")
+    return text
 
 
 def number(text: str) -> float | None:
@@ -94,19 +83,17 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _label(task: Task, text: str) -> int | float | None:
-    if not task.is_regression:
-        return task.labels.index(text) if text in task.labels else None
-    score = number(text)
-    low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
-    return score if score is not None and low <= score <= high else None
-
-
-def _label_problem(task: Task, text: str) -> str:
+def _label(task: Task, text: str) -> int | float:
     place = f"in the column {task.label_column!r}"
     if not text.strip():
-        return f"the label {place} is empty"
+        raise ValueError(f"the label {place} is empty")
     if not task.is_regression:
-        return f"the label {text!r:.80} {place} is not one of {task.describe()}"
-    limits = " from {:g} to {:g}".format(*task.score_range) if task.is_bounded else ""
-    return f"the label {text!r:.80} {place} is not a number{limits}"
+        if text not in task.labels:
+            raise ValueError(f"the label {text!r:.80} {place} is not one of {task.describe()}")
+        return task.labels.index(text)
+    score = number(text)
+    low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
+    if score is None or not low <= score <= high:
+        limits = f" from {low:g} to {high:g}" if task.is_bounded else ""
+        raise ValueError(f"the label {text!r:.80} {place} is not a number{limits}")
+    return score

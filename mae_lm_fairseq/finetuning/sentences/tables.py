@@ -7,7 +7,6 @@ hold a list of objects. Empty lines are skipped, except in TSV of one column. Pl
 column called ``text``.
 """
 
-import codecs
 import contextlib
 import csv
 import io
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.text.records import parquet_file
-from mae_lm_fairseq.text.text_files import LONGEST_LINE, Chunk
+from mae_lm_fairseq.text.text_files import LONGEST_LINE, read_chunks
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_bytes, write_text
+from mae_lm_fairseq.utils.files import write_text
 
 WRITTEN = (".tsv", ".csv", ".jsonl")
 SUFFIXES = (*WRITTEN, ".json", ".parquet", ".txt")
@@ -49,21 +48,6 @@ class Table:
         """Whether the file has no names of columns."""
         return self.path.suffix.lower() == ".txt"
 
-    def check_columns(self, options: Mapping[str, str]):
-        """Check that columns exist.
-
-        Args:
-            options: command-line options with the columns that they name.
-
-        Raises:
-            UserError: if the table lacks one of them.
-        """
-        for option, column in options.items():
-            if column not in self.columns:
-                raise UserError(
-                    f"{self.path}: has no column {column!r}; name another one with {option}: {', '.join(self.columns)}"
-                )
-
 
 def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection[str] | None = None) -> Table:
     """Read a table.
@@ -78,21 +62,21 @@ def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection
             format of its ending. Rows with too few or too many cells are no error here, see :class:`Table`.
     """
     suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(SUFFIXES)}")
+    lines = [] if suffix == ".parquet" else [line for chunk in read_chunks(path) for line in chunk.lines()]
     if suffix == ".tsv":
-        records = enumerate((line.split("\t") for line in _read_lines(path)), start=1)
+        records = enumerate((line.split("\t") for line in lines), start=1)
         table = _of_cells(path, records, header, kept)
     elif suffix == ".csv":
-        table = _of_cells(path, _csv_records(path, _read_lines(path)), header, kept)
+        table = _of_cells(path, _csv_records(path, lines), header, kept)
     elif suffix in (".jsonl", ".json"):
-        table = _of_objects(path, _json_objects(path, _read_lines(path)))
+        table = _of_objects(path, _json_objects(path, lines))
     elif suffix == ".parquet":
         with parquet_file(path) as file:
             table = _of_objects(path, list(enumerate(file.read().to_pylist(), start=1)))
-    elif suffix == ".txt":
-        lines = enumerate(_read_lines(path), start=1)
-        table = Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in lines])
     else:
-        raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(SUFFIXES)}")
+        table = Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in enumerate(lines, 1)])
     if twice := [column for column in table.columns if table.columns.count(column) > 1]:
         raise UserError(f"{path}: two columns are called {twice[0]!r}; rename one of them")
     if not table.rows and not table.malformed:
@@ -103,18 +87,15 @@ def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]):
     """Write a table in the format of the ending of ``path``, which appears complete or not at all.
 
-    Raises:
-        UserError: if :func:`format_table` does, or the file cannot be written.
-    """
-    write_text(path, format_table(path, columns, rows))
-
-
-def format_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the text of a table; cells that a row lacks are empty, and left out of JSON lines.
+    Cells that a row lacks are empty, and left out of JSON lines.
 
     Raises:
-        UserError: if the ending is none of a table, or TSV cannot hold a cell.
+        UserError: if the ending is none of a table, TSV cannot hold a cell, or the file cannot be written.
     """
+    write_text(path, _formatted(path, columns, rows))
+
+
+def _formatted(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
@@ -134,12 +115,6 @@ def cell_text(cell: Any) -> str:
         return ""
     is_json = isinstance(cell, int | float | list | dict)
     return json.dumps(cell, ensure_ascii=False, default=str) if is_json else str(cell)
-
-
-def _read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file, without the byte order mark."""
-    data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
-    return Chunk(path, 1, data).lines()
 
 
 def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -177,14 +152,11 @@ def _of_objects(path: Path, records: list[tuple[int, dict[str, Any]]]) -> Table:
 def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any]]]:
     """Return (line number, object) of JSON lines, or the numbered objects of a list."""
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if path.suffix.lower() == ".json" and texts and texts[0][1].lstrip().startswith("["):
-        with _json_line(path, 1):
-            records = list(enumerate(json.loads("\n".join(lines), object_pairs_hook=_unique), start=1))
-    else:
-        records = []
-        for number, text in texts:
-            with _json_line(path, number):
-                records.append((number, json.loads(text, object_pairs_hook=_unique)))
+    is_list = path.suffix.lower() == ".json" and bool(texts) and texts[0][1].lstrip().startswith("[")
+    records = []
+    for number, text in [(1, "\n".join(lines))] if is_list else texts:
+        with _json_line(path, number):
+            records += enumerate(json.loads(text), start=1) if is_list else [(number, json.loads(text))]
     for number, record in records:
         with _json_line(path, number):
             if not isinstance(record, dict):
@@ -199,14 +171,6 @@ def _json_line(path: Path, number: int) -> Iterator[None]:
         yield
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: line {number} is not a JSON object ({error!s:.300}); correct it") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
-    return record
 
 
 def _tsv_cell(path: Path, cell: str) -> str:

@@ -8,42 +8,34 @@ epochs). Of the two batch sizes, each task uses the one in fairseq's examples/ro
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 
 import numpy as np
 
+from mae_lm_fairseq.finetuning.options import Recipe
 from mae_lm_fairseq.utils.errors import UserError
 
+ROBERTA = Recipe((1e-5, 2e-5, 3e-5), batch_size=32, weight_decay=0.1, epochs=10)
 _SHOWN = 10
 
 
-def _accuracy(predicted: np.ndarray, true: np.ndarray) -> float:
-    return np.mean(predicted == true)
-
-
 def _agreement(name: str, **options) -> Callable[[np.ndarray, np.ndarray], float]:
-    def agree(predicted: np.ndarray, true: np.ndarray) -> float:
-        from sklearn import metrics
-
-        return getattr(metrics, name)(true, predicted, **options)
-
-    return agree
+    return lambda predicted, true: getattr(import_module("sklearn.metrics"), name)(true, predicted, **options)
 
 
 def _correlation(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
     def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
-        from scipy import stats
-
         if np.ptp(predicted) == 0 or np.ptp(true) == 0:
             return 0.0  # the correlation with a constant is undefined
-        return getattr(stats, name)(predicted, true).statistic
+        return getattr(import_module("scipy.stats"), name)(predicted, true).statistic
 
     return correlate
 
 
 METRICS = {
     "matthews": _agreement("matthews_corrcoef"),
-    "accuracy": _accuracy,
+    "accuracy": lambda predicted, true: np.mean(predicted == true),
     "f1": _agreement("f1_score", zero_division=0.0),
     "macro_f1": _agreement("f1_score", average="macro", zero_division=0.0),
     "pearson": _correlation("pearsonr"),
@@ -85,8 +77,6 @@ class Task:
         is_bounded: whether scores outside of this range are malformed.
         dev_suffixes: ending of the metrics' names for each development set.
         batch_size: sentences or pairs per update.
-        epochs: passes over the training set.
-        learning_rates: the learning rates to try.
         head: name of the classification head; by default that of the task.
     """
 
@@ -100,17 +90,13 @@ class Task:
     score_range: tuple[float, float] | None = None
     is_bounded: bool = False
     dev_suffixes: tuple[str, ...] = ("",)
-    batch_size: int = 32
-    epochs: int = 10
-    learning_rates: tuple[float, ...] = (1e-5, 2e-5, 3e-5)
+    batch_size: int = ROBERTA.batch_size
     head: str = ""
 
     def __post_init__(self):
         defaults = {"selection": "pearson_and_spearman" if self.is_regression else "accuracy", "head": self.name}
-        for name in defaults:
-            object.__setattr__(self, name, getattr(self, name) or defaults[name])
-        if unknown := {*self.metrics, *self.also_reported} - METRICS.keys() | {self.selection} - SELECTIONS.keys():
-            raise ValueError(f"{self.name}: unknown metrics: {', '.join(sorted(unknown))}")
+        for name, default in defaults.items():
+            object.__setattr__(self, name, getattr(self, name) or default)
 
     @property
     def is_regression(self) -> bool:
@@ -119,6 +105,10 @@ class Task:
     @property
     def num_classes(self) -> int:
         return len(self.labels) or 1
+
+    @property
+    def recipe(self) -> Recipe:
+        return replace(ROBERTA, batch_size=self.batch_size)
 
     def to_unit(self, score: float) -> float:
         """Scale a score to what the model is trained on."""
@@ -139,15 +129,7 @@ class Task:
 
 
 def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
-    """Convert logits to predictions.
-
-    Args:
-        task: the task.
-        logits: [rows, classes], or [rows, 1] for regression.
-
-    Returns:
-        [rows]: class numbers, or scores that go roughly over the task's range.
-    """
+    """Convert logits, [rows, classes], to class numbers; or [rows, 1] to scores roughly in the range of the task."""
     if task.is_regression:
         return task.from_unit(logits[:, 0].astype(np.float64))
     return logits.argmax(1)
@@ -187,10 +169,6 @@ class GlueTask(Task):
         return {split: f"{name}.tsv" for split, name in zip(tests, self.submissions or (self.name,), strict=True)}
 
 
-def _rows(train: int, dev: int, test: int) -> dict[str, int]:
-    return {"train": train, "dev": dev, "test": test}
-
-
 _ENTAILMENT = ("entailment", "not_entailment")
 _PAIR = ("sentence1", "sentence2")
 
@@ -199,23 +177,23 @@ TASKS = {
     for task in (
         GlueTask(
             "CoLA", ("sentence",), "label", ("0", "1"), ("matthews",), selection="mcc", batch_size=16, headerless=True,
-            hub_columns=("sentence",), rows=_rows(8551, 1043, 1063),
+            hub_columns=("sentence",), rows={"train": 8551, "dev": 1043, "test": 1063},
         ),
         GlueTask(
             "SST-2", ("sentence",), "label", ("0", "1"), ("accuracy",),
-            hub_columns=("sentence",), rows=_rows(67349, 872, 1821),
+            hub_columns=("sentence",), rows={"train": 67349, "dev": 872, "test": 1821},
         ),
         GlueTask(
             "MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), ("f1", "accuracy"), selection="acc_and_f1",
-            batch_size=16, hub_columns=_PAIR, rows=_rows(3668, 408, 1725),
+            batch_size=16, hub_columns=_PAIR, rows={"train": 3668, "dev": 408, "test": 1725},
         ),
         GlueTask(
             "STS-B", _PAIR, "score", (), ("pearson", "spearman"), score_range=(0.0, 5.0), is_bounded=True,
-            batch_size=16, hub_columns=_PAIR, rows=_rows(5749, 1500, 1379),
+            batch_size=16, hub_columns=_PAIR, rows={"train": 5749, "dev": 1500, "test": 1379},
         ),
         GlueTask(
             "QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), ("f1", "accuracy"), selection="acc_and_f1",
-            hub_columns=("question1", "question2"), rows=_rows(363846, 40430, 390965),
+            hub_columns=("question1", "question2"), rows={"train": 363846, "dev": 40430, "test": 390965},
         ),
         GlueTask(
             "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"), ("accuracy",),
@@ -227,21 +205,18 @@ TASKS = {
         ),
         GlueTask(
             "QNLI", ("question", "sentence"), "label", _ENTAILMENT, ("accuracy",),
-            hub_columns=("question", "sentence"), rows=_rows(104743, 5463, 5463),
+            hub_columns=("question", "sentence"), rows={"train": 104743, "dev": 5463, "test": 5463},
         ),
         GlueTask(
             "RTE", _PAIR, "label", _ENTAILMENT, ("accuracy",), batch_size=16,
-            hub_columns=_PAIR, rows=_rows(2490, 277, 3000),
+            hub_columns=_PAIR, rows={"train": 2490, "dev": 277, "test": 3000},
         ),
         GlueTask(
             "WNLI", _PAIR, "label", ("0", "1"), ("accuracy",), batch_size=16,
-            hub_columns=_PAIR, rows=_rows(635, 71, 146),
+            hub_columns=_PAIR, rows={"train": 635, "dev": 71, "test": 146},
         ),
     )
 }  # fmt: skip
-
-FROM_MNLI = ("MRPC", "RTE", "STS-B")
-"""Tasks that the RoBERTa paper starts from a model fine-tuned on MNLI."""
 
 
 def find_task(name: str) -> GlueTask:

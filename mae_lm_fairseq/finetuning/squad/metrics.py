@@ -42,14 +42,9 @@ def f1_or_no_answer(prediction: str, answer: str) -> float:
 
 
 def evaluate_1_1(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, float]:
-    """Compute the metrics of the SQuAD 1.1 script.
+    """Return the metrics of the SQuAD 1.1 script, ``exact_match`` and ``f1`` in per cent.
 
-    Args:
-        gold: the questions.
-        predictions: the answer to each question, by id; a missing prediction scores 0.
-
-    Returns:
-        ``exact_match`` and ``f1`` in per cent.
+    Predictions are by id; a missing one scores 0.
     """
 
     def mean(metric: Callable[[str, str], float]) -> float:
@@ -62,18 +57,17 @@ def evaluate_1_1(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, fl
 def evaluate_2_0(
     gold: GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float] | None = None
 ) -> dict[str, float | int]:
-    """Compute the metrics of the SQuAD 2.0 script.
+    """Return the metrics of the SQuAD 2.0 script.
 
     Args:
         gold: the questions.
         predictions: the answer to each question, by id; empty for "no answer".
-        na_probs: the probability that each question has no answer, by id. If given, the result includes the best scores
-            over all thresholds, and these thresholds.
+        na_probs: the probability that each question has no answer, by id.
 
     Returns:
         ``exact`` and ``f1`` in per cent and ``total``, the number of questions; the same with the prefixes ``HasAns_``
-        and ``NoAns_`` for the answerable and the unanswerable questions, if any; with ``na_probs``, also
-        ``best_exact``, ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``.
+        and ``NoAns_`` for the answerable and the unanswerable questions, if any; with ``na_probs``, also the best
+        scores over all thresholds, ``best_exact`` and ``best_f1``, and these thresholds, with the suffix ``_thresh``.
     """
     questions = dict(gold)
     scores = {

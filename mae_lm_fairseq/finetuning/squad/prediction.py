@@ -4,7 +4,7 @@ Start and end logits are decoded as in BERT's recipe for SQuAD 1.1 and 2.0 (Devl
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.info import AnswerTask
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
-from mae_lm_fairseq.finetuning.models import logits_by_length, with_progress
+from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.utils.files import write_json
@@ -89,9 +89,7 @@ def best_spans(logits: Tensor, answerable: Tensor, max_answer: int = MAX_ANSWER,
 def answer_all(batches: Iterator[tuple[dict, Tensor]], windows: SpanWindows) -> dict[str, Answers]:
     """Return the answers to all questions by id, in the order of the data set.
 
-    Args:
-        batches: batches of windows with their logits [B, T, 2]; each window once, in any order.
-        windows: the windows of all questions.
+    Each window is in one of the batches, in any order, with its logits [B, T, 2].
     """
     answers = {window.question.id: Answers() for window in windows.windows}
     for batch, logits in batches:
@@ -120,21 +118,19 @@ def _best_of_each_slice(candidates: list[Candidate]) -> list[Candidate]:
     return list(best.values())[:N_BEST]
 
 
-def logits_of_batches(model: torch.nn.Module, windows: SpanWindows) -> Iterator[tuple[dict, Tensor]]:
+def logits_of_batches(
+    model: torch.nn.Module, windows: SpanWindows, progress: Callable[[Sequence], Iterable] = iter
+) -> Iterator[tuple[dict, Tensor]]:
     """Yield batches of windows of similar length, with their start and end logits."""
-    return ((batch, logits) for _, batch, logits in logits_by_length(model, windows, windows.sizes, ANSWER_HEAD, BATCH))
+    batches = progress(by_length(windows.sizes, BATCH))
+    return ((batch, logits) for _, batch, logits in batch_logits(model, windows, batches, ANSWER_HEAD))
 
 
 def answer_file(model: torch.nn.Module, source: Path, out: Path):
-    """Write the answers of a fine-tuned model as the JSON that SQuAD's official scripts read.
+    """Write the answers of a fine-tuned model's hub interface as the JSON that SQuAD's official scripts read.
 
     Sequences are those of the fine-tuning. After SQuAD 2.0 an answer is empty if no answer is more probable than the
     threshold that was best for the development set.
-
-    Args:
-        model: its hub interface.
-        source: questions in SQuAD's JSON, with or without answers.
-        out: the file to write.
 
     Raises:
         UserError: if the questions are not in SQuAD's format, or the file cannot be written.
@@ -145,8 +141,7 @@ def answer_file(model: torch.nn.Module, source: Path, out: Path):
         task = AnswerTask(TOKENS_PER_SAMPLE, DOC_STRIDE, version_2=False)
     length = min(max(task.tokens_per_sample, MIN_SAMPLE), model.model.max_positions())
     windows = SpanWindows(paragraphs, model.tokenizer, length, task.doc_stride, seed=0)
-    batches = with_progress(logits_of_batches(model.model, windows), math.ceil(len(windows) / BATCH))
-    answers = answer_all(batches, windows)
+    answers = answer_all(logits_of_batches(model.model, windows, with_progress), windows)
     threshold = math.inf
     if task.version_2:
         threshold = (model.about.development_set or {}).get("best_f1_thresh", EVEN_CHANCE)

@@ -1,6 +1,7 @@
 """fairseq task and loss for SQuAD: find the answer to a question in a text, or report that it has none."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +12,9 @@ from omegaconf import II, MISSING
 
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
-from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass
@@ -43,26 +43,9 @@ class QuestionAnsweringTask(WindowTask):
     ``<s>``, for both 1.1 and 2.0 (BERT's recipe).
     """
 
-    NAME = "question_answering"
-
-    @classmethod
-    def setup_task(cls, cfg: QuestionAnsweringConfig, **kwargs) -> "QuestionAnsweringTask":
-        if cfg.tokens_per_sample < MIN_SAMPLE:
-            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE}")
-        if cfg.doc_stride < 1:
-            raise UserError(f"--doc-stride {cfg.doc_stride} must be at least 1")
-        return cls(cfg)
-
-    def load_dataset(self, split: str, **kwargs):
-        """Load the questions of ``train`` or ``valid``.
-
-        Raises:
-            UserError: if the split does not exist, or its file is missing or not in SQuAD's format.
-        """
-        path = self.path_of(split)
+    def read(self, path: Path) -> SpanWindows:
         questions = read_squad(path, self.cfg.version_2, skip_malformed=self.cfg.skip_malformed)
-        dataset = SpanWindows(questions, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.doc_stride, self.cfg.seed)
-        self.add_dataset(split, path, dataset)
+        return SpanWindows(questions, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.doc_stride, self.cfg.seed)
 
     def register_head(self, model: MAELMModel):
         model.register_span_head(ANSWER_HEAD)

@@ -13,9 +13,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
-from mae_lm_fairseq.finetuning.windows import WindowDataset, collate_inputs
+from mae_lm_fairseq.finetuning.windows import WindowDataset
 from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
 
 TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
 """Maximum sequence length and window stride of BERT and RoBERTa, in tokens."""
@@ -103,11 +104,19 @@ class SpanWindows(WindowDataset):
         windows: all windows, grouped by question, in the order of the paragraphs.
         counts: numbers of questions, windows, truncated questions, contexts that needed several windows, and windows
             that do not contain the answer, by name.
+
+    Raises:
+        UserError: if sequences have no room for a question and a context.
     """
 
     def __init__(
         self, paragraphs: list[Paragraph], tokenizer: Tokenizer, tokens_per_sample: int, doc_stride: int, seed: int
     ):
+        if tokens_per_sample < MIN_SAMPLE or doc_stride < 1:
+            raise UserError(
+                f"--tokens-per-sample {tokens_per_sample} must be at least {MIN_SAMPLE}, and --doc-stride {doc_stride} "
+                "at least 1"
+            )
         # A question may take at most half of the space.
         self.longest_question = min(MAX_QUESTION, (tokens_per_sample - SPECIAL_TOKENS) // 2)
         self.tokens_per_sample = tokens_per_sample
@@ -151,12 +160,9 @@ class SpanWindows(WindowDataset):
             "answerable": torch.from_numpy(window.answerable()),
         }
 
-    def collater(self, samples: list[dict]) -> dict:
-        """Return a batch: ``src_tokens`` [B, T], ``target`` [B, 2], ``answerable`` [B, T] bool; {} for no samples."""
-        if not samples:
-            return {}
+    def collate_targets(self, samples: list[dict]) -> dict:
+        """Return ``target`` [B, 2], and ``answerable`` [B, T] bool."""
         return {
-            **collate_inputs(samples),
             "target": torch.stack([sample["target"] for sample in samples]),
             "answerable": pad_sequence([sample["answerable"] for sample in samples], batch_first=True),
         }

@@ -7,7 +7,6 @@ not have the number of columns of the rows; ``#`` also begins words. With white 
 ``# key = value`` are always comments.
 """
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,42 +14,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mae_lm_fairseq.text.conllu import COLUMNS, UNSPECIFIED, conllu_blocks
-from mae_lm_fairseq.text.text_files import Chunk, is_compressed, open_text
+from mae_lm_fairseq.text.text_files import is_compressed, read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 
-BYTE_ORDER_MARK = "\ufeff"
 _DOCUMENT = "-DOCSTART-"
+_BLANKS = " \t"
 _COMMENT = re.compile(r"#\s*[\w.:-]+\s*=")
-_NAMES = re.compile(r"#\s*global\.columns\s*=")
-_ID, _FORM = "ID", "FORM"
-_NOT_A_WORD = re.compile(r"\d+[-.]\d+")
-"""ID of a multiword token, whose words follow, or of an empty node."""
+_ID, _FORM = COLUMNS.index("ID"), COLUMNS.index("FORM")
+_CONLLU, _CONLLU_PLUS = ".conllu", ".conllup"
+_HEADER = f"# global.columns = {' '.join(COLUMNS)} PREDICTION"
+"""First line of CoNLL-U with a further column, which makes it CoNLL-U Plus."""
 
-
-class _Form(NamedTuple):
-    """How the cells of a row are separated."""
-
-    separator: re.Pattern[str]
-    before: str = ""
-    after: str = ""
-    """Characters that belong to no cell, before the first one and after the last one."""
-    width: int = 0
-    """Number of columns between tabs: as many trailing tabs belong to empty cells, and no more."""
-
-    def parts(self, line: str) -> list[str]:
-        """Return what is before the cells, the cells with what is between them, and what is after them."""
-        start, end = len(line) - len(line.lstrip(self.before)), len(line.rstrip(self.after))
-        for _ in range(line.count("\t", 0, end) + 1, self.width):
-            end = line.find("\t", end) + 1 or end
-        return [line[:start], *self.separator.split(line[start:end]), line[end:]]
-
-    def cells(self, line: str) -> list[str]:
-        return self.parts(line)[1::2]
-
-
-_CONLLU = _Form(re.compile("(\t)"))
-_TABS = _Form(re.compile("(\t)"), after=" \t")
-_SPACES = _Form(re.compile("([ \t]+)"), before=" \t", after=" \t")
+Rows = list[list[tuple[int, list[str]]]]
+"""Line number and cells of the words of each sentence."""
 
 
 class Sentence(NamedTuple):
@@ -69,20 +45,16 @@ class WordFile:
 
     Attributes:
         path: the file.
-        start: the byte order mark, if there is one.
-        lines: all of its lines.
-        ends: the line end of each.
+        lines: all of its lines; without white space around them, unless tabs separate columns.
         sentences: the sentences.
-        form: how rows are separated into cells.
+        separator: what separates a further column.
         column: index of the labels; the number of columns if the file has none.
     """
 
     path: Path
-    start: str
     lines: list[str]
-    ends: list[str]
     sentences: list[Sentence]
-    form: _Form
+    separator: str
     column: int
 
     @property
@@ -101,44 +73,22 @@ class WordFile:
         return {label for labels in self.labels for label in labels} - {None}
 
     @property
-    def is_labelled(self) -> bool:
-        return bool(self.kinds)
-
-    @property
     def suffix(self) -> str:
-        """The ending of the name, without that of a compressed file."""
-        return plain_name(self.path).suffix
+        """The ending of the name of a file with predictions."""
+        return _CONLLU_PLUS if _is_conllu(self.path) else plain_name(self.path).suffix
 
-    def with_labels(self, labels: Iterable[Sequence[str]]) -> str:
-        """Return the file's text with other labels of its words; everything else stays as it is."""
+    def with_predictions(self, labels: Iterable[Sequence[str]]) -> str:
+        """Return the file's text with labels of its words in a new last column.
+
+        CoNLL-U becomes CoNLL-U Plus, with ``_`` for multiword tokens and empty nodes.
+        """
         lines = list(self.lines)
+        if _is_conllu(self.path):
+            lines = [f"{line}\t{UNSPECIFIED}" if line.strip() and line[0] != "#" else line for line in lines]
         for sentence, found in zip(self.sentences, labels, strict=True):
             for number, label in zip(sentence.lines, found, strict=True):
-                lines[number - 1] = self._with_label(lines[number - 1], label)
-        return self.start + "".join(line + end for line, end in zip(lines, self.ends, strict=True))
-
-    def _with_label(self, line: str, label: str) -> str:
-        parts = self.form.parts(line)
-        place = 2 * self.column + 1
-        if place < len(parts):
-            parts[place] = label
-        elif self.column == 1:  # words alone
-            return f"{parts[1]}\t{label}"
-        else:
-            parts[-1:-1] = [" " if self.form is _SPACES else "\t", label]
-        return "".join(parts)
-
-
-class _Rows(NamedTuple):
-    """The rows of words in a file."""
-
-    form: _Form
-    blocks: list[list[tuple[int, list[str]]]]
-    """Line number and cells of the rows of each sentence."""
-    word: int
-    """Index of the words."""
-    column: int
-    """Index of the labels."""
+                lines[number - 1] = f"{self.lines[number - 1]}{self.separator}{label}"
+        return "".join(f"{line}\n" for line in ([_HEADER] if _is_conllu(self.path) else []) + lines)
 
 
 def column_of(file: WordFile, column: str) -> str:
@@ -146,46 +96,31 @@ def column_of(file: WordFile, column: str) -> str:
     return str(file.column + 1) if column.startswith("-") else column
 
 
-def read_words(path: Path, column: str | None, needs_labels: bool = True) -> WordFile:
+def read_words(path: Path, column: str | None) -> WordFile:
     """Read a file.
 
     Args:
         path: the file, plain or compressed.
         column: name of the column of labels in CoNLL-U; otherwise its number, from 1, or from the last column, -1.
-            None if it is not known.
-        needs_labels: whether the file must have that column, and label a word in it. CoNLL-U always has its columns.
+            None if it is not known. No word of a file without this column has a label.
 
     Raises:
-        UserError: if the file cannot be read, has no words, a malformed line, or no such column.
+        UserError: if the file cannot be read, has no words or a malformed line, or is CoNLL-U and the name is not one
+            of its columns.
     """
-    text = read_text(path)
-    start = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
-    parts = re.split("(\r?\n)", text.removeprefix(start))
-    lines, ends = parts[::2], [*parts[1::2], ""]
-    is_conllu = plain_name(path).suffix.lower() == ".conllu"
-    rows = _read_conllu(path, lines, column) if is_conllu else _read_columns(path, lines, column, needs_labels)
-    sentences = [_sentence(path, block, rows) for block in rows.blocks if block]
+    lines = [line for chunk in read_chunks(path) for line in chunk.lines()]
+    if _is_conllu(path):
+        (rows, index), word, separator = _read_conllu(path, lines, column), _FORM, "\t"
+    else:
+        has_tabs = all("\t" in line for line in _rows_among(lines))
+        lines = lines if has_tabs else [line.strip(_BLANKS) for line in lines]
+        rows, width = _read_columns(path, lines, has_tabs)
+        separator = "\t" if has_tabs or width == 1 else " "
+        index, word = _label_index(column, width), 0
+    sentences = [_sentence(path, block, word, index) for block in rows]
     if not sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")
-    found = WordFile(path, start, lines, ends, sentences, rows.form, rows.column)
-    if needs_labels and not found.is_labelled:
-        raise UserError(f"{path}: column {column} labels no word; choose another one")
-    return found
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file, plain or compressed, as it is.
-
-    Raises:
-        UserError: if there is no such file, or it cannot be read.
-    """
-    if not os.path.isfile(path):
-        problem = "not a regular file" if os.path.exists(path) else "no such file"
-        raise UserError(f"{path}: {problem}; name one file")
-    with open_text(path) as stream:
-        data = stream.read()
-    Chunk(path, 1, data).lines()  # names the line that is not UTF-8
-    return data.decode()
+    return WordFile(path, lines, sentences, separator, index)
 
 
 def plain_name(path: Path) -> Path:
@@ -193,31 +128,38 @@ def plain_name(path: Path) -> Path:
     return path.with_suffix("") if is_compressed(path) else path
 
 
-def _read_conllu(path: Path, lines: list[str], column: str | None) -> _Rows:
-    choices = [name for name in COLUMNS if name not in (_ID, _FORM)]
+def _is_conllu(path: Path) -> bool:
+    return plain_name(path).suffix.lower() == _CONLLU
+
+
+def _read_conllu(path: Path, lines: list[str], column: str | None) -> tuple[Rows, int]:
+    """Return the words, and the index of the labels."""
+    choices = COLUMNS[_FORM + 1 :]
     if column not in choices:
-        given = "" if column is None else f", not {column!r:.80}"
-        raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}{given}")
-    blocks = [
-        [row for row in block if not _NOT_A_WORD.fullmatch(row[1][COLUMNS.index(_ID)])]
-        for block in conllu_blocks(path, [*lines, ""])
-    ]
-    return _Rows(_CONLLU, blocks, COLUMNS.index(_FORM), COLUMNS.index(column))
+        raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}")
+    blocks = conllu_blocks(path, [*lines, ""])
+    rows = [[(number, row) for number, row in block if "-" not in row[_ID]] for block in blocks]  # no multiword tokens
+    return [block for block in rows if block], COLUMNS.index(column)
 
 
-def _read_columns(path: Path, lines: list[str], column: str | None, needs_labels: bool) -> _Rows:
-    form, width = _form_of(lines)
+def _rows_among(lines: list[str]) -> list[str]:
+    """Return the lines that are rows for certain: those that begin with ``#`` only if there are no others."""
+    candidates = [line for line in lines if line.strip() and not line.startswith(_DOCUMENT)]
+    return [line for line in candidates if not line.startswith("#")] or candidates
+
+
+def _read_columns(path: Path, lines: list[str], has_tabs: bool) -> tuple[Rows, int]:
+    """Return the words, and the number of columns; superfluous tabs are removed from the ends of lines."""
+    rows = [line.rstrip(_BLANKS) for line in _rows_among(lines)]
+    width = max((len(_cells(row, has_tabs)) for row in rows), default=0)
     blocks = [[]]
     for number, line in enumerate(lines, 1):
-        cells = form.cells(line)
+        cells = _cells(line, has_tabs)
+        while len(cells) > width and not cells[-1].strip():
+            cells.pop()
         if not line.strip() or line.startswith(_DOCUMENT):
             blocks.append([])
-        elif _NAMES.match(line):
-            raise UserError(
-                f"{path}: line {number} names the columns, which is read in .conllu only; remove the line, put the "
-                "words into the first column, and give the number of the labels' column as --column"
-            )
-        elif line.startswith("#") and (len(cells) != width or (form is _SPACES and _COMMENT.match(line))):
+        elif line.startswith("#") and (len(cells) != width or (not has_tabs and _COMMENT.match(line))):
             continue
         elif len(cells) != width:
             raise UserError(
@@ -226,42 +168,28 @@ def _read_columns(path: Path, lines: list[str], column: str | None, needs_labels
             )
         else:
             blocks[-1].append((number, cells))
-    index = _label_index(column, width)
-    if index is None and needs_labels and any(blocks):
-        raise UserError(
-            f"{path}: has no column {column!r:.80} of labels; it has {width}, and the words are in column 1"
-            + ("; choose another one" if width > 1 else "; labels need a second column")
-        )
-    return _Rows(form, blocks, 0, width if index is None else index)
+            lines[number - 1] = "\t".join(cells) if has_tabs else line
+    return [block for block in blocks if block], width
 
 
-def _form_of(lines: list[str]) -> tuple[_Form, int]:
-    """Return how the rows are separated, and their number of columns."""
-    candidates = [line for line in lines if line.strip() and not line.startswith(_DOCUMENT)]
-    rows = [line for line in candidates if not line.startswith("#")] or candidates
-    if not (all("\t" in line for line in rows) and any("\t" in line.rstrip() for line in rows)):
-        return _SPACES, len(_SPACES.cells(rows[0])) if rows else 0
-    # At the end of a row, a tab is before an empty cell, or superfluous: rows without one have the number of columns.
-    complete = [line for line in rows if line.count("\t") == line.rstrip().count("\t")]
-    width = len(_TABS.cells(complete[0])) if complete else max(len(_TABS.cells(line)) for line in rows)
-    return _TABS._replace(width=width), width
+def _cells(line: str, has_tabs: bool) -> list[str]:
+    return line.split("\t") if has_tabs else re.split(f"[{_BLANKS}]+", line)
 
 
-def _label_index(column: str | None, width: int) -> int | None:
-    """Return the index of a numbered column other than the first one, which has the words; None without such a one."""
+def _label_index(column: str | None, width: int) -> int:
+    """Return the index of a numbered column other than the first one, which has the words; the width without one."""
     try:
         number = int(column or 0)
     except ValueError:
-        return None
+        return width
     index = number - 1 if number > 0 else width + number
-    return index if 0 < index < width else None
+    return index if 0 < index < width else width
 
 
-def _sentence(path: Path, block: list[tuple[int, list[str]]], rows: _Rows) -> Sentence:
-    for number, cells in block:
-        if not cells[rows.word]:
-            raise UserError(f"{path}: line {number} has no word; correct it")
-    lines, cells = zip(*block, strict=True)
-    labels = [row[rows.column] if rows.column < len(row) else "" for row in cells]
-    words = tuple(row[rows.word] for row in cells)
+def _sentence(path: Path, block: list[tuple[int, list[str]]], word: int, column: int) -> Sentence:
+    lines, rows = zip(*block, strict=True)
+    if unnamed := [number for number, cells in block if not cells[word]]:
+        raise UserError(f"{path}: line {unnamed[0]} has no word; correct it")
+    labels = [row[column] if column < len(row) else "" for row in rows]
+    words = tuple(row[word] for row in rows)
     return Sentence(words, tuple(None if label in ("", UNSPECIFIED) else label for label in labels), lines)

@@ -1,7 +1,7 @@
-"""Labels of words: those that a model learns from a training file, and the entities that BIO labels write.
+"""Labels of words: those that a model learns from a training file, and the entities that they stand for.
 
 In BIO, also called IOB2, labels are ``O`` outside of entities, ``B-TYPE`` at the first word of one, and ``I-TYPE`` at
-its other words.
+its other words. Labels in IOB1 and BIOES are read as the entities that they mean, and predictions written in BIO.
 """
 
 import re
@@ -50,9 +50,10 @@ class LabelSet:
         """Return the number of the label of each word of a file.
 
         Raises:
-            UserError: if labels of entities are invalid, or one is not in this set.
+            UserError: if a label is not in this set, or no word has one.
         """
-        scheme_of(file)
+        if not file.kinds:
+            raise UserError(f"{file.path}: has no labels in column {file.column + 1}; choose another --column")
         numbers = {name: number for number, name in enumerate(self.names)} | {None: IGNORED}
         for sentence in file.sentences:
             for line, label in zip(sentence.lines, sentence.labels, strict=True):
@@ -72,49 +73,19 @@ def learn_labels(file: WordFile) -> LabelSet:
     """Return the labels of a training file, sorted.
 
     Raises:
-        UserError: if labels of entities are invalid, or there are fewer than two labels.
+        UserError: if there are fewer than two labels.
     """
-    scheme = scheme_of(file)
-    found = file.kinds
-    if len(found) < 2:
-        raise UserError(
-            f"{file.path}: has only the label {found.pop()!r:.80}; training needs at least two different ones"
-        )
-    return LabelSet(tuple(sorted(found)), scheme)
+    names = tuple(sorted(file.kinds))
+    if len(names) < 2:
+        found = f"only the label {names[0]!r:.80}" if names else "no labels"
+        raise UserError(f"{file.path}: has {found} in column {file.column + 1}; training needs two or more")
+    return LabelSet(names, scheme_of(names))
 
 
-def scheme_of(file: WordFile) -> str | None:
-    """Return :data:`BIO` if the labels of a file are of entities, otherwise None.
-
-    Raises:
-        UserError: if labels of entities are not valid BIO.
-    """
-    kinds = file.kinds
-    inside = {label for label in kinds if _INSIDE.fullmatch(label)}
-    if not inside or not (OUTSIDE in kinds or inside == kinds):
-        return None
-    allowed = {OUTSIDE, *inside}
-    for sentence in file.sentences:
-        labels = known(sentence.labels)
-        for line, label, valid in zip(sentence.lines, labels, valid_bio(labels), strict=True):
-            if label not in allowed:
-                raise UserError(
-                    f"{file.path}: line {line}: the label {label!r:.80} is neither O nor B-TYPE or I-TYPE, as others "
-                    "are; correct it"
-                )
-            if label != valid:
-                raise UserError(
-                    f"{file.path}: line {line}: {label!r:.80} breaks the scheme BIO, in which {valid!r:.80} would be "
-                    "valid; correct it, or convert the file to BIO"
-                )
-    return BIO
-
-
-def scheme_of_names(names: Iterable[str]) -> str | None:
-    """Return :data:`BIO` if all labels of a model are of entities, in BIO or BIOES, otherwise None."""
-    kinds = {*names}
-    inside = kinds - {OUTSIDE}
-    return BIO if OUTSIDE in kinds and inside and all(map(_INSIDE.fullmatch, inside)) else None
+def scheme_of(names: Iterable[str]) -> str | None:
+    """Return :data:`BIO` if all labels are of entities, otherwise None."""
+    inside = {*names} - {OUTSIDE}
+    return BIO if inside and all(map(_INSIDE.fullmatch, inside)) else None
 
 
 def entities(labels: Iterable[str]) -> list[Entity]:
@@ -140,8 +111,3 @@ def valid_bio(labels: Sequence[str]) -> list[str]:
     for kind, start, end in entities(labels):
         valid[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
     return valid
-
-
-def known(labels: Iterable[str | None]) -> list[str]:
-    """Return labels of entities, with ``O`` for words without a label."""
-    return [label or OUTSIDE for label in labels]

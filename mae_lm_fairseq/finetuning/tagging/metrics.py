@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.tagging.labels import Entity, LabelSet, entities, known
+from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, Entity, LabelSet, entities
 from mae_lm_fairseq.statistics.effective_rank import ratio_interval
 
 SEPARATOR = ": "
@@ -29,7 +29,7 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     if labels.scheme is None:
         return found
     ours = [_evaluated(*sentences) for sentences in zip(predicted, true, strict=True)]
-    theirs = [set(entities(known(sentence))) for sentence in true]
+    theirs = [set(entities(label or OUTSIDE for label in sentence)) for sentence in true]
     of_all = _entity_ratios(ours, theirs)
     kinds = {*labels.kinds, *(entity.kind for side in theirs for entity in side)}
     by_type = {

@@ -10,10 +10,11 @@ import torch
 from mae_lm_fairseq.checkpoints.info import WordTask
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.finetuning.models import with_progress
-from mae_lm_fairseq.finetuning.tagging.files import BYTE_ORDER_MARK, WordFile, plain_name, read_text, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, scheme_of_names, valid_bio
+from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
+from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, valid_bio
 from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows, word_logits
 from mae_lm_fairseq.text.offsets import split_words
+from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 
@@ -31,10 +32,7 @@ class Tagged(NamedTuple):
 
 
 class Tagger:
-    """Labels words with a fine-tuned model.
-
-    Args:
-        model: its hub interface.
+    """Labels words with the hub interface of a fine-tuned model.
 
     Raises:
         ValueError: if the model was not fine-tuned on token classification, or does not know its labels.
@@ -46,7 +44,7 @@ class Tagger:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
         # Models of other programs have no record of their scheme.
-        self.labels = LabelSet(task.labels, BIO if task.scheme == BIO else scheme_of_names(task.labels))
+        self.labels = LabelSet(task.labels, BIO if task.scheme == BIO else scheme_of(task.labels))
         # A number from the last column, of fairseq-train, is another column in files of another width.
         self.column = None if task.column is None or task.column.startswith("-") else task.column
         self.tokens_per_sample = min(max(task.tokens_per_sample or longest, MIN_SAMPLE), longest)
@@ -60,18 +58,16 @@ class Tagger:
 
     def label(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return the labels of the words of each sentence; progress goes to standard error."""
-        found = self.logits(sentences, lambda batches: with_progress(batches, len(batches)))
-        return [self.labels.best(logits) for logits in found]
+        return [self.labels.best(logits) for logits in self.logits(sentences, with_progress)]
 
-    def relabel(self, file: WordFile) -> tuple[list[list[str]], str]:
-        """Return the labels of the words of a file, and its text with them, as valid BIO if its own labels are BIO.
+    def with_predictions(self, file: WordFile) -> tuple[list[list[str]], str]:
+        """Return the labels of the words of a file, and its text with them in a new column.
 
-        Raises:
-            UserError: if its own labels are of entities, and invalid.
+        There they are valid BIO if the file's own labels are of entities.
         """
-        is_bio = scheme_of(file) == self.labels.scheme == BIO
+        is_bio = scheme_of(file.kinds) == self.labels.scheme == BIO
         found = self.label(file.words)
-        return found, file.with_labels([valid_bio(labels) if is_bio else labels for labels in found])
+        return found, file.with_predictions([valid_bio(labels) if is_bio else labels for labels in found])
 
     def tag(self, text: str | Sequence[str]) -> list[Tagged]:
         """Return the labels of a text, or of a list of words; see ``MAELMHubInterface.tag``."""
@@ -87,17 +83,11 @@ class Tagger:
 
 
 def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | None = None):
-    """Write the words of a file with their labels.
+    """Write the words of a file with their labels in a new last column.
 
-    A file of labelled words, or of words alone, keeps its format: labels are replaced, or become the last column if it
-    does not have the column. A ``.txt`` file is such a file if ``column`` is given. Otherwise, for each of its lines,
-    the words and their labels are written, separated by tabs, and an empty line.
-
-    Args:
-        model: the hub interface of a fine-tuned model.
-        source: the file.
-        out: the file to write.
-        column: name or number of the column of labels; None for that of the training file.
+    A ``.txt`` file is a file of words only if ``column`` is given. Otherwise, for each of its lines, the words and
+    their labels are written, separated by tabs, and an empty line. In other files, ``column`` is that of the training
+    file by default.
 
     Raises:
         UserError: if the model does not know its labels, or the file has no words or is malformed.
@@ -107,29 +97,14 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     except ValueError as error:
         raise UserError(str(error)) from None
     if column is None and plain_name(source).suffix.lower() == ".txt":
-        _refuse_columns(tagger, source)
         text = _labelled_text(tagger, source)
     else:
-        _, text = tagger.relabel(read_words(source, column or tagger.column, needs_labels=False))
+        _, text = tagger.with_predictions(read_words(source, column or tagger.column))
     write_text(out, text)
 
 
-def _refuse_columns(tagger: Tagger, source: Path):
-    """Refuse a ``.txt`` file with a column of the model's labels: its lines are not text."""
-    try:
-        file = read_words(source, tagger.column or "-1")
-    except UserError:
-        return
-    if {label for labels in file.labels for label in labels} <= {*tagger.labels.names, None}:
-        column = file.column + 1
-        raise UserError(
-            f"{source}: has labels in column {column}; add --column {column} to label its rows, as the lines of a .txt "
-            "file are text without --column"
-        )
-
-
 def _labelled_text(tagger: Tagger, source: Path) -> str:
-    lines = read_text(source).removeprefix(BYTE_ORDER_MARK).removesuffix("\n").split("\n")
+    lines = (line for chunk in read_chunks(source) for line in chunk.lines())
     sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
     if not any(sentences):
         raise UserError(f"{source}: has no words")

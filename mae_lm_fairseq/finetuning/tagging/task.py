@@ -12,10 +12,9 @@ from omegaconf import II, MISSING
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.labels import LabelSet, learn_labels
-from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, MIN_SAMPLE, WordWindows
+from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, WordWindows
 from mae_lm_fairseq.finetuning.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-from mae_lm_fairseq.utils.errors import UserError
 
 TOKENS_PER_SAMPLE = 512
 """Maximum sequence length of BERT and RoBERTa, in tokens."""
@@ -45,20 +44,11 @@ class TokenClassificationTask(WindowTask):
     state, which fairseq keeps in checkpoints.
     """
 
-    NAME = "token_classification"
-
-    def __init__(self, cfg: TokenClassificationConfig):
-        super().__init__(cfg)
+    def __init__(self, cfg: TokenClassificationConfig, **kwargs):
+        super().__init__(cfg, **kwargs)
         self.state.add_factory("labels", self._learn_labels)
 
-    @classmethod
-    def setup_task(cls, cfg: TokenClassificationConfig, **kwargs) -> "TokenClassificationTask":
-        if cfg.tokens_per_sample < MIN_SAMPLE:
-            raise UserError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least {MIN_SAMPLE}")
-        return cls(cfg)
-
     def _learn_labels(self) -> dict:
-        """Return the labels in a form that checkpoints can hold."""
         labels = learn_labels(read_words(Path(self.cfg.train_file), self.cfg.column))
         return {"names": list(labels.names), "scheme": labels.scheme}
 
@@ -67,17 +57,10 @@ class TokenClassificationTask(WindowTask):
         """The labels that the model learns."""
         return LabelSet(tuple(self.state.labels["names"]), self.state.labels["scheme"])
 
-    def load_dataset(self, split: str, **kwargs):
-        """Load the sentences of ``train`` or ``valid``.
-
-        Raises:
-            UserError: if the split does not exist, its file is missing or malformed, or has a label that the training
-                file lacks.
-        """
-        file = read_words(Path(self.path_of(split)), self.cfg.column)
+    def read(self, path: Path) -> WordWindows:
+        file = read_words(path, self.cfg.column)
         targets = self.labels.targets(file)
-        dataset = WordWindows(file.words, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.seed, targets)
-        self.add_dataset(split, file.path, dataset)
+        return WordWindows(file.words, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.seed, targets)
 
     def register_head(self, model: MAELMModel):
         model.register_token_classification_head(WORD_HEAD, len(self.labels.names))

@@ -12,8 +12,10 @@ from fairseq.data import data_utils
 
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.packing import batches_of_similar_length
-from mae_lm_fairseq.finetuning.windows import WindowDataset, collate_inputs
+from mae_lm_fairseq.finetuning.models import batch_logits
+from mae_lm_fairseq.finetuning.windows import WindowDataset
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
+from mae_lm_fairseq.utils.errors import UserError
 
 IGNORED = -100
 """Target of tokens that have none, as in torch's cross-entropy."""
@@ -47,6 +49,9 @@ class WordWindows(WindowDataset):
         tokens_per_sample: maximum sequence length, special tokens included. A longer word is truncated.
         seed: seed of the order.
         targets: number of each word's label, :data:`IGNORED` for none; None for prediction.
+
+    Raises:
+        UserError: if sequences have no room for some words.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class WordWindows(WindowDataset):
         seed: int = 0,
         targets: Sequence[Sequence[int]] | None = None,
     ):
+        if tokens_per_sample < MIN_SAMPLE:
+            raise UserError(f"--tokens-per-sample {tokens_per_sample} must be at least {MIN_SAMPLE}")
         room = tokens_per_sample - SPECIAL_TOKENS
         words = list(dict.fromkeys(word for sentence in sentences for word in sentence))
         ids = {word: ids[:room] for word, ids in zip(words, tokenizer.encode_words(words), strict=True)}
@@ -94,25 +101,19 @@ class WordWindows(WindowDataset):
             target[window.positions] = np.asarray(self.targets[window.sentence])[window.labelled]
         return {"id": index, "tokens": torch.from_numpy(tokens), "target": torch.from_numpy(target)}
 
-    def collater(self, samples: list[dict]) -> dict:
-        """Return a batch with ``src_tokens`` and ``target``, both [B, T] int64; {} for no samples."""
-        if not samples:
-            return {}
+    def collate_targets(self, samples: list[dict]) -> dict:
+        """Return ``target`` [B, T] int64, and the number of labelled words."""
         target = [sample["target"] for sample in samples]
         return {
-            **collate_inputs(samples),
             "target": data_utils.collate_tokens(target, IGNORED),
             "nwords": sum(int(each.ne(IGNORED).sum()) for each in target),
         }
 
 
 def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]:
-    """Return the windows of a sentence. Each has as many words as fit, and half of a window overlaps with the next.
+    """Return the windows of a sentence, given the tokens of each word, at most ``room``, and the room in a window.
 
-    Args:
-        sentence: number of the sentence.
-        lengths: tokens of each word, at most ``room``.
-        room: tokens in a window.
+    Each has as many words as fit, and half of a window overlaps with the next.
     """
     if not len(lengths):
         return []
@@ -150,24 +151,17 @@ def _window(sentence: int, begin: int, end: int, labelled: np.ndarray, starts: n
     return Window(sentence, begin, end, labelled, positions, int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS)
 
 
-@torch.no_grad()
 def word_logits(
     model: torch.nn.Module, windows: WordWindows, progress: Callable[[Sequence], Iterable] = iter
 ) -> list[np.ndarray]:
     """Return the logits of the words of each sentence, float32 [words, labels].
 
-    Args:
-        model: a fine-tuned fairseq model.
-        windows: the sentences.
-        progress: wraps the sequence of batches, for example to show a progress bar.
+    ``progress`` wraps the sequence of batches, for example to show a progress bar.
     """
     labels = model.classification_heads[WORD_HEAD].classifier.out_features
-    device = next(model.parameters()).device
     logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]
-    for indices in progress(list(batches_of_similar_length(windows.sizes.tolist()))):
-        batch = windows.collater([windows[index] for index in indices])
-        tokens = batch["net_input"]["src_tokens"].to(device)
-        found, _ = model(tokens, features_only=True, classification_head_name=WORD_HEAD)
+    batches = progress(list(batches_of_similar_length(windows.sizes.tolist())))
+    for indices, _, found in batch_logits(model, windows, batches, WORD_HEAD):
         for index, row in zip(indices, found.float().cpu().numpy(), strict=True):
             window = windows.windows[index]
             logits[window.sentence][window.labelled] = row[window.positions]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from mae_lm_fairseq.measures.probing import accuracy, first_subwords, probe, token_states
+from mae_lm_fairseq.measures.probe import accuracy, first_subwords, lookup, probe, token_states
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import MASK, PAD, network, text
 
@@ -43,6 +43,12 @@ def test_probe_equals_a_plain_regression():
 def test_first_subwords():
     spans = [(0, 2), (2, 5), (5, 6), (6, 8), (8, 8), (8, 12)]  # with white space; the last but one is empty
     assert first_subwords(spans, [0, 1, 3, 5, 7, 9, 12]) == [0, 0, 1, 2, 3, 5, 6]
+
+
+def test_the_lookup_knows_words_alone():
+    likely, ambiguous = lookup(["run", "run", "run", "a", "dog"], ["VERB", "NOUN", "VERB", "DET", "NOUN"])
+    assert likely == {"run": "VERB", "a": "DET", "dog": "NOUN"}
+    assert ambiguous == {"run"}
 
 
 def test_intervals_resample_sentences():

@@ -1,0 +1,68 @@
+"""Adapters: what the fine-tuning driver needs to know of a kind of task."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.finetuning.options import Recipe
+from mae_lm_fairseq.finetuning.origin import Origin
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.training.command import Settings
+from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.training.runner import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSetup:
+    """Settings that the runs of a task share.
+
+    Attributes:
+        content: content of the result file about task and data.
+        data: the data-bin.
+        sequences: number of sequences per epoch.
+        recipe: hyperparameters.
+        settings: further options of fairseq-train, with task and criterion.
+        inputs: fingerprints of the files; those named as an option take the place of its path.
+        evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
+        selection: the metric whose median over the seeds selects the learning rate.
+    """
+
+    content: dict[str, Any]
+    data: Path
+    sequences: int
+    recipe: Recipe
+    settings: Settings
+    inputs: Mapping[str, Any]
+    evaluate: Callable[[Path], dict[str, float]]
+    selection: str
+
+
+class Adapter(ABC):
+    """A kind of task: its data, its metrics, and the files that it writes.
+
+    Attributes:
+        outputs: names in the output directory that only this task uses, or patterns; files are written by
+            :meth:`predict`.
+        heads: names of the heads that the starting point must have; none for a pretrained model.
+    """
+
+    outputs: Sequence[str]
+    heads: Sequence[str] = ()
+
+    @abstractmethod
+    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+        """Prepare the data, and return what the runs have in common.
+
+        Raises:
+            UserError: if a file is missing or malformed.
+        """
+
+    @abstractmethod
+    def predict(self, best: Run) -> dict[str, Any]:
+        """Write the predictions of the best run's model, and return the content of the result file about them."""
+
+    @abstractmethod
+    def report(self, content: dict[str, Any]) -> str:
+        """Return the text of ``report.md``, given the content of the result file."""

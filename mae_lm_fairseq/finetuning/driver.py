@@ -1,0 +1,57 @@
+"""The fine-tuning driver: from a model to the results of any task that has an adapter."""
+
+from functools import partial
+
+from mae_lm_fairseq.finetuning.adapter import Adapter
+from mae_lm_fairseq.finetuning.options import (
+    ClassificationOptions,
+    FinetuningOptions,
+    GlueOptions,
+    SquadOptions,
+    TaggingOptions,
+)
+from mae_lm_fairseq.finetuning.origin import find_origin
+from mae_lm_fairseq.finetuning.results import MODEL, describe
+from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
+from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
+from mae_lm_fairseq.finetuning.sweep import Sweep
+from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
+from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
+from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.utils.files import write_results
+from mae_lm_fairseq.utils.locks import directory_lock
+
+ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
+    GlueOptions: SentenceAdapter,
+    ClassificationOptions: SentenceAdapter,
+    SquadOptions: SquadAdapter,
+    TaggingOptions: TaggingAdapter,
+}
+"""The adapter of each kind of task, by its options."""
+_OWNED = (MODEL, "runs", "results.json", "report.md")
+"""Names in the output directory that every fine-tuning uses or replaces."""
+
+
+def finetune(options: FinetuningOptions) -> dict:
+    """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
+
+    Raises:
+        UserError: if options, data or model are invalid; existing results are kept.
+    """
+    with directory_lock(options.out):
+        task = ADAPTERS[type(options)](options)
+        origin = find_origin(options, task.heads)
+        tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
+        products = Products(options.out, (*_OWNED, *task.outputs))
+        setup = task.prepare(origin, tokenizer, products)
+        for split, counts in setup.content["data"].items():
+            print(f"{split}: {describe(counts)}")
+        sweep = Sweep(options, origin, tokenizer, setup)
+        found, best, metrics = sweep.run()
+        made_from = {"run": best.result.parent.name, "metrics": metrics}
+        products.make(MODEL, made_from, partial(sweep.write_model, best, metrics))
+        for stale in [path for name in task.outputs for path in options.out.glob(name) if path.is_file()]:
+            stale.unlink()
+        content = {**setup.content, **found, **task.predict(best)}
+        write_results(options.out, content, task.report(content))
+        return content

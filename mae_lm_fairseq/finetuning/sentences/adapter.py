@@ -1,0 +1,122 @@
+"""Fine-tuning on a sentence task: GLUE's, or one of the user's own files."""
+
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
+from mae_lm_fairseq.finetuning.models import load
+from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
+from mae_lm_fairseq.finetuning.origin import Origin
+from mae_lm_fairseq.finetuning.results import report
+from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
+from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits, targets
+from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, prepare
+from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, measure, predictions
+from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.training.command import Settings
+from mae_lm_fairseq.training.keys import Products, values_of_words
+from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.utils.files import read_json
+
+
+class SentenceAdapter(Adapter):
+    """A task of GLUE, or the task that the user's own files define."""
+
+    def __init__(self, options: GlueOptions | ClassificationOptions):
+        self.options = options
+        self.sets: GlueFiles | OwnFiles
+        if isinstance(options, ClassificationOptions):
+            self.sets = OwnFiles(options)
+        else:
+            self.heads = ("MNLI",) if options.from_mnli else ()
+            self.sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
+        self.task, self.outputs = self.sets.task, (DATA_BIN, *self.sets.outputs)
+
+    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+        task, sets = self.task, self.sets
+        print(f"{'scores' if task.is_regression else 'labels'}: {task.describe()}")
+        data, splits = prepared(products, sets, tokenizer, origin.max_positions)
+        chosen = values_of_words(self.options.extra).get("best-checkpoint-metric")
+        return TaskSetup(
+            content={"task": task.name, "data": splits},
+            data=data.resolve(),
+            sequences=splits["train"]["rows"],
+            recipe=task.recipe,
+            settings=settings_of(task, chosen[0] if chosen else task.selection),
+            inputs={"sets": sets.settings()},
+            evaluate=partial(evaluate, task, data=data),
+            selection="score",
+        )
+
+    def predict(self, best: Run) -> dict[str, Any]:
+        return self.sets.predict(best, self.options.out)
+
+    def report(self, content: dict[str, Any]) -> str:
+        ending = []
+        if "f1" in self.task.also_reported:
+            ending.append(f"`f1` refers to the label {self.task.labels[1]}.")
+        if "test_predictions_by" in content:
+            found = ", ".join(f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items())
+            ending.append(f"Test predictions: {content['test_predictions_by']}" + (f" ({found})." if found else "."))
+        *metrics, score = content["metrics"].values()
+        hidden = ("score",) if score in metrics else ()  # the mean of a single metric
+        return report(content, "score", hidden=hidden, ending=" ".join(ending))
+
+
+def prepared(
+    products: Products, sets: GlueFiles | OwnFiles, tokenizer: Tokenizer, max_positions: int
+) -> tuple[Path, dict]:
+    """Return the task's data-bin, which is made for these sets and this tokenizer, and the counts of each set."""
+
+    def make(path: Path) -> None:
+        prepare(sets.task, {split: sets.read(split) for split in sets.splits}, tokenizer, path, max_positions)
+
+    made_from = {"sets": sets.settings(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
+    data = products.make(DATA_BIN, made_from, make)
+    for path in sorted({path.with_suffix("") for name in ("*/*.bin", "*/*.idx") for path in data.glob(name)}):
+        check_data_bin(path)
+    return data, read_json(data / TASK, lambda content: content["splits"], f"remove {data}, and run the command again")
+
+
+def settings_of(task: Task, metric: str) -> Settings:
+    """Return fairseq's options of a task, given the metric of its validation that selects checkpoints."""
+    return {
+        "task": {
+            "_name": "sentence_prediction",
+            "num_classes": task.num_classes,
+            "init_token": 0,
+            "separator_token": 2,
+        },
+        "criterion": {
+            "_name": "sentence_prediction",
+            "classification_head_name": task.head,
+            **SELECTIONS[task.selection],
+            **SELECTIONS.get(metric, {}),
+            **({"regression_target": True} if task.is_regression else {}),
+        },
+        "checkpoint": {
+            "best_checkpoint_metric": metric,
+            **({} if metric.endswith("loss") else {"maximize_best_checkpoint_metric": True}),
+        },
+    }
+
+
+def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
+    """Return the metrics on the development sets in per cent, and ``score``, their mean.
+
+    The metrics of further development sets have endings: for MNLI they are ``accuracy`` and ``accuracy_mismatched``.
+    """
+    model, fairseq_task = load(checkpoint, data)
+    metrics, further = {}, {}
+    for number, suffix in enumerate(task.dev_suffixes):
+        split = f"valid{number or ''}"
+        predicted = predictions(task, data_bin_logits(model, fairseq_task, split))
+        true = targets(fairseq_task, split)
+        true = task.from_unit(true) if task.is_regression else true
+        for found, names in ((metrics, task.metrics), (further, task.also_reported)):
+            found |= {name + suffix: value for name, value in measure(names, predicted, true).items()}
+    return {**metrics, **further, "score": fmean(metrics.values())}

@@ -1,0 +1,106 @@
+"""Fine-tuning on SQuAD 1.1 and 2.0."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
+from mae_lm_fairseq.finetuning.models import load
+from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
+from mae_lm_fairseq.finetuning.origin import Origin
+from mae_lm_fairseq.finetuning.results import report
+from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
+from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_batches
+from mae_lm_fairseq.finetuning.squad.questions import read_squad
+from mae_lm_fairseq.finetuning.squad.windows import TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.finetuning.windows import window_settings
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.utils.files import file_sha256, read_json, write_json, write_text
+
+PREDICTIONS, NA_PROB = "predictions.json", "na_prob.json"
+
+ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
+"""For RoBERTa large: the SQuAD column of Table 10 in Liu et al. (2019, arXiv 1907.11692)."""
+OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""For tiny and small models and few questions."""
+
+
+class SquadAdapter(Adapter):
+    """Questions about texts, in SQuAD's format."""
+
+    outputs = (PREDICTIONS, NA_PROB)
+
+    def __init__(self, options: SquadOptions):
+        self.options = options
+
+    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+        options = self.options
+        length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, origin.max_positions)
+        files = {"train": options.train, "dev": options.dev}
+        counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
+        task = {
+            "_name": "question_answering",
+            "train_file": options.train.resolve(),
+            "valid_file": options.dev.resolve(),
+            "tokens_per_sample": length,
+            "doc_stride": options.doc_stride,
+            **{name: True for name in ("version_2", "skip_malformed") if getattr(options, name)},
+        }
+        return TaskSetup(
+            content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
+            data=options.tokenizer.resolve(),
+            sequences=counts["train"]["windows"],
+            recipe=for_size(origin.model["_name"], ROBERTA, OURS),
+            settings=window_settings(task),
+            inputs={"train-file": file_sha256(options.train), "valid-file": file_sha256(options.dev)},
+            evaluate=partial(evaluate, options=options),
+            selection="f1",
+        )
+
+    def predict(self, best: Run) -> dict[str, Any]:
+        for name in self.outputs:
+            write_text(self.options.out / name, (best.result.parent / name).read_text(encoding="utf-8"))
+        return {"predictions_by": best.name}
+
+    def report(self, content: dict[str, Any]) -> str:
+        ending = f"{PREDICTIONS}: {content['predictions_by']}."
+        return report(content, "F1", hidden=("total", "thresh"), ending=ending)
+
+
+def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:
+    """Return the counts of :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`."""
+    questions = read_squad(path, options.version_2, skip_malformed=options.skip_malformed)
+    counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
+    if options.skip_malformed:
+        total = sum(len(part["qas"]) for article in read_json(path)["data"] for part in article["paragraphs"])
+        counts["malformed_questions"] = total - counts["questions"]
+    return counts
+
+
+def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
+    """Compute the official metrics of a checkpoint, and write its answers next to the checkpoint directory.
+
+    For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
+    the papers do for the development set.
+    """
+    model, task = load(checkpoint, options.tokenizer)
+    task.load_dataset("valid")
+    windows = task.dataset("valid")
+    answers = answer_all(logits_of_batches(model, windows), windows)
+    predictions = {name: found.text for name, found in answers.items()}
+    na_probs = {name: found.no_answer_probability for name, found in answers.items()}
+    gold = gold_answers(read_squad(options.dev, options.version_2, skip_malformed=options.skip_malformed))
+    if options.version_2:
+        searched = evaluate_2_0(gold, predictions, na_probs)
+        threshold = searched["best_f1_thresh"]
+        predictions = {name: "" if na_probs[name] > threshold else text for name, text in predictions.items()}
+        best = {name: value for name, value in searched.items() if name.startswith("best_")}
+        metrics = evaluate_2_0(gold, predictions) | best
+    else:
+        metrics = evaluate_1_1(gold, predictions)
+    folder = checkpoint.parent.parent
+    write_json(folder / PREDICTIONS, predictions)
+    write_json(folder / NA_PROB, na_probs)
+    return metrics

@@ -1,0 +1,127 @@
+"""Fine-tuning on labelled words."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
+from mae_lm_fairseq.finetuning.models import load, open_finetuned
+from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
+from mae_lm_fairseq.finetuning.origin import Origin
+from mae_lm_fairseq.finetuning.results import MODEL, prediction_names, report
+from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_name, read_words
+from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
+from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
+from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
+from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
+from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
+from mae_lm_fairseq.finetuning.windows import window_settings
+from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.utils.files import file_sha256, write_text
+from mae_lm_fairseq.utils.output import markdown_table
+
+BERT = Recipe((2e-5, 3e-5, 5e-5), batch_size=32, weight_decay=0.01, epochs=4)
+"""For base and large: Appendix A.3 of Devlin et al. (2019, arXiv 1810.04805), which RoBERTa does not change."""
+OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""For tiny and small models."""
+
+
+class TaggingAdapter(Adapter):
+    """Labels of words: part-of-speech tags, named entities and others.
+
+    Raises:
+        UserError: if a file is malformed, or has labels that do not fit the training file's.
+    """
+
+    outputs = (*prediction_names("dev"), *prediction_names("test"))
+
+    def __init__(self, options: TaggingOptions):
+        self.files = files = {"train": read_words(options.train, options.column)}
+        self.options = options = replace(options, column=column_of(files["train"], options.column))
+        files["dev"] = read_words(options.dev, options.column)
+        self.labels = learn_labels(files["train"])
+        self.labels.targets(files["dev"])  # refuses labels that the training file lacks
+        if options.test:
+            files["test"] = read_words(options.test, options.column)
+
+    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+        options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, origin.max_positions)
+        targets = {"train": labels.targets(self.files["train"])}
+        windows = {
+            name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in self.files.items()
+        }
+        # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
+        inputs = {"train-file": file_sha256(options.train), "valid-file": file_sha256(options.dev)}
+        print(f"labels: {', '.join(labels.names)}")
+        task = {
+            "_name": "token_classification",
+            "train_file": options.train.resolve(),
+            "valid_file": options.dev.resolve(),
+            "column": options.column,
+            "tokens_per_sample": length,
+        }
+        return TaskSetup(
+            content={
+                "task": task_name(options),
+                "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in self.files.items()},
+                "data": {name: each.counts for name, each in windows.items()},
+                "labels": list(labels.names),
+                "scheme": labels.scheme,
+            },
+            data=options.tokenizer.resolve(),
+            sequences=len(windows["train"].order),
+            recipe=for_size(origin.model["_name"], BERT, OURS),
+            settings=window_settings(task),
+            inputs=inputs,
+            evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"]),
+            selection="f1" if labels.kinds else "accuracy",
+        )
+
+    def predict(self, best: Run) -> dict[str, Any]:
+        """Write the best model's labels of the files, and return the metrics of labelled ones, with intervals."""
+        out, metrics = self.options.out, {}
+        tagger = Tagger(open_finetuned(out / MODEL))
+        for name, file in ((name, file) for name, file in self.files.items() if name != "train"):
+            predicted, text = tagger.with_predictions(file)
+            write_text(out / f"{name}_predictions{file.suffix}", text)
+            if file.kinds:
+                metrics[name] = with_intervals(ratios(self.labels, predicted, file.labels))
+        return {"predictions_by": best.name, "best_model": metrics}
+
+    def report(self, content: dict[str, Any]) -> str:
+        best = content["best_model"]
+        names = dict.fromkeys(name for of_file in best.values() for name in of_file)
+        rows = [[name, *(_with_interval(of_file.get(name)) for of_file in best.values())] for name in names]
+        ending = "\n".join(
+            [
+                f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:",
+                "",
+                markdown_table(["metric", *best], rows),
+                "",
+                f"Its labels: {', '.join(f'`{name}_predictions`' for name in content['data'] if name != 'train')}.",
+            ]
+        )
+        selection = "accuracy" if content["scheme"] is None else "F1"
+        by_type = tuple(f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1"))
+        return report(content, selection, hidden=by_type, ending=ending)
+
+
+def task_name(options: TaggingOptions) -> str:
+    """Return the end of the training file's path, with the column if it has a name."""
+    name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
+    return name if options.column.isdecimal() else f"{name} {options.column}"
+
+
+def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
+    """Return the metrics of a checkpoint on the development file, in per cent."""
+    model, task = load(checkpoint, data)
+    windows = WordWindows(dev.words, task.tokenizer, task.cfg.tokens_per_sample)
+    predicted = [task.labels.best(logits) for logits in word_logits(model, windows)]
+    return values(ratios(task.labels, predicted, dev.labels))
+
+
+def _with_interval(metric: dict[str, float] | None) -> str:
+    return "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metric) if metric else "-"

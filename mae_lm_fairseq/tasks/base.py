@@ -1,0 +1,98 @@
+"""What training needs of the task beside masked batches: checks of models and checkpoints, freezing, metrics."""
+
+from fairseq.data import Dictionary
+from fairseq.tasks.masked_lm import MaskedLMTask
+
+from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
+from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
+from mae_lm_fairseq.tasks.splits import load_dictionary, load_sequences
+from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.utils.errors import UserError
+
+
+class PretrainingTask(MaskedLMTask):
+    """fairseq's ``masked_lm`` with hooks that its trainer calls around an update."""
+
+    def __init__(self, cfg: MaskedAutoencoderLMConfig, dictionary: Dictionary | None = None):
+        super().__init__(cfg, dictionary)
+        self.peak_flops: float | None = None
+        self.ranks: RankMonitor | None = None
+
+    @classmethod
+    def load_dict(cls, cfg: MaskedAutoencoderLMConfig) -> Dictionary:
+        return load_dictionary(cfg)
+
+    def build_model(self, cfg, from_checkpoint: bool = False):
+        model = super().build_model(cfg, from_checkpoint)
+        if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
+            raise UserError(
+                f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
+                f"--max-positions {model.max_positions()}; lower it or raise the latter"
+            )
+        if not isinstance(model, MAELMModel):
+            for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):
+                if getattr(self.cfg, option):
+                    name = option.replace("_", "-")
+                    raise UserError(f"--{name} is for models of mae_lm_fairseq; choose such an --arch")
+        return model
+
+    def begin_epoch(self, epoch: int, model):
+        """Set up the rank monitor and find the device's peak. Called before the first update and after resuming.
+
+        Raises:
+            UserError: if ``--effective-rank-interval`` is set and the data has no split ``valid``.
+        """
+        super().begin_epoch(epoch, model)
+        # In every process, so that all of them stop if the split is missing.
+        if self.cfg.effective_rank_interval > 0 and self.ranks is None:
+            self.ranks = self._rank_monitor()
+        self.peak_flops = peak_flops(model)
+
+    def _rank_monitor(self) -> RankMonitor:
+        texts = monitored_texts(load_sequences(self.cfg, self.dictionary, "valid", epoch=1, combine=False))
+        special = [self.dictionary.bos(), self.dictionary.eos()]
+        pad, cfg = self.dictionary.pad(), self.cfg
+        return RankMonitor(texts, pad, self.mask_idx, special, cfg.mask_in_encoder, cfg.effective_rank_interval)
+
+    def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
+        outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        self._drop_frozen_gradients(model, update_num)
+        return outputs
+
+    def _drop_frozen_gradients(self, model, update_num: int):
+        """Remove the gradients of a frozen encoder: neither clipping nor the optimizer sees parameters without one.
+
+        Called before every step, too, because of several processes ``legacy_ddp`` makes them zero.
+        """
+        if update_num < self.cfg.freeze_encoder_updates:
+            for parameter in model.autoencoder.encoder.parameters():
+                parameter.grad = None
+
+    def optimizer_step(self, optimizer, model, update_num: int):
+        """Take an optimizer step and log the latest effective ranks; ``update_num`` does not count this step."""
+        self._drop_frozen_gradients(model, update_num)
+        super().optimizer_step(optimizer, model, update_num)
+        if self.ranks is not None:
+            self.ranks.after_update(update_num + 1, model.autoencoder.encoder)
+
+    def reduce_metrics(self, logging_outputs: list[dict], criterion):
+        """Log the criterion's metrics and the throughput."""
+        super().reduce_metrics(logging_outputs, criterion)
+        log_throughput(logging_outputs, self.peak_flops)
+
+    def state_dict(self) -> dict:
+        """Return the task state for checkpoints: the fingerprint of the dictionary."""
+        return {"dictionary": dictionary_fingerprint(self.dictionary.symbols)}
+
+    def load_state_dict(self, state_dict: dict):
+        """Check the dictionary of a model that is loaded outside of training. No state is restored.
+
+        Raises:
+            UserError: if the model was trained with another one.
+        """
+        if state_dict.get("dictionary") not in (None, dictionary_fingerprint(self.dictionary.symbols)):
+            raise UserError(
+                f"the model was trained with another dictionary than the dict.txt of {self.cfg.data}; prepare the data "
+                "with that model's tokenizer (mae-lm prepare --tokenizer)"
+            )
