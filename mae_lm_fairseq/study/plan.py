@@ -208,7 +208,7 @@ def parse_plan(text: str, name: str) -> Plan:
         tuple(_measure(document, table, ("measure", i)) for i, table in enumerate(_array(document, "measure"))),
         tuple(document.read(Contrast, table, ("contrast", i)) for i, table in enumerate(_array(document, "contrast"))),
         document.read(Rates, content["rates"], ("rates",)) if "rates" in content else None,
-        document.value(tuple[int, ...], content.get("looks", []), ("looks",)),
+        document.read(tuple[int, ...], content.get("looks", []), ("looks",)),
     )
     _check(plan)
     return plan
