@@ -1,8 +1,8 @@
 """The command line: ``mae-lm VERB``, or ``python -m mae_lm_fairseq VERB``."""
 
 import importlib
+import inspect
 import sys
-from types import ModuleType
 from typing import Any
 
 from mae_lm_fairseq.utils.command_line import parse
@@ -13,10 +13,10 @@ VERBS = {
     "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
     "prepare": ("commands.prepare", "turn text into a tokenizer and a data-bin"),
     "pretrain": ("training.pretrain", "pretrain an architecture with its recipe"),
-    "finetune glue": ("commands.finetune_glue", "fine-tune on a GLUE task"),
-    "finetune squad": ("commands.finetune_squad", "fine-tune on SQuAD 1.1 or 2.0"),
-    "finetune classification": ("commands.finetune_classification", "fine-tune on your own files of labelled texts"),
-    "finetune tagging": ("commands.finetune_tagging", "fine-tune on labelled words: CoNLL files"),
+    "finetune glue": ("commands.finetune:Glue", "fine-tune on a GLUE task"),
+    "finetune squad": ("commands.finetune:Squad", "fine-tune on SQuAD 1.1 or 2.0"),
+    "finetune classification": ("commands.finetune:Classification", "fine-tune on your own files of labelled texts"),
+    "finetune tagging": ("commands.finetune:Tagging", "fine-tune on labelled words: CoNLL files"),
     "predict": ("commands.predict", "predict labels, scores or answers with a model"),
     "rank": ("measures.rank", "measure effective ranks, layer by layer"),
     "probe": ("measures.probe", "probe frozen hidden states for word labels"),
@@ -31,7 +31,7 @@ VERBS = {
     "plan": ("commands.plan", "estimate FLOPs, memory and time of pretraining"),
     "doctor": ("doctor", "check the environment"),
 }
-"""The module and the summary of each verb. A module has the help as its docstring, ``Options`` and ``main``."""
+"""The module, or a class in it, and the summary of each verb. It has a docstring, the help; ``Options``; ``main``."""
 HELP = "\n".join(
     [
         "usage: mae-lm VERB [arguments], or mae-lm --version",
@@ -53,17 +53,19 @@ def run(verb: str, words: list[str], program: str | None = None) -> int | None:
         from mae_lm_fairseq.utils.output import configure_logging
 
         configure_logging()
-    return _module(verb).main(options)
+    return _object(verb).main(options)
 
 
 def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
-    module = _module(verb)
-    return parse(module.Options, words, module.__doc__, program or f"mae-lm {verb}")
+    found = _object(verb)
+    return parse(found.Options, words, inspect.getdoc(found), program or f"mae-lm {verb}")
 
 
-def _module(verb: str) -> ModuleType:
-    return importlib.import_module(f"mae_lm_fairseq.{VERBS[verb][0]}")
+def _object(verb: str) -> Any:
+    module, _, name = VERBS[verb][0].partition(":")
+    found = importlib.import_module(f"mae_lm_fairseq.{module}")
+    return getattr(found, name) if name else found
 
 
 def main() -> int | None:

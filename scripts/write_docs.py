@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from mae_lm_fairseq.core.config import SIZES
+from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.training.command import merge
 from mae_lm_fairseq.training.published import NOT_FOUND, PUBLISHED, ROWS, SOURCES, Setting
@@ -400,7 +400,6 @@ def options() -> str:
     import mae_lm_fairseq
 
     mae_lm_fairseq.register()
-    from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
     from mae_lm_fairseq.fairseq_patches.option_checks import CHECKS
     from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
     from mae_lm_fairseq.finetuning.tagging.task import TokenClassificationConfig
@@ -472,8 +471,6 @@ def _description(option: Field) -> str:
 
 
 def _sizes() -> str:
-    from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig
-
     base = MaskedAutoencoderConfig()
     names = [option.name for option in fields(base) if any(option.name in values for values in SIZES.values())]
     rows = [

@@ -47,14 +47,12 @@ PROGRAMS = [
 def test_help_imports_neither_torch_nor_fairseq():
     """These imports take many seconds on a loaded machine, during which nothing is printed.
 
-    Other modules of verbs have the options and what works with them, which needs torch.
+    The modules of verbs have the options and what works with them, which needs torch.
     """
-    verbs = [verb for verb, (module, _) in cli.VERBS.items() if module.startswith("commands.")]
-    programs = ["mae-lm", *(f"mae-lm {verb}" for verb in verbs), *map(str, PROGRAMS)]
+    programs = ["mae-lm", *map(str, PROGRAMS)]
     done = subprocess.run([sys.executable, "-c", HELP, *programs], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == programs
-    assert len(programs) > 15
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)

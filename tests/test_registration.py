@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import grimp
@@ -45,15 +46,45 @@ for user_dir in {}:
 IMPORT = "import mae_lm_fairseq; assert mae_lm_fairseq.MAELMModel.__name__ == 'MAELMModel'\n"
 
 
+PRELOAD = "import hydra, sacrebleu, safetensors.torch, sentencepiece, sklearn.metrics, torch._dynamo\n"
+"""What fairseq and this package import."""
+SERVER = """
+import json, os, sys
+
+for line in sys.stdin:
+    program, path, cwd, *outputs = json.loads(line)
+    if (pid := os.fork()) == 0:
+        for number, output in enumerate(outputs, 1):
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), number)
+        os.chdir(cwd)
+        sys.path[:0] = ["", *path]
+        exec(program, {"__name__": "__main__"})
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
-def run_python(run_cli, tmp_path_factory):
-    """Return a function that runs a program outside the checkout, with the given package directories."""
+def run_python(tmp_path_factory):
+    """Return a function that runs a program outside the checkout, with the given package directories.
+
+    It runs in a child of a process that has imported torch, but not fairseq.
+    """
     elsewhere = tmp_path_factory.mktemp("elsewhere")
+    outputs = [elsewhere / name for name in ("stdout", "stderr")]
+    command, pipes = [sys.executable, "-c", PRELOAD + SERVER], {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environment = {**os.environ, "PYTHONPATH": ""}
+    with subprocess.Popen(command, **pipes, text=True, cwd=elsewhere, env=environment) as server:
 
-    def run(program: str, *path: Path, cwd: Path = elsewhere) -> subprocess.CompletedProcess:
-        return run_cli(["python", "-c", program], cwd=cwd, env={"PYTHONPATH": os.pathsep.join(map(str, path))})
+        def run(program: str, *path: Path, cwd: Path = elsewhere) -> subprocess.CompletedProcess:
+            for output in outputs:
+                output.unlink(missing_ok=True)
+            print(json.dumps([program, [*map(str, path)], *map(str, (cwd, *outputs))]), file=server.stdin, flush=True)
+            code = int(server.stdout.readline())
+            return subprocess.CompletedProcess(program, code, *(output.read_text() for output in outputs))
 
-    return run
+        yield run
+        server.stdin.close()
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +186,8 @@ def test_core_first_needs_register(run_python, expected):
     assert registered(run_python(first + "mae_lm_fairseq.register()\n" + DESCRIBE, ROOT)) == expected
 
 
-EACH_MODULE_FIRST = """
-import importlib, os, sys
+EACH_MODULE_FIRST = f"""
+{PRELOAD}import importlib, os, sys
 import fairseq.models, fairseq.tasks, fairseq_cli.train
 fairseq = sys.modules.pop("fairseq")  # so that importing the package does not register yet
 import mae_lm_fairseq

@@ -1,6 +1,5 @@
 """Averaged weights: the moving average (EMA) that a checkpoint holds, and the mean of several checkpoints."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,16 +34,6 @@ def read_ema(path: str | Path) -> dict[str, Any]:
         UserError: if it cannot be read, or has no moving average.
     """
     return with_ema(load_as_data(path), path)
-
-
-def check_file(path: str | Path) -> None:
-    """Check that a model whose EMA weights are wanted is not a directory, such as a bundle.
-
-    Raises:
-        UserError: if it is.
-    """
-    if os.path.isdir(path):
-        raise UserError(f"--ema is for checkpoints of fairseq-train; {path} is a directory, which has no EMA weights")
 
 
 def _with_weights(state: dict[str, Any], weights: dict[str, Tensor], averaged: str) -> dict[str, Any]:

@@ -72,11 +72,7 @@ def _reason(error: Exception) -> str:
 
 
 def refuse_code(path: str | Path, error: Exception) -> None:
-    """Raise an error if ``error`` says that a pickle needs more than plain values; otherwise do nothing.
-
-    Raises:
-        RefusedFile: if it does.
-    """
+    """Raise RefusedFile if ``error`` says that a pickle needs more than plain values; otherwise do nothing."""
     # torch's message is a page long, and its first line advises disabling the protection. It does not name what a
     # pickle of protocol 4 imports, whose frames and strings it refuses; so it does with noise, which is no pickle.
     forbidden = re.search(r"GLOBAL (\S+)|Unsupported operand (140|147|149)\b", str(error))
@@ -142,11 +138,7 @@ def value_at(value: Any, *keys: str | int) -> Any:
 
 
 def check_sums(path: str | Path) -> None:
-    """Check the checksums of a checkpoint. torch does not, and would load changed bytes as weights.
-
-    Raises:
-        ValueError: if one is wrong.
-    """
+    """Raise a ValueError if a checksum of a checkpoint is wrong. torch would load changed bytes as weights."""
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as file:
             if file.testzip() is not None:

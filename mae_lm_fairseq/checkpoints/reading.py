@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.averaging import check_file, read_ema
+from mae_lm_fairseq.checkpoints.averaging import read_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, load_safetensors, value_at
 from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, WordTask
 from mae_lm_fairseq.checkpoints.original import CONFIG, Original, read_original
@@ -93,7 +93,7 @@ def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False
     if not os.path.isdir(path):
         return read_checkpoint(path, data_bin, ema)
     if ema:
-        check_file(path)
+        raise UserError(f"--ema is for checkpoints of fairseq-train; {path} is a directory, which has no EMA weights")
     if data_bin is not None:
         raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
     return read_bundle(path)

@@ -119,11 +119,7 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
 
 
 def check_ties(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]):
-    """Check that weights are equal that the network ties: loading them would keep one of the two alone.
-
-    Raises:
-        ValueError: if they differ.
-    """
+    """Raise a ValueError if weights differ that the network ties: loading them would keep one of the two alone."""
     for name, first in tied_names(config, weights).items():
         one, other = weights.get(name), weights.get(first)
         if one is not None and other is not None and one is not other and not torch.equal(one, other):
@@ -138,11 +134,7 @@ def is_plain(weight: Any) -> bool:
 
 
 def check_tensors(weights: Mapping[str, Any]):
-    """Check that these are tensors of one floating-point precision by name.
-
-    Raises:
-        ValueError: if they are not.
-    """
+    """Raise a ValueError unless these are tensors of one floating-point precision by name."""
     kinds = {weight.dtype if is_plain(weight) else type(weight) for weight in weights.values()}
     if len(kinds) != 1 or not kinds <= set(PRECISIONS) or not all(isinstance(name, str) for name in weights):
         raise ValueError(f"its weights are {sorted(map(str, kinds))}, not tensors of one precision by name")

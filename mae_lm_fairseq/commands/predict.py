@@ -12,7 +12,11 @@ Example:
     mae-lm predict results/reviews/model --input new.csv --out predicted.csv
 """
 
+from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import PredictOptions as Options
+from mae_lm_fairseq.finetuning.sentences.prediction import predict_file
+from mae_lm_fairseq.finetuning.squad.prediction import answer_file
+from mae_lm_fairseq.finetuning.tagging.prediction import label_file
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -20,11 +24,6 @@ def main(options: Options) -> None:
     """Run the command."""
     if options.out.resolve() == options.input.resolve():
         raise UserError(f"--out {options.out} is the input; choose another file")
-    from mae_lm_fairseq.finetuning.models import open_finetuned
-    from mae_lm_fairseq.finetuning.sentences.prediction import predict_file
-    from mae_lm_fairseq.finetuning.squad.prediction import answer_file
-    from mae_lm_fairseq.finetuning.tagging.prediction import label_file
-
     model = open_finetuned(options.model, options.data_bin)
     task = model.about.task
     answers, labels_words = task == "question_answering", task == "token_classification"

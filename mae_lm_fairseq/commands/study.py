@@ -12,6 +12,9 @@ Example:
 from dataclasses import dataclass
 from typing import Annotated
 
+from mae_lm_fairseq.study.checks import check, dry_run
+from mae_lm_fairseq.study.engine import Study
+from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_extra
@@ -37,10 +40,6 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Run the command."""
-    from mae_lm_fairseq.study.checks import check, dry_run
-    from mae_lm_fairseq.study.engine import Study
-    from mae_lm_fairseq.study.plan import listing, read_plan
-
     if options.plan == "list":
         print(listing())
         return

@@ -23,7 +23,6 @@ from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_few_segments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
-from mae_lm_fairseq.utils.versions import SLOW, bfloat16_speed
 
 logger = logging.getLogger(__name__)
 
@@ -183,12 +182,6 @@ CHECKS = (
                 "does not work with --freeze-encoder-updates {found}; use --autocast bf16 instead",
             ),
         )
-    ),
-    Check(
-        "--autocast bf16",
-        lambda cfg: _autocast(cfg) and not _has_gpu(cfg) and bfloat16_speed() < SLOW and 1 / bfloat16_speed(),
-        "is {found:.0f} times slower than float32 in the matrix products of this CPU; leave the option out",
-        is_warning=True,
     ),
     # fairseq unscales the gradients twice, once for torch's optimizer and once for its own wrapper of it.
     Check("--amp", lambda cfg: is_our_model(cfg) and cfg.common.amp, "is not supported; use --autocast bf16"),

@@ -62,11 +62,7 @@ class Options(Base):
 
 
 def main(options: Options) -> None:
-    """Print what will be trained, and replace this process by fairseq-train, which checks paths and options.
-
-    Raises:
-        UserError: see :func:`configure`.
-    """
+    """Print what will be trained, and replace this process by fairseq-train, which checks paths and options."""
     warnings.filterwarnings("ignore", category=UserWarning)  # from hydra; fairseq-train repeats them
     data = options.data_bin
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)

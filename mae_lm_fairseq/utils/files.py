@@ -66,11 +66,7 @@ def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], r
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
+    """Return the content of a file; raise a UserError if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -92,11 +88,7 @@ def check_link(path: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
+    """Return the hexadecimal SHA-256 of a file; raise a UserError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -193,11 +185,7 @@ def system_error(error: BaseException) -> str | None:
 
 
 def writable_file(text: str) -> Path:
-    """Return the path of a file that can be written later.
-
-    Raises:
-        ArgumentTypeError: if it cannot.
-    """
+    """Return the path of a file; raise ArgumentTypeError unless it can be written later."""
     path = Path(text)
     if path.is_dir():
         raise ArgumentTypeError(f"{text} is a directory")

@@ -21,11 +21,7 @@ class UnusableGPU(NamedTuple):
 
 
 def check_gpu() -> None:
-    """Check that CUDA can use the GPUs of this machine, if there are any: training would fall back to the CPU.
-
-    Raises:
-        UserError: if it cannot.
-    """
+    """Raise a UserError if CUDA cannot use the GPUs of this machine: training would fall back to the CPU."""
     if found := unusable_gpu():
         raise UserError(f'{found.problem}; {found.remedy}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""')
 
@@ -55,10 +51,9 @@ def gpu_and_driver() -> tuple[str, str] | None:
     """
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        name, driver = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.split(",")[
-            :2
-        ]
-        return name.strip(), driver.split()[0]
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
+        name, driver = done.stdout.splitlines()[0].split(",")
+        return name.strip(), driver.strip()
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):  # a broken GPU may time out
         files = sorted(DEVICES.glob("nvidia[0-9]*"))
         return (str(files[0]), "unknown") if files else None

@@ -8,14 +8,10 @@ import platform
 import shlex
 import subprocess
 import sys
-import timeit
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("mae_lm_fairseq", "fairseq-fixed", "torch", "numpy", "sentencepiece")
-SLOW = 0.5
-"""Value of :func:`bfloat16_speed` below which bfloat16 is not worth while."""
 
 
 def versions() -> dict[str, str]:
@@ -44,23 +40,6 @@ def machine() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"
-
-
-@cache
-def bfloat16_speed() -> float:
-    """Return how many times as fast in bfloat16 as in float32 the CPU multiplies matrices.
-
-    It is far below 1 where the CPU has no instructions for bfloat16: 1/60 on one with AVX2 alone. The measurement takes
-    at most 0.1 seconds there, and a few milliseconds elsewhere.
-    """
-    import torch
-
-    def seconds(dtype: torch.dtype) -> float:
-        matrix = torch.ones(256, 256, dtype=dtype)
-        # The first product includes preparations, and any of them can be disturbed.
-        return min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=3))
-
-    return seconds(torch.float32) / seconds(torch.bfloat16)
 
 
 def commit() -> str | None:

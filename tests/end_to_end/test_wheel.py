@@ -60,6 +60,14 @@ def mae_lm(environment, tmp_path) -> Callable[..., subprocess.CompletedProcess]:
     return run
 
 
+def test_the_wheel_has_all_files_and_a_command(mae_lm, environment):
+    [installed] = environment.glob("lib/python*/site-packages/mae_lm_fairseq")
+    files = (path.relative_to(ROOT / "mae_lm_fairseq") for path in (ROOT / "mae_lm_fairseq").rglob("*.*"))
+    assert not [path for path in files if path.suffix != ".pyc" and not (installed / path).exists()]
+    assert "reproduction-base" in mae_lm("study", "list").stdout
+
+
+@pytest.mark.slow
 def test_from_text_to_an_exported_model(mae_lm, tmp_path):
     generator = random.Random(0)
     for split, lines in (("train", 400), ("valid", 40)):

@@ -236,7 +236,7 @@ def _spoil_loss(factor: float) -> None:
 
 
 FAULTS = (
-    Fault(kills, 4, 12, 50),
+    Fault(kills, 2, 12, 50),
     Fault(full_disk, 1, 2, 10),
     Fault(unwritable_directory, 1, 2, 10),
     Fault(damaged_checkpoints, 2, 6, 50),

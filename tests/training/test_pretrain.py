@@ -182,9 +182,9 @@ def test_warnings():
     assert warning.endswith("add --total-num-update 500")
 
 
-def test_trains_on_a_cpu(run_cli, data_bin, tmp_path):
+def test_trains_on_a_cpu(mae_lm, data_bin, tmp_path):
     few = ["--cpu", "--max-update", "3", "--num-workers", "0", "--disable-validation", "--batch-size", "16"]
-    done = run_cli([*PRETRAIN, "mae_lm_tiny", data_bin, tmp_path / "saved", *few])
+    done = mae_lm("pretrain", "mae_lm_tiny", data_bin, tmp_path / "saved", *few)
     assert done.returncode == 0, done.stderr
     summary, length, command, *_ = done.stdout.splitlines()
     assert "32 sequences (16 per batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens per update" in summary
