@@ -11,12 +11,11 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
     VOCAB_BPE,
     FairseqBPETokenizer,
     HuggingFaceTokenizer,
-    library_errors,
 )
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
@@ -25,7 +24,6 @@ TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DIC
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
 """The files in words, for messages."""
-_TRANSFORMERS_FILES = ("tokenizer_config.json", "vocab.json", "vocab.txt")
 
 
 def find_tokenizer(directory: str | Path) -> Tokenizer | None:
@@ -69,24 +67,12 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     path = Path(path)
     if path.is_dir():
         found = find_tokenizer(path)
-        if found is None and any((path / name).exists() for name in _TRANSFORMERS_FILES):
-            return _from_transformers(path)
         if found is None:
             raise UserError(f"{path}: has no tokenizer ({NAMES})")
         return found
     if path.name == ENCODER_JSON:
         return FairseqBPETokenizer(path)
     return HuggingFaceTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
-
-
-def _from_transformers(directory: Path) -> Tokenizer:
-    """Return the tokenizer of a directory that has no ``tokenizer.json``, as ``transformers`` builds it."""
-    with needs_extra("hf"):
-        from transformers import AutoTokenizer
-    with library_errors(f"{directory}: transformers cannot load its tokenizer"):
-        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        content = loaded.backend_tokenizer.to_str().encode()
-    return HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:

@@ -122,11 +122,6 @@ MISTAKES = {
         18,
         r"rates.halve: probe is measured after \[40\] updates, not after the last",
     ),
-    'arch = "mae_lm_roberta_tiny"\n': (
-        'arch = "mae_lm_roberta_tiny"\nmasks = "decoder"\n',
-        24,
-        r"model\[1\].masks: 'decoder' is for models whose \[MASK\]s join in the decoder",
-    ),
     "tokens-per-sample = 32\n": (
         "tokens-per-sample = 32\nmax-tokens = 64\n",
         16,

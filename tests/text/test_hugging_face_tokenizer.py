@@ -229,17 +229,6 @@ def test_files_and_pickles_hold_the_tokenizer(kind, tmp_path):
         assert all(map(np.array_equal, other.encode_lines(lines), tokenizer.encode_lines(lines)))
 
 
-def test_a_hugging_face_directory_without_tokenizer_json(tmp_path):
-    from transformers import BertTokenizerFast
-
-    words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##m"])}
-    BertTokenizerFast(vocab=words).save_pretrained(tmp_path)
-    expected = open_tokenizer_path(tmp_path).symbols
-    (tmp_path / "tokenizer.json").unlink()
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    assert open_tokenizer_path(tmp_path).symbols == expected == [*SPECIALS, "the", "##m"]
-
-
 @pytest.mark.parametrize("kind", TRAINED_KINDS)
 def test_training_twice_gives_the_same_files(kind):
     size = make(kind).model_size
