@@ -15,7 +15,6 @@ from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fair
 from mae_lm_fairseq.huggingface.names import Part, names_of, to_ours
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.utils.errors import UserError
 
 
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
@@ -32,11 +31,8 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         seed: seed of the random weights.
 
     Raises:
-        UserError: if a file is missing, damaged or could run code, the encoder's computation differs from ours, or a
-            data-bin is given for a directory.
+        UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
     """
-    if path.is_dir() and data_bin is not None:
-        raise UserError(f"--data-bin is for a checkpoint; {path} is a directory of transformers; remove the option")
     with content_errors(path):
         foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
         config = network_config(vars(preset_config(preset, "base")) | foreign.values)

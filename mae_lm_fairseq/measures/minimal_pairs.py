@@ -49,7 +49,7 @@ SETTINGS = {
     "bootstrap_seed": BOOTSTRAP_SEED,
     "random_weights_seed": RANDOM_SEED,
 }
-"""What results depend on, beside options and data."""
+"""Settings that results depend on, beside options and data."""
 _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
 

@@ -41,7 +41,7 @@ SETTINGS = {
     "bootstrap_seed": BOOTSTRAP_SEED,
     "random_weights_seed": RANDOM_SEED,
 }
-"""What results depend on, beside options and data."""
+"""Settings that results depend on, beside options and data."""
 
 
 @dataclass(frozen=True, kw_only=True)

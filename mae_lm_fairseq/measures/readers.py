@@ -113,7 +113,7 @@ def open_model(
     ema: bool = False,
     with_head: bool = False,
     random_weights: bool = False,
-    masks: Literal["trained", "encoder", "decoder", "nowhere"] = "trained",
+    masks: Literal["trained", "nowhere"] = "trained",
 ) -> Reader:
     """Load a model for evaluation in float32, on a GPU if available.
 
@@ -123,9 +123,8 @@ def open_model(
         ema: use the moving average of a checkpoint's weights.
         with_head: also load what predicts masked tokens.
         random_weights: replace the trained weights by random ones, as before training.
-        masks: where the ``[MASK]`` tokens are: as in pretraining, in the encoder, in the decoder alone, or nowhere
-            (random tokens stand in their place when tokens are predicted, and only clean text is encoded). Hugging
-            Face models have them in the encoder.
+        masks: where the ``[MASK]`` tokens are: as in pretraining, or nowhere (random tokens stand in their place when
+            tokens are predicted, and only clean text is encoded). Hugging Face models have them in the encoder.
 
     Raises:
         UserError: if a file is missing or does not match the others, or the model has no language model head.
@@ -149,8 +148,7 @@ def open_model(
     if not with_head:
         network.drop_prediction()
     network.float().to(device)
-    seen = {"encoder": 1.0, "decoder": 0.0}.get(masks, pretrained.mask_in_encoder)
-    ids = pretrained.pad, pretrained.mask, seen
+    ids = pretrained.pad, pretrained.mask, pretrained.mask_in_encoder
     states = EncoderStates(network.encoder, *ids)
     if masks == "nowhere":
         states.inputs = ("clean",)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.checkpoints.reading import read
-from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.cost.planner import Plan as Cost
 from mae_lm_fairseq.cost.planner import plan as plan_cost
@@ -86,8 +85,6 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         check_options(cfg.task)
         check_masking(cfg.task, network)
         variable_rate(cfg.task)
-    if model.masks in ("encoder", "decoder") and network.mask_join is not MaskJoin.decoder:
-        raise error((*key, "masks"), f"{model.masks!r} is for models whose [MASK]s join in the decoder")
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
             found = read(model.start, None if model.start.is_dir() else plan.data.data_bin).config

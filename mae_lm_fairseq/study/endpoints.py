@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from mae_lm_fairseq.utils.errors import UserError
-
 SECOND_LAYER = 2
 """Layer 0 are the embeddings."""
 
@@ -34,15 +32,8 @@ class Values:
         return sorted(set.intersection(*(set(run) for run in self.runs)))
 
     def at(self, updates: int) -> np.ndarray:
-        """Return the value after a number of updates: float[seeds], or float[seeds, layers] of a value by layer.
-
-        Raises:
-            UserError: if the measure has no such value.
-        """
-        found = [run[updates] for run in self.runs]
-        if missing := [values for values in found if self.name not in values]:
-            raise UserError(f"there is no value {self.name}; there are {', '.join(missing[0])}")
-        return np.array([values[self.name] for values in found], dtype=float)
+        """Return the value after a number of updates: float[seeds], or float[seeds, layers] of a value by layer."""
+        return np.array([run[updates][self.name] for run in self.runs], dtype=float)
 
     def final_names(self) -> list[str]:
         """Return the names of the values that all seeds have after the last update."""

@@ -48,8 +48,8 @@ class Model:
         seeds: the seeds, or their number N for 1 to N.
         learning_rates: learning rates, of which ``[rates]`` chooses one; by default the one of options or recipe.
         start: a checkpoint or bundle to start from.
-        masks: where the ``[MASK]`` tokens are when the model is measured: as in pretraining, in the encoder, in the
-            decoder alone, or nowhere (random tokens stand in their place).
+        masks: where the ``[MASK]`` tokens are when the model is measured: as in pretraining, or nowhere (random tokens
+            stand in their place).
     """
 
     name: str
@@ -58,7 +58,7 @@ class Model:
     seeds: tuple[int, ...] | int = 1
     learning_rates: tuple[float, ...] = ()
     start: Path | None = None
-    masks: Literal["trained", "encoder", "decoder", "nowhere"] = "trained"
+    masks: Literal["trained", "nowhere"] = "trained"
 
     @property
     def directory(self) -> str:

@@ -157,11 +157,8 @@ def _lines(value: object, field: str) -> bytes:
     lines = [line for line in value.replace("\r\n", "\n").split("\n") if _is_visible(line)]
     try:
         return "\n".join([*lines, ""]).encode() if lines else b""
-    except UnicodeEncodeError as error:
-        # Bytes that are not UTF-8 were read as these, see records; JSON can have others as escapes.
-        is_byte = "\udc80" <= error.object[error.start] <= "\udcff"
-        what = "is not UTF-8" if is_byte else f"has half of a surrogate pair, {error.object[error.start]!a}"
-        raise ValueError(what) from None
+    except UnicodeEncodeError as error:  # half of a surrogate pair: an escape in JSON, or a byte, see records
+        raise ValueError(f"is not UTF-8, but has {error.object[error.start]!a}") from None
 
 
 def _is_visible(line: str) -> bool:

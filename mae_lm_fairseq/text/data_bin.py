@@ -120,7 +120,15 @@ def check_data_bin(prefix: str | Path) -> tuple[int, int]:
         UserError: if a file is missing, truncated or of another kind; the message names the file and what to do.
     """
     lines, kind = _read_header(prefix)
-    return lines, _check_lengths(prefix, lines, kind)
+    path = f"{prefix}.idx"
+    _check_length(path, _HEADER.size + lines * (4 + 8))
+    sizes = np.fromfile(path, "<i4", lines, offset=_HEADER.size)
+    offsets = np.fromfile(path, "<i8", lines, offset=_HEADER.size + 4 * lines)
+    ends = np.cumsum(sizes, dtype=np.int64) * kind.itemsize
+    if sizes.min() < 0 or offsets[0] != 0 or not np.array_equal(offsets[1:], ends[:-1]):
+        raise UserError(f"{path}: sizes and offsets of the lines contradict each other; {_REMEDY}")
+    _check_length(f"{prefix}.bin", int(ends[-1]))
+    return lines, int(ends[-1]) // kind.itemsize
 
 
 def count_tokens(prefix: str | Path) -> int:
@@ -212,19 +220,6 @@ def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
     if lines == 0:
         raise UserError(f"{path}: the data-bin has no lines; {_REMEDY} from text that is not empty")
     return lines, np.dtype(_TOKEN_TYPES[code])
-
-
-def _check_lengths(prefix: str | Path, lines: int, kind: np.dtype) -> int:
-    """Check that both files have the length that the index implies, and return the number of tokens."""
-    path = f"{prefix}.idx"
-    _check_length(path, _HEADER.size + lines * (4 + 8))
-    sizes = np.fromfile(path, "<i4", lines, offset=_HEADER.size)
-    offsets = np.fromfile(path, "<i8", lines, offset=_HEADER.size + 4 * lines)
-    ends = np.cumsum(sizes, dtype=np.int64) * kind.itemsize
-    if sizes.min() < 0 or offsets[0] != 0 or not np.array_equal(offsets[1:], ends[:-1]):
-        raise UserError(f"{path}: sizes and offsets of the lines contradict each other; {_REMEDY}")
-    _check_length(f"{prefix}.bin", int(ends[-1]))
-    return int(ends[-1]) // kind.itemsize
 
 
 def _check_length(path: str, expected: int):

@@ -101,10 +101,9 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
         UserError: if a file is missing, or the files do not match each other or the checkpoint.
     """
     tokenizer = find_tokenizer(data_bin)
-    if tokenizer is None or not os.path.isfile(data_bin / DICTIONARY):
-        missing = NAMES if tokenizer is None else DICTIONARY
+    if tokenizer is None:
         raise UserError(
-            f"--data-bin {data_bin}: has no {missing}; use the data-bin that the checkpoint was pretrained on"
+            f"--data-bin {data_bin}: has no {NAMES}; use the data-bin that the checkpoint was pretrained on"
         )
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     fits = list(read_symbols(data_bin / DICTIONARY)[:-1]) == tokenizer.symbols

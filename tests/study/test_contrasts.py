@@ -12,7 +12,6 @@ from mae_lm_fairseq.study.contrasts import Outcome, corrected, flip, p_value, t_
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.plan import Contrast
 from mae_lm_fairseq.study.report import write_report
-from mae_lm_fairseq.utils.errors import UserError
 
 RUNS = [
     {10: {"x": [1, 5, 3.5], "dev_x": [9, 1, 0], "n": 4}, 20: {"x": [1, 4, 2], "dev_x": [0, 2, 3], "n": 3}},
@@ -46,11 +45,6 @@ def test_layers_without_a_value_do_not_count():
 def test_checkpoints_without_a_value_of_a_seed_do_not_count():
     runs = [{1: {"x": first}, 2: {"x": 5}, 3: {"x": 4}} for first in (9, None)]
     assert ENDPOINTS["end_less_best_checkpoint"](Values(runs, "x")).tolist() == [-1, -1]
-
-
-def test_a_missing_value_is_named():
-    with pytest.raises(UserError, match="there is no value y; there are x, dev_x, n"):
-        Values(RUNS, "y").final()
 
 
 def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):

@@ -86,7 +86,7 @@ primary = true
 """
 
 ONE_MODEL = PLAN[: PLAN.index('[[model]]\nname = "MAE-LM"')].replace("seeds = 2", "seeds = 1")
-"""Its beginning, up to the first model, with one seed."""
+"""The beginning of the plan, up to the first model, with one seed."""
 MEASURES = PLAN[PLAN.index("[[measure]]") : PLAN.index("[[contrast]]")]
 
 pytestmark = pytest.mark.integration

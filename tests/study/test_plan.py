@@ -117,10 +117,6 @@ MISTAKES = {
         "",
         r"rates.halve: probe is measured after \[40\] updates, not after the last",
     ),
-    'arch = "mae_lm_roberta_tiny"\n': (
-        'arch = "mae_lm_roberta_tiny"\nmasks = "decoder"\n',
-        r"model\[1\].masks: 'decoder' is for models whose \[MASK\]s join in the decoder",
-    ),
     "tokens-per-sample = 32\n": (
         "tokens-per-sample = 32\nmax-tokens = 64\n",
         r"options\.max-tokens: needs update-freq, the number of batches per update",

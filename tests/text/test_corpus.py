@@ -176,7 +176,7 @@ def test_a_large_window_of_zstandard(tmp_path):
         ("a.jsonl", b'{"text": "a"}\n[1]\n', r"a\.jsonl: line 2 is not a JSON object"),
         ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', r"a\.jsonl: line 2 has no field 'text'"),
         ("a.jsonl", b'{"text": "a"}\n{"text": null}\n', r"line 2 has a 'text' that is not text, but None"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"line 2 has half of a surrogate pair, '.ud800'"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"line 2 is not UTF-8, but has '.ud800'"),
         ("a.csv", b'text,id\n"a\nb",1\nc\n', r"a\.csv: line 4 has 1 fields, and the header 2"),
         ("a.csv", b"text\na\n\xff\n", r"a\.csv: line 3 is not UTF-8"),
     ],
