@@ -281,10 +281,6 @@ class MAELMHubInterface(nn.Module):
         rows, longest = [self._ids(text) for text in texts], self.model.max_positions()
         if truncate:
             rows = [torch.cat((row[: longest - 1], row[-1:])) if len(row) > longest else row for row in rows]
-        elif (length := max(map(len, rows), default=0)) > longest:
-            raise ValueError(
-                f"a sequence of {length} tokens is longer than the model's {longest} positions; pass truncate=True"
-            )
         count = len(self.model.autoencoder.encoder.layers) + 1 if all_layers else 1
         layers = [[None] * len(rows) for _ in range(count)]
         for batch in batches_of_similar_length([len(row) for row in rows]):
@@ -349,8 +345,6 @@ def _with_words(tokenizer: Tokenizer, text: str) -> Words:
 
 def _listed(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
     """Return one text or several as a list, and whether it was one."""
-    if isinstance(texts, np.ndarray) and texts.dtype.kind in "OU":
-        texts = texts.tolist()
     if isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
         return list(texts), False
     if isinstance(texts, str | bytes | np.ndarray | Tensor):

@@ -29,11 +29,6 @@ class Sample(NamedTuple):
     decoded: int | None = None
     """Positions that the last layer of a self-attention decoder computes; None for the predicted ones."""
 
-    @property
-    def masked(self) -> int:
-        """Number of ``[MASK]`` tokens that the encoder does not see."""
-        return self.sequence - self.visible
-
 
 def expanded(config: MaskedAutoencoderConfig, sample: Sample) -> Sample:
     """Return the numbers of states in place of positions, where every predicted one is a ``[MASK]`` that is expanded.
@@ -62,14 +57,9 @@ def attention_flops(dim: int, queries: int, keys: int) -> int:
     return projections + 2 * 2 * dim * queries * keys  # scores, and the weighted sum of values
 
 
-def feed_forward_flops(dim: int, ffn_dim: int, positions: int) -> int:
-    """Return the FLOPs of the feed-forward block."""
-    return 2 * 2 * dim * ffn_dim * positions
-
-
 def layer_flops(dim: int, ffn_dim: int, queries: int, keys: int) -> int:
     """Return the FLOPs of a transformer layer that computes ``queries`` positions and attends to ``keys`` positions."""
-    return attention_flops(dim, queries, keys) + feed_forward_flops(dim, ffn_dim, queries)
+    return attention_flops(dim, queries, keys) + 2 * 2 * dim * ffn_dim * queries
 
 
 def head_flops(dim: int, vocab_size: int, predicted: int) -> int:
@@ -104,11 +94,8 @@ def cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
 
 
 def self_cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
-    """Return the FLOPs of a decoder with self- and cross-attention.
-
-    Predicted positions attend to masked ones, then to visible tokens.
-    """
-    among_masked = attention_flops(shape.dim, sample.predicted, sample.masked)
+    """Return the FLOPs of a decoder whose predicted positions attend to masked ones, then to visible tokens."""
+    among_masked = attention_flops(shape.dim, sample.predicted, sample.sequence - sample.visible)
     return shape.layers * among_masked + cross_decoder_flops(shape, sample)
 
 

@@ -12,9 +12,6 @@ from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options
 PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
 """Precisions. In ``fairseq-train`` they are the options: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
 
-ROBERTA = "mae_lm_roberta"
-ROBERTA_MASK_PROB = 0.15
-
 
 @dataclass(frozen=True)
 class Device:
@@ -111,18 +108,14 @@ class Run(Options):
 
     def roberta(self) -> "Run":
         """Return the run of the RoBERTa preset of the same size, for comparison."""
-        preset = f"{ROBERTA}_{ARCHITECTURES[self.preset][1]}"
-        return replace(self, preset=preset, mask_prob=ROBERTA_MASK_PROB, mask_in_encoder=0.0)
+        preset = f"mae_lm_roberta_{ARCHITECTURES[self.preset][1]}"
+        return replace(self, preset=preset, mask_prob=0.15, mask_in_encoder=0.0)
 
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network configuration, with enough positions for the sequences."""
-        config = self.network()
+        config = preset_config(*ARCHITECTURES[self.preset])
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
-
-    def network(self) -> MaskedAutoencoderConfig:
-        """Return the network configuration of the preset."""
-        return preset_config(*ARCHITECTURES[self.preset])
 
     @property
     def sample(self) -> Sample:

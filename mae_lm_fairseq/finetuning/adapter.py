@@ -20,9 +20,7 @@ class TaskSetup:
 
     Attributes:
         content: content of the result file about task and data.
-        data: the data-bin.
         sequences: number of sequences per epoch.
-        recipe: hyperparameters.
         settings: further options of fairseq-train, with task and criterion.
         inputs: fingerprints of the files; those named as an option take the place of its path.
         evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.

@@ -27,14 +27,7 @@ _SET_BY_SWEEP = {"--lr", "--seed", "--finetune-from-model", "--restore-file"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters of fine-tuning.
-
-    Attributes:
-        learning_rates: the learning rates to try.
-        batch_size: sequences per update.
-        weight_decay: of AdamW.
-        epochs: passes over the training set.
-    """
+    """Hyperparameters of fine-tuning; a batch is the sequences of an update."""
 
     learning_rates: tuple[float, ...]
     batch_size: int

@@ -36,10 +36,8 @@ class Origin:
         checkpoint: the file, or the directory of a bundle; None for random weights.
         model: options of the model, with the architecture as ``_name``, as
             :func:`~mae_lm_fairseq.training.command.as_options` expects them.
-        max_positions: maximum sequence length.
         dictionary: fingerprint of the dictionary used in pretraining; None if unknown.
         heads: names of the fine-tuned heads; empty for a pretrained model.
-        updates: number of updates of the previous training.
         sha256: hash of the file, or of the bundle's weights.
     """
 
@@ -60,32 +58,29 @@ class Origin:
 
 
 def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin:
-    """Return the starting point that the options name.
+    """Return the starting point that the options name, whose heads must be the given ones; none if it is pretrained.
 
-    Args:
-        options: with ``ema``, the EMA weights are written to the output directory, as a checkpoint to start from.
-        heads: names of the heads that the model must have; none for a pretrained model.
+    With ``--ema``, the EMA weights are written to the output directory, as a checkpoint to start from.
 
     Raises:
         UserError: if the model does not exist, is not one of this package, or has other heads.
     """
     model = options.model
     if options.ema:
-        origin = origin_of(ema_checkpoint(model, options.out))
+        state, written = read_ema(model), options.out / _EMA / model.name
+        written.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint_utils.torch_persistent_save(state, str(written))
+        origin = origin_of(written)
     elif os.path.exists(model) or str(model) not in ARCHITECTURES:  # Path.exists raises for names that are too long
         origin = origin_of(model)
     else:
-        origin = from_scratch(str(model))
+        positions = architecture_values(str(model))["max_positions"]
+        origin = Origin(None, {"_name": str(model)}, positions)  # random weights, for the control experiment
     if origin.heads != tuple(heads):
         found = f"has already been fine-tuned on {', '.join(origin.heads)}" if origin.heads else "is not fine-tuned"
         needed = f"a model fine-tuned on {', '.join(heads)}" if heads else "the pretrained model"
         raise UserError(f"{model} {found}; use {needed}")
     return origin
-
-
-def from_scratch(architecture: str) -> Origin:
-    """Return random weights of an architecture as the starting point, for the control experiment."""
-    return Origin(None, {"_name": architecture}, architecture_values(architecture)["max_positions"])
 
 
 def origin_of(path: Path) -> Origin:
@@ -96,10 +91,6 @@ def origin_of(path: Path) -> Origin:
     Raises:
         UserError: if the file is missing, damaged, or from another model.
     """
-    if not os.path.exists(path):
-        raise UserError(
-            f"{path}: no such file or directory, and no architecture, for random weights: {', '.join(ARCHITECTURES)}"
-        )
     return _of_bundle(path) if os.path.isdir(path) else _of_checkpoint(path)
 
 
@@ -137,15 +128,3 @@ def _model_options(name: str, config: MaskedAutoencoderConfig) -> dict[str, Any]
     # Not by truth: without a position bias, --relative-buckets is 0.
     changed = {key: value for key, value in plain_values(config).items() if value != defaults[key]}
     return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}
-
-
-def ema_checkpoint(checkpoint: Path, out: Path) -> Path:
-    """Write the EMA weights of a checkpoint to ``out``, as the model of a checkpoint, and return its path.
-
-    Raises:
-        UserError: if they cannot be read.
-    """
-    state, written = read_ema(checkpoint), out / _EMA / checkpoint.name
-    written.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint_utils.torch_persistent_save(state, str(written))
-    return written

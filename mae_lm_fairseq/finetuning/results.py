@@ -19,17 +19,12 @@ def prediction_names(split: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Summary:
-    """Values of one metric over several seeds.
-
-    Attributes:
-        median, mean: over the seeds.
-        std: sample standard deviation (n - 1); None for a single seed.
-        values: one value per seed, in seed order.
-    """
+    """Values of one metric over several seeds, in their order."""
 
     median: float
     mean: float
     std: float | None
+    """Sample standard deviation (n - 1); None for a single seed."""
     values: list[float]
 
     def __str__(self) -> str:
@@ -50,13 +45,10 @@ def describe(counts: Mapping[str, int]) -> str:
 
 
 def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], ending: str) -> str:
-    """Return the text of ``report.md``.
+    """Return the text of ``report.md``, given the content of the result file.
 
-    Args:
-        content: content of the result file.
-        selection: display name of the metric that selected the learning rate.
-        hidden: suffixes of metric names to hide.
-        ending: text below the table.
+    ``selection`` is the display name of the metric that selected the learning rate; metrics whose names have one of the
+    suffixes ``hidden`` are left out; ``ending`` is below the table.
     """
     start, settings = content["start"], content["settings"]
     lengths = {"tokens_per_sample": " of up to {} tokens", "doc_stride": ", stride {}"}

@@ -18,7 +18,6 @@ from torch import Tensor
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.command import Settings
-from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ def window_settings(task: dict[str, Any]) -> Settings:
 
 
 class WindowDataset(FairseqDataset):
-    """Windows of texts.
+    """Windows of texts. ``collate_targets(samples)`` returns the part of a batch that only the task has.
 
     Attributes:
         windows: all windows.
@@ -52,8 +51,7 @@ class WindowDataset(FairseqDataset):
     def num_tokens(self, index: int) -> int:
         return int(self.sizes[index])
 
-    def size(self, index: int) -> int:
-        return int(self.sizes[index])
+    size = num_tokens
 
     def ordered_indices(self) -> np.ndarray:
         return self.order
@@ -72,13 +70,12 @@ class WindowDataset(FairseqDataset):
             **self.collate_targets(samples),
         }
 
-    def collate_targets(self, samples: list[dict]) -> dict:
-        """Return the part of a batch that only the task has."""
-        raise NotImplementedError
-
 
 class WindowTask(FairseqTask):
-    """Task with the tokenizer of the pretrained model; its sequences are built in memory from files."""
+    """Task with the tokenizer of the pretrained model; its sequences are built in memory from files.
+
+    ``read(path)`` returns the windows of a file, ``register_head(model)`` adds the task's head to an ``MAELMModel``.
+    """
 
     def __init__(self, cfg: FairseqDataclass, **kwargs):
         super().__init__(cfg, **kwargs)
@@ -98,23 +95,10 @@ class WindowTask(FairseqTask):
         dataset = self.datasets[split] = self.read(path)
         logger.info("%s: %s", path, ", ".join(f"{name}: {count}" for name, count in dataset.counts.items()))
 
-    def read(self, path: Path) -> WindowDataset:
-        """Return the windows of a file."""
-        raise NotImplementedError
-
     def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
         model = super().build_model(cfg, from_checkpoint)
-        if self.cfg.tokens_per_sample > model.max_positions():
-            raise UserError(
-                f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's --max-positions "
-                f"{model.max_positions()}; lower it"
-            )
         self.register_head(model)
         return model
-
-    def register_head(self, model: BaseFairseqModel):
-        """Add the task's head to an ``MAELMModel``."""
-        raise NotImplementedError
 
     def max_positions(self) -> int:
         return self.cfg.tokens_per_sample
@@ -123,9 +107,7 @@ class WindowTask(FairseqTask):
     def source_dictionary(self) -> Dictionary:
         return self.dictionary
 
-    @property
-    def target_dictionary(self) -> Dictionary:
-        return self.dictionary
+    target_dictionary = source_dictionary
 
 
 class AccuracyCriterion(FairseqCriterion):

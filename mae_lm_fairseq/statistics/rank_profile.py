@@ -40,7 +40,6 @@ def rank_profile(
     """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
 
     Args:
-        texts: token ids of at least two texts.
         keep: ids of special tokens, which are never masked.
         progress: iterates over the given steps, and may show progress under the given name.
         memory: maximum bytes of second moments in memory.

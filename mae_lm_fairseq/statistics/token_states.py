@@ -81,13 +81,8 @@ class EncoderStates:
         self.layers = len(encoder.layers)
         self.dim = encoder.embed_tokens.embedding_dim
         self.max_tokens = encoder.embed_positions.max_positions
-        has_forced = mask_in_encoder < 1 and self._excludes_masks()
+        has_forced = mask_in_encoder < 1 and "visible" in encoder.needs
         self.inputs = tuple(INPUTS) if has_forced else ("clean", "as_trained")
-
-    def _excludes_masks(self) -> bool:
-        lone_mask = torch.tensor([[self.mask]])
-        layout = batch_layout(lone_mask, torch.zeros_like(lone_mask).bool(), self.pad, self.mask)
-        return self.encoder.layouts(layout)[0].index.numel() == 0
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:

@@ -11,7 +11,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.cost.flops import TRAINING, Flops, Sample, forward_flops
 from mae_lm_fairseq.cost.memory import PRECISIONS, FakeTrainingStep, training_memory
-from mae_lm_fairseq.cost.planned_run import DEVICES, ROBERTA, Run
+from mae_lm_fairseq.cost.planned_run import DEVICES, Run
 from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan
 from tests.support import ROOT
 
@@ -28,7 +28,7 @@ def test_every_architecture(architecture):
     network = MaskedAutoencoder(run.config, TINY.vocab_size, 1, 2)
     assert parameters.total == sum(parameter.numel() for parameter in network.parameters())
     assert parameters.encoder == sum(parameter.numel() for parameter in network.encoder.parameters())
-    assert run.roberta().preset == f"{ROBERTA}_tiny"
+    assert run.roberta().preset == "mae_lm_roberta_tiny"
 
 
 def test_parameters_by_hand():

@@ -160,12 +160,12 @@ def test_wrong_inputs_are_refused_before_the_training(options, checkpoints, toke
     write_bundle(read_checkpoint(checkpoints["mae_lm_tiny"], tokenizer), tmp_path / "bundle")
     (tmp_path / "bundle" / "model.safetensors").write_bytes(b"damaged")
     wrong = {
-        "no such file": {"model": tmp_path / ("x" * 300)},
+        "x: File name too long": {"model": tmp_path / ("x" * 300)},
         "x: has no sentencepiece": {"data_bin": tmp_path / ("x" * 300)},
         "cannot read the checkpoint": {"model": tmp_path / "damaged.pt"},
         "model.safetensors is damaged": {"model": tmp_path / "bundle"},
         "not the tokenizer of": {"data_bin": other},
-        "and no architecture, for random weights: mae_lm_tiny": {"model": Path("roberta_base")},
+        "roberta_base: No such file": {"model": Path("roberta_base")},
         "--data-bin mae_lm_tiny: has no sentencepiece": {"model": Path("mae_lm_tiny"), "data_bin": None},
         "mae_lm_tiny: No such file": {"model": Path("mae_lm_tiny"), "ema": True},
     }

@@ -19,7 +19,7 @@ from mae_lm_fairseq.finetuning.options import (
     TaggingOptions,
     for_size,
 )
-from mae_lm_fairseq.finetuning.origin import from_scratch
+from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import summarise
 from mae_lm_fairseq.finetuning.squad import adapter as squad
 from mae_lm_fairseq.finetuning.sweep import Sweep, keep_best_checkpoint, select
@@ -54,7 +54,7 @@ def sweep_of(chosen, tokenizer):
         evaluate=len,
         selection="score",
     )
-    return Sweep(chosen, from_scratch("mae_lm_tiny"), open_tokenizer(tokenizer), setup)
+    return Sweep(chosen, Origin(None, {"_name": "mae_lm_tiny"}, 512), open_tokenizer(tokenizer), setup)
 
 
 @pytest.mark.parametrize("words", [["--lr", "1"], ["--seed=1"], ["--finetune-from-model", "a"], ["--restore-file=a"]])
@@ -111,7 +111,7 @@ def test_any_other_file_or_option_gives_another_run(data_bin, tmp_path):
     ]
 
     def run_of(chosen):
-        origin, tokenizer = from_scratch("mae_lm_tiny"), open_tokenizer(data_bin)
+        origin, tokenizer = Origin(None, {"_name": "mae_lm_tiny"}, 512), open_tokenizer(data_bin)
         setup = ADAPTERS[type(chosen)](chosen).prepare(origin, tokenizer, Products(chosen.out, ()))
         [[run]] = Sweep(chosen, origin, tokenizer, setup).runs().values()
         return run.result.parent.name

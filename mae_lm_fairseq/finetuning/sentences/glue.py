@@ -55,8 +55,7 @@ class GlueFiles:
         is_hub = path.suffix != ".tsv"
         task = replace(self.task, columns=self.task.hub_columns, label_column="label") if is_hub else self.task
         header = _WITHOUT_HEADER if task.headerless and is_labelled and not is_hub else None
-        wanted = [*task.columns, *([task.label_column] if is_labelled else [])]
-        table = read_table(path, header, {*wanted, *_INDICES})
+        table = read_table(path, header)
         if not is_labelled:
             _check_order(table)
         elif is_hub:

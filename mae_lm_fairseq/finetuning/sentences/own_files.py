@@ -38,10 +38,9 @@ class OwnFiles:
         self.files = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
         self.tables = {name: read_table(path) for name, path in self.files.items()}
         self.task = make_task(self.tables["train"], columns, options.label, options.regression)
-        if options.test:
-            self._read_test(self.tables["test"])
-
-    def _read_test(self, table: Table) -> None:
+        if not options.test:
+            return
+        table = self.tables["test"]
         self.test_task = replace(self.task, columns=columns_of(table, self.task.columns))
         self.test_rows = to_rows(self.test_task, table, labelled=_has_labels(self.task, table))
         self.test_rows.check(remedy=f"or remove the column {self.task.label_column!r} to predict only")

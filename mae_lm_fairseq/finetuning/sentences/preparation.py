@@ -25,14 +25,8 @@ def prepare(
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
     sentences (``--init-token 0 --separator-token 2``). With tokenizer, dictionary and the description of the task, the
-    data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint.
-
-    Args:
-        task: whose columns and labels the rows have.
-        sets: rows by fairseq's name of the set.
-        tokenizer: tokenizer of the pretraining run.
-        destdir: output directory; created only if preparation succeeds.
-        max_positions: maximum sequence length; see :func:`truncated`.
+    data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint. ``sets`` are by fairseq's
+    names; for ``max_positions`` see :func:`truncated`.
 
     Raises:
         UserError: if the directory cannot be written; nothing is left behind.

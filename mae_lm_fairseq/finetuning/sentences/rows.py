@@ -22,7 +22,6 @@ class Rows:
     """Rows of one set.
 
     Attributes:
-        path: the file.
         sentences: one or two sentences per row.
         labels: class numbers or scores; empty for rows without labels.
         malformed: (line, problem) of each malformed row; these rows are not in ``sentences`` and ``labels``.

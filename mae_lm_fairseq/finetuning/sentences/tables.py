@@ -7,11 +7,10 @@ hold a list of objects. Empty lines are skipped, except in TSV of one column. Pl
 column called ``text``.
 """
 
-import contextlib
 import csv
 import io
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ class Table:
     """The rows of a file.
 
     Attributes:
-        path: the file.
         columns: names, in the order of the file.
         rows: (line number, cells by column) of the well-formed rows; cells of JSON lines can be of any type.
         malformed: (line number, problem) of the other rows.
@@ -49,13 +47,8 @@ class Table:
         return self.path.suffix.lower() == ".txt"
 
 
-def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection[str] | None = None) -> Table:
-    """Read a table.
-
-    Args:
-        path: the file.
-        header: columns of a TSV file whose first line does not name them.
-        kept: columns of TSV and CSV whose cells are kept, to save memory; None for all.
+def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
+    """Read a table; ``header`` has the columns of a TSV file whose first line does not name them.
 
     Raises:
         UserError: if the file cannot be read, has an unknown ending or no rows, names a column twice, or is not in the
@@ -67,9 +60,9 @@ def read_table(path: Path, header: Sequence[str] | None = None, kept: Collection
     lines = [] if suffix == ".parquet" else [line for chunk in read_chunks(path) for line in chunk.lines()]
     if suffix == ".tsv":
         records = enumerate((line.split("\t") for line in lines), start=1)
-        table = _of_cells(path, records, header, kept)
+        table = _of_cells(path, records, header)
     elif suffix == ".csv":
-        table = _of_cells(path, _csv_records(path, lines), header, kept)
+        table = _of_cells(path, _csv_records(path, lines), header)
     elif suffix in (".jsonl", ".json"):
         table = _of_objects(path, _json_objects(path, lines))
     elif suffix == ".parquet":
@@ -92,21 +85,18 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
     Raises:
         UserError: if the ending is none of a table, TSV cannot hold a cell, or the file cannot be written.
     """
-    write_text(path, _formatted(path, columns, rows))
-
-
-def _formatted(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    suffix = path.suffix.lower()
+    cells, suffix = ([cell_text(row.get(column)) for column in columns] for row in rows), path.suffix.lower()
     if suffix == ".jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-    cells = ([cell_text(row.get(column)) for column in columns] for row in rows)
-    if suffix == ".csv":
+        text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    elif suffix == ".csv":
         file = io.StringIO()
         csv.writer(file).writerows([columns, *cells])
-        return file.getvalue()
-    if suffix == ".tsv":
-        return "".join("\t".join(_tsv_cell(path, cell) for cell in row) + "\n" for row in [columns, *cells])
-    raise UserError(f"{path}: cannot write a table of this kind; give a name that ends in .tsv, .csv or .jsonl")
+        text = file.getvalue()
+    elif suffix == ".tsv":
+        text = "".join("\t".join(_tsv_cell(path, cell) for cell in row) + "\n" for row in [columns, *cells])
+    else:
+        raise UserError(f"{path}: cannot write a table of this kind; give a name that ends in .tsv, .csv or .jsonl")
+    write_text(path, text)
 
 
 def cell_text(cell: Any) -> str:
@@ -129,17 +119,14 @@ def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]
         raise UserError(f"{path}: the row at line {first} is not CSV ({error}); correct its quotation marks") from None
 
 
-def _of_cells(
-    path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None, kept: Collection[str] | None
-) -> Table:
+def _of_cells(path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None) -> Table:
     columns = header or next(records, (1, None))[1]
     if columns is None:
         raise UserError(f"{path}: is empty; its first line must name the columns")
     table = Table(path, tuple(columns))
-    places = [(place, column) for place, column in enumerate(columns) if kept is None or column in kept]
     for line, cells in records:
         if len(cells) == len(columns):
-            table.rows.append((line, {column: cells[place] for place, column in places}))
+            table.rows.append((line, dict(zip(columns, cells, strict=True))))
         elif cells not in ([], [""]):
             table.malformed.append((line, f"{len(cells)} columns, not {len(columns)}"))
     return table
@@ -154,23 +141,18 @@ def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     is_list = path.suffix.lower() == ".json" and bool(texts) and texts[0][1].lstrip().startswith("[")
     records = []
-    for number, text in [(1, "\n".join(lines))] if is_list else texts:
-        with _json_line(path, number):
-            records += enumerate(json.loads(text), start=1) if is_list else [(number, json.loads(text))]
-    for number, record in records:
-        with _json_line(path, number):
-            if not isinstance(record, dict):
-                raise ValueError(f"it is {cell_text(record):.80}")
-            json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    for line, text in [(1, "\n".join(lines))] if is_list else texts:
+        number = line
+        try:
+            content = json.loads(text)
+            for number, record in enumerate(content, start=1) if is_list else [(line, content)]:
+                if not isinstance(record, dict):
+                    raise ValueError(f"it is {cell_text(record):.80}")
+                json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+                records.append((number, record))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}: line {number} is not a JSON object ({error!s:.300}); correct it") from None
     return records
-
-
-@contextlib.contextmanager
-def _json_line(path: Path, number: int) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: line {number} is not a JSON object ({error!s:.300}); correct it") from None
 
 
 def _tsv_cell(path: Path, cell: str) -> str:

@@ -65,7 +65,6 @@ class Task:
     """Classification or regression of sentences, or of pairs.
 
     Attributes:
-        name: name of the task.
         columns: columns of the sentences, one or two.
         label_column: column of the label or score.
         labels: names of the labels in class order; empty for regression.

@@ -60,7 +60,6 @@ def evaluate_2_0(
     """Return the metrics of the SQuAD 2.0 script.
 
     Args:
-        gold: the questions.
         predictions: the answer to each question, by id; empty for "no answer".
         na_probs: the probability that each question has no answer, by id.
 

@@ -44,7 +44,6 @@ def read_squad(
     """Read and validate a file in SQuAD's format.
 
     Args:
-        path: the file.
         version_2: whether questions without an answer are allowed.
         with_answers: whether to read the answers. A test file may have none, or empty ones that are not marked.
         skip_malformed: drop and log malformed questions.
@@ -66,7 +65,8 @@ def read_squad(
                         raise ValueError("the id occurs twice; ids must be unique")
                 except (LookupError, TypeError, ValueError) as error:
                     name = item.get("id") if isinstance(item, dict) else item
-                    malformed.append(f"{place}, question {name!r:.80}: {_problem(error)}")
+                    problem = f"lacks the key {error}" if isinstance(error, KeyError) else error
+                    malformed.append(f"{place}, question {name!r:.80}: {problem}")
                     continue
                 if with_answers and not question.answers and not version_2:
                     raise UserError(f"{path}, {place}, {question.id}: has no answer; add --version-2 for SQuAD 2.0")
@@ -87,10 +87,6 @@ def read_squad(
 def _articles(content: Any) -> list[list[tuple[str, list[Any]]]]:
     """Return the contexts of each article, with their questions."""
     return [[(_text(part["context"]), list(part["qas"])) for part in each["paragraphs"]] for each in content["data"]]
-
-
-def _problem(error: Exception) -> str:
-    return f"lacks the key {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _text(value: Any) -> str:

@@ -93,15 +93,11 @@ class SpanWindows(WindowDataset):
     Epochs iterate over the windows in an order shuffled by ``seed``.
 
     Args:
-        paragraphs: contexts with their questions.
-        tokenizer: the tokenizer.
         tokens_per_sample: maximum sequence length, special tokens included.
         doc_stride: distance between the starts of successive windows of a context, in tokens; reduced to the length of
             a window if it is larger, so that windows leave no gaps.
-        seed: seed of the order.
 
     Attributes:
-        windows: all windows, grouped by question, in the order of the paragraphs.
         counts: numbers of questions, windows, truncated questions, contexts that needed several windows, and windows
             that do not contain the answer, by name.
 

@@ -44,9 +44,7 @@ class WordFile:
     """A file of labelled words.
 
     Attributes:
-        path: the file.
-        lines: all of its lines; without white space around them, unless tabs separate columns.
-        sentences: the sentences.
+        lines: all lines of the file; without white space around them, unless tabs separate columns.
         separator: what separates a further column.
         column: index of the labels; the number of columns if the file has none.
     """
@@ -59,12 +57,10 @@ class WordFile:
 
     @property
     def words(self) -> list[tuple[str, ...]]:
-        """The words of each sentence."""
         return [sentence.words for sentence in self.sentences]
 
     @property
     def labels(self) -> list[tuple[str | None, ...]]:
-        """The labels of each sentence, see :class:`Sentence`."""
         return [sentence.labels for sentence in self.sentences]
 
     @property
@@ -100,7 +96,6 @@ def read_words(path: Path, column: str | None) -> WordFile:
     """Read a file.
 
     Args:
-        path: the file, plain or compressed.
         column: name of the column of labels in CoNLL-U; otherwise its number, from 1, or from the last column, -1.
             None if it is not known. No word of a file without this column has a label.
 

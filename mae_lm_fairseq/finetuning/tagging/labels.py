@@ -34,7 +34,7 @@ class LabelSet:
     """The labels of a model.
 
     Attributes:
-        names: the labels in the order of their numbers.
+        names: in the order of their numbers.
         scheme: :data:`BIO` if they are of entities, otherwise None.
     """
 

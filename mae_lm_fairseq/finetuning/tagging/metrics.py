@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, Entity, LabelSet, entities
+from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, LabelSet, entities
 from mae_lm_fairseq.statistics.effective_rank import ratio_interval
 
 SEPARATOR = ": "
@@ -25,10 +25,15 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
         labels: the labels that the model learnt; they tell whether there are entities.
         predicted, true: the labels of each sentence; None for words without a label.
     """
-    found = {"accuracy": _accuracy(predicted, true)}
+    pairs = [list(zip(*sentences, strict=True)) for sentences in zip(predicted, true, strict=True)]
+    right = np.array([sum(ours == given for ours, given in sentence) for sentence in pairs])
+    found = {"accuracy": (right, np.array([sum(given is not None for _, given in sentence) for sentence in pairs]))}
     if labels.scheme is None:
         return found
-    ours = [_evaluated(*sentences) for sentences in zip(predicted, true, strict=True)]
+    ours = [
+        {entity for entity in entities(sentence) if None not in given[entity.start : entity.end]}
+        for sentence, given in zip(predicted, true, strict=True)
+    ]
     theirs = [set(entities(label or OUTSIDE for label in sentence)) for sentence in true]
     of_all = _entity_ratios(ours, theirs)
     kinds = {*labels.kinds, *(entity.kind for side in theirs for entity in side)}
@@ -40,10 +45,6 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     return {**of_all, **found, **by_type}
 
 
-def _evaluated(predicted: Sequence[str], true: Sequence[str | None]) -> set[Entity]:
-    return {entity for entity in entities(predicted) if None not in true[entity.start : entity.end]}
-
-
 def _of_kind(side: Iterable[set], kind: str) -> list[set]:
     return [{entity for entity in found if entity.kind == kind} for found in side]
 
@@ -52,14 +53,6 @@ def _entity_ratios(ours: Sequence[set], theirs: Sequence[set]) -> Ratios:
     right = np.array([len(found & given) for found, given in zip(ours, theirs, strict=True)])
     found, given = (np.array([len(each) for each in side]) for side in (ours, theirs))
     return {"precision": (right, found), "recall": (right, given), "f1": (2 * right, found + given)}
-
-
-def _accuracy(
-    predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]
-) -> tuple[np.ndarray, np.ndarray]:
-    pairs = [list(zip(*sentence, strict=True)) for sentence in zip(predicted, true, strict=True)]
-    right = np.array([sum(found == given for found, given in sentence) for sentence in pairs])
-    return right, np.array([sum(given is not None for _, given in sentence) for sentence in pairs])
 
 
 def values(found: Ratios) -> dict[str, float]:

@@ -97,21 +97,15 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     except ValueError as error:
         raise UserError(str(error)) from None
     if column is None and plain_name(source).suffix.lower() == ".txt":
-        text = _labelled_text(tagger, source)
+        lines = (line for chunk in read_chunks(source) for line in chunk.lines())
+        sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
+        if not any(sentences):
+            raise UserError(f"{source}: has no words")
+        labelled = [zip(*pair, strict=True) for pair in zip(sentences, tagger.label(sentences), strict=True)]
+        text = "".join("".join(f"{word}\t{label}\n" for word, label in sentence) + "\n" for sentence in labelled)
     else:
         _, text = tagger.with_predictions(read_words(source, column or tagger.column))
     write_text(out, text)
-
-
-def _labelled_text(tagger: Tagger, source: Path) -> str:
-    lines = (line for chunk in read_chunks(source) for line in chunk.lines())
-    sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
-    if not any(sentences):
-        raise UserError(f"{source}: has no words")
-    labelled = zip(sentences, tagger.label(sentences), strict=True)
-    return "".join(
-        "".join(f"{word}\t{label}\n" for word, label in zip(*sentence, strict=True)) + "\n" for sentence in labelled
-    )
 
 
 def _spans_of(words: Sequence[str]) -> list[tuple[int, int]]:

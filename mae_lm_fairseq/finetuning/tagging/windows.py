@@ -44,10 +44,7 @@ class WordWindows(WindowDataset):
     Epochs iterate over the windows that have a target, in an order shuffled by ``seed``.
 
     Args:
-        sentences: words of each sentence.
-        tokenizer: the tokenizer.
         tokens_per_sample: maximum sequence length, special tokens included. A longer word is truncated.
-        seed: seed of the order.
         targets: number of each word's label, :data:`IGNORED` for none; None for prediction.
 
     Raises:

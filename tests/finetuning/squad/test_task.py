@@ -55,7 +55,6 @@ def test_an_epoch_has_every_window_once_for_any_number_of_workers(data_bin, squa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tokens-per-sample", 65], "--tokens-per-sample 65 is more than the model's --max-positions 64"),
         (["--version-2", "--tokens-per-sample", 15], "--tokens-per-sample 15 must be at least 16"),
         (["--version-2", "--doc-stride", 0], "--doc-stride 0 at least 1"),
         ([], "add --version-2"),
