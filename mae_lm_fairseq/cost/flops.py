@@ -29,6 +29,11 @@ class Sample(NamedTuple):
     decoded: int | None = None
     """Positions that the last layer of a self-attention decoder computes; None for the predicted ones."""
 
+    @property
+    def masked(self) -> int:
+        """Number of ``[MASK]`` tokens that the encoder does not see."""
+        return self.sequence - self.visible
+
 
 def expanded(config: MaskedAutoencoderConfig, sample: Sample) -> Sample:
     """Return the numbers of states in place of positions, where every predicted one is a ``[MASK]`` that is expanded.
@@ -95,7 +100,7 @@ def cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
 
 def self_cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
     """Return the FLOPs of a decoder whose predicted positions attend to masked ones, then to visible tokens."""
-    among_masked = attention_flops(shape.dim, sample.predicted, sample.sequence - sample.visible)
+    among_masked = attention_flops(shape.dim, sample.predicted, sample.masked)
     return shape.layers * among_masked + cross_decoder_flops(shape, sample)
 
 

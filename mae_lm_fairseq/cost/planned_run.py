@@ -114,8 +114,12 @@ class Run(Options):
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network configuration, with enough positions for the sequences."""
-        config = preset_config(*ARCHITECTURES[self.preset])
+        config = self.network()
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
+
+    def network(self) -> MaskedAutoencoderConfig:
+        """Return the network configuration of the preset."""
+        return preset_config(*ARCHITECTURES[self.preset])
 
     @property
     def sample(self) -> Sample:

@@ -34,7 +34,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 LONGEST_COMMAND_SECONDS = 560.0
 """Below the time limit of a test, so that a command that hangs is reported with its output."""
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["fairseq_cli.train", "torch._dynamo", "mae_lm_fairseq.study.engine", __name__])
+_PRELOADED = ["fairseq_cli.train", "torch._dynamo", "mae_lm_fairseq.study.engine", __name__]
+_SERVER.set_forkserver_preload(_PRELOADED)
 
 
 def fork(function: Callable, *args, **options) -> multiprocessing.Process:
@@ -46,6 +47,8 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         gc.callbacks.clear()  # hypothesis registers one; a KeyboardInterrupt raised in it is lost
+        multiprocessing.forkserver._forkserver.__init__()  # one that runs already is a child of another process
+        _SERVER.set_forkserver_preload(_PRELOADED)
         with errors_end_the_program():
             function(*args, **options)
 
