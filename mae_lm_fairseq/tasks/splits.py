@@ -18,6 +18,7 @@ from mae_lm_fairseq.text.data_bin import (
     count_tokens,
     dictionary_fingerprint,
 )
+from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer_files import NAMES, find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -26,8 +27,15 @@ logger = logging.getLogger(__name__)
 
 
 def first_directory(cfg: MaskedAutoencoderLMConfig) -> str:
-    """Return the (first) data directory, which has the dictionary and the tokenizer."""
-    return utils.split_paths(cfg.data)[0]
+    """Return the (first) data directory, which has the dictionary and the tokenizer.
+
+    Raises:
+        UserError: if the name of a shard is empty.
+    """
+    directories = utils.split_paths(cfg.data)
+    if "" in directories:
+        raise UserError(f"the data {cfg.data!r} has an empty name; a {os.pathsep!r} separates two directories")
+    return directories[0]
 
 
 def load_dictionary(cfg: MaskedAutoencoderLMConfig) -> Dictionary:
@@ -51,11 +59,8 @@ def load_dictionary(cfg: MaskedAutoencoderLMConfig) -> Dictionary:
 
 
 def _read_dictionary(path: str) -> Dictionary:
-    try:
-        return Dictionary.load(path)
-    except Exception as problem:  # fairseq raises a bare Exception for text that is not UTF-8
-        reason = " ".join(str(problem).split())
-        raise UserError(f"{path} is not a dictionary of fairseq: {reason}") from None
+    read_symbols(path)  # refuses what a bundle and all after it would refuse
+    return Dictionary.load(path)
 
 
 def load_sequences(

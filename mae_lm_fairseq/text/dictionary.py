@@ -8,12 +8,15 @@ from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
+_OVERWRITE = "#fairseq:overwrite"
+
 
 def read_symbols(path: str | Path) -> tuple[str, ...]:
     """Return the complete dictionary in the order of ids: ``<s> <pad> </s> <unk>``, the lines of the file, ``<mask>``.
 
     Raises:
-        UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated.
+        UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated. Counts may be any
+            integers, as for fairseq: a ``.vocab`` of sentencepiece has negative ones.
     """
     return parse_symbols(read_bytes(path), path)
 
@@ -33,20 +36,25 @@ def read_counts(path: str | Path) -> dict[int, int]:
     Raises:
         UserError: as for :func:`read_symbols`.
     """
-    return dict(enumerate((int(count) for _, count in _parse_lines(read_bytes(path), path)), len(SPECIALS)))
+    return dict(enumerate((count for _, count in _parse_lines(read_bytes(path), path)), len(SPECIALS)))
 
 
-def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, str]]:
+def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, int]]:
     try:
         text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a dictionary of fairseq: it is not UTF-8") from None
     entries = []
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        symbol, _, count = line.rpartition(" ")
-        if not symbol or not count.isdecimal():
+        symbol, _, count = line.rstrip().rpartition(" ")
+        if count == _OVERWRITE:
+            raise UserError(f"{path}: line {number} has {count}, which repeats a symbol; write a dictionary without it")
+        try:
+            entries.append((symbol, int(count)))
+        except ValueError:
+            symbol = ""
+        if not symbol:
             raise UserError(f"{path} is not a dictionary of fairseq: line {number} is not a symbol and its count")
-        entries.append((symbol, count))
     return entries
 
 

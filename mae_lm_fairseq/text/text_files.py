@@ -179,6 +179,11 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
     return line
 
 
+def _check_line_ends(beginning: bytes, path: Path) -> None:
+    if b"\n" not in beginning and b"\r" in beginning[:-1]:  # the file would be one line
+        raise UserError(f"{path}: its lines end with CR alone, as on old Macs; convert it: tr '\\r' '\\n'")
+
+
 def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
     """Read a file in chunks of about ``chunk_bytes`` that end at line ends.
 
@@ -187,7 +192,7 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end:
             is read completely.
 
     Raises:
-        UserError: if the file cannot be read or decompressed, or a line is too long to be text.
+        UserError: if the file cannot be read or decompressed, a line is too long to be text, or lines end with CR.
     """
     with open_text(path) as stream:
         if start:
@@ -195,8 +200,9 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end:
         first_line, left = 1, float("inf") if end is None else end - start
         while left > 0 and (data := stream.read(min(chunk_bytes, left))):
             data += _read_line(stream, path) if len(data) < left else b""
-            text = data.removeprefix(codecs.BOM_UTF8) if start == 0 and first_line == 1 else data
-            yield Chunk(path, first_line, text, start)
+            if is_beginning := start == 0 and first_line == 1:
+                _check_line_ends(data, path)
+            yield Chunk(path, first_line, data.removeprefix(codecs.BOM_UTF8) if is_beginning else data, start)
             first_line += data.count(b"\n")
             left -= len(data)
 
@@ -265,6 +271,8 @@ def _lines_starting_in(stream: BinaryIO, stretches: list[tuple[int, int]], path:
             _skip(stream, start - 1 - position)
             position = start - 1 + len(_read_line(stream, path))
         while position < end and (line := _read_line(stream, path)):
+            if position == 0:
+                _check_line_ends(line, path)
             try:
                 yield from split_lines(line.removeprefix(codecs.BOM_UTF8) if position == 0 else line)
             except UnicodeDecodeError as error:

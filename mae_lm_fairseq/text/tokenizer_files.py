@@ -25,7 +25,8 @@ TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DIC
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
 """The files in words, for messages."""
-_TRANSFORMERS_FILES = ("tokenizer_config.json", "vocab.json", "vocab.txt")
+_CONFIG, _VOCABULARIES = "tokenizer_config.json", ("vocab.json", "vocab.txt")
+"""Files of ``transformers``."""
 
 
 def find_tokenizer(directory: str | Path) -> Tokenizer | None:
@@ -68,8 +69,10 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     """
     path = Path(path)
     if path.is_dir():
+        if (path / _CONFIG).exists():  # it can change what tokenizer.json does
+            return _from_transformers(path)
         found = find_tokenizer(path)
-        if found is None and any((path / name).exists() for name in _TRANSFORMERS_FILES):
+        if found is None and any((path / name).exists() for name in _VOCABULARIES):
             return _from_transformers(path)
         if found is None:
             raise UserError(f"{path}: has no tokenizer ({NAMES})")
@@ -80,7 +83,7 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
 
 
 def _from_transformers(directory: Path) -> Tokenizer:
-    """Return the tokenizer of a directory that has no ``tokenizer.json``, as ``transformers`` builds it."""
+    """Return the tokenizer of a directory as ``transformers`` builds it."""
     with needs_extra("hf"):
         from transformers import AutoTokenizer
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):

@@ -305,6 +305,12 @@ def test_missing_data_are_named(task_for, copied):
         task_for(data=copied)
 
 
+@pytest.mark.parametrize("shards", ["{}:", ":{}", "{0}::{0}"])
+def test_empty_names_of_shards_are_refused(task_for, data_bin, shards):
+    with pytest.raises(UserError, match="has an empty name"):
+        task_for(data=shards.format(data_bin))
+
+
 def test_further_parts_of_a_split_are_checked_and_used(task_for, copied):
     for suffix in ("bin", "idx"):
         shutil.copy(copied / f"train.{suffix}", copied / f"train1.{suffix}")

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import tokenizers
+import transformers
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from hypothesis import given, settings
@@ -295,3 +296,23 @@ def test_damaged_files_are_refused(tmp_path, reason):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=reason):
         open_tokenizer_path(tmp_path)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("accents", [None, True, False])
+@pytest.mark.parametrize("configured", [{}, {"do_lower_case": False}, {"do_lower_case": True}, {"strip_accents": True}])
+def test_a_directory_of_transformers_has_its_ids(tmp_path, lower, accents, configured):
+    """``tokenizer_config.json`` changes what ``tokenizer.json`` does."""
+    names = [*["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Hello", "hello", "É", "é", "E", "e", "world"]]
+    library = tokenizers.Tokenizer(models.WordPiece(dict(zip(names, range(12), strict=False)), unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=accents)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.add_special_tokens(names[:5])
+    library.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **configured}))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = open_tokenizer_path(tmp_path)
+    for line in ("Hello world", "É é E e", "hello É"):
+        theirs = fast(line, add_special_tokens=False).input_ids
+        assert ours.exported_ids[ours.encode_lines([line])[0]].tolist() == theirs

@@ -4,7 +4,7 @@ import os
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.text.text_files import find_files, read_chunks, sample_lines, split_lines
@@ -86,6 +86,7 @@ def test_missing_and_special_files_are_refused(tmp_path):
 def test_chunks_are_complete_lines_that_concatenate_to_the_file(tmp_path_factory, suffix, lines, size, ended):
     path = tmp_path_factory.mktemp("chunks") / f"text{suffix}"
     data = "\n".join(lines).encode() + b"\n" * ended
+    assume(b"\n" in data or b"\r" not in data[:-1])  # a file with CR alone is refused
     path.write_bytes(PACKERS[suffix](data))
     chunks = list(read_chunks(path, size))
     assert b"".join(chunk.data for chunk in chunks) == data

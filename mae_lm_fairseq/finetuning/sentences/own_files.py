@@ -1,5 +1,6 @@
 """The user's own files as the sets of a sentence task, which the labels of the training file define."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,8 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     """
     labels = sorted({text for _, row in table.rows if (text := cell_text(row.get(label_column))).strip()})
     scores = [score for label in labels if (score := number(label)) is not None]
+    if scores and all(number(label) is not None or _is_no_value(label) for label in labels):
+        labels = [label for label in labels if not _is_no_value(label)]  # among numbers, NaN is none; else a class
     are_numbers = len(scores) == len(labels) and any(score != int(score) for score in scores)
     regression = regression or are_numbers
     if len(set(scores) if regression else labels) < 2:
@@ -113,6 +116,14 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     name = f"{'/'.join(table.path.resolve().with_suffix('').parts[-2:])} {label_column}"
     # Names of modules have no dots, which the name of the file may have.
     return Task(name, tuple(columns), label_column, head=SENTENCE_HEAD, **kind)
+
+
+def _is_no_value(text: str) -> bool:
+    """Return whether a text is NaN or infinity."""
+    try:
+        return not math.isfinite(float(text))
+    except (ValueError, OverflowError):
+        return False
 
 
 def _has_labels(task: Task, table: Table) -> bool:

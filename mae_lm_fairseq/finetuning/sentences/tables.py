@@ -10,6 +10,7 @@ column called ``text``.
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,8 +101,8 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
 
 
 def cell_text(cell: Any) -> str:
-    """Return a cell as text: what JSON lines hold as JSON, others such as decimals by str(), null as nothing."""
-    if cell is None:
+    """Return a cell as text: JSON values as JSON, others by str(); null, NaN and infinity as nothing."""
+    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return ""
     is_json = isinstance(cell, int | float | list | dict)
     return json.dumps(cell, ensure_ascii=False, default=str) if is_json else str(cell)

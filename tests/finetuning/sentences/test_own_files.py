@@ -1,10 +1,15 @@
 """Files of the user's own: formats, the task that they make, and every error by name."""
 
 import csv
+import json
 from datetime import date
 from decimal import Decimal
 
+import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
 
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, PredictOptions
 from mae_lm_fairseq.finetuning.sentences import prediction
@@ -89,7 +94,7 @@ KINDS = {
     "three classes": (["1", "2", "3"], ("accuracy",), ("macro_f1", "matthews")),
     "scores": (["1", "2.5"], ("pearson", "spearman"), ()),
     "numbers and a word": (["1.5", "2.5", "none"], ("accuracy",), ("macro_f1", "matthews")),
-    "not finite": (["1.5", "nan"], ("accuracy",), ("f1", "matthews")),
+    "scores and no value": (["1.5", "2.5", "nan"], ("pearson", "spearman"), ()),
 }
 
 
@@ -99,7 +104,7 @@ def test_labels_decide_the_kind_of_task(kind, tmp_path):
     [path, *_] = write_rows(tmp_path, [(f"text {label}", label) for label in labels])
     task = task_of(path)
     assert (task.metrics, task.also_reported) == (metrics, further)
-    assert task.labels == (() if kind == "scores" else tuple(labels))
+    assert task.labels == (() if "pearson" in metrics else tuple(labels))
 
 
 def test_integers_are_scores_on_request_and_go_from_0_to_1(tmp_path):
@@ -229,3 +234,43 @@ def test_decimals_of_a_table_are_numbers():
     assert [*map(cell_text, (Decimal("0.50"), date(2026, 1, 2), 0.5, True, None))] == [
         *("0.50", "2026-01-02", "0.5", "true", "")
     ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), None])
+@pytest.mark.parametrize("labels", [(0.0, 0.5, 2.0), (0, 1), ("yes", "no")])
+def test_what_is_no_value_is_no_label(tmp_path, labels, value):
+    """In JSON lines and Parquet, and among numbers in text, where "nan" could be a class."""
+    values, texts = [*labels, *labels, value], "abcdefg"
+    records = [{"text": text, "label": label} for text, label in zip(texts, values, strict=False)]
+    lines = [{**record, "label": record["label"]} for record in records]
+    paths = [tmp_path / "rows.jsonl", tmp_path / "rows.parquet"]
+    paths[0].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if value is None or isinstance(labels[0], float):
+        parquet.write_table(pyarrow.Table.from_pylist(records), paths[1])
+    if not isinstance(labels[0], str):
+        paths.append(tmp_path / "rows.csv")
+        write_table(paths[2], ("text", "label"), [{"text": one["text"], "label": str(one["label"])} for one in lines])
+    if value is None:
+        paths = paths[:2]  # "None" is a word in a text
+    for path in (path for path in paths if path.exists()):
+        task, rows = task_of(path), rows_of(path)
+        if isinstance(labels[0], float):
+            assert (task.labels, task.score_range) == ((), (0.0, 2.0))
+        else:
+            assert task.labels == tuple(sorted(map(str, labels)))
+        assert len(rows.sentences) == 2 * len(labels)
+        assert [line for line, _ in rows.malformed] == [2 * len(labels) + 1 + (path.suffix == ".csv")]
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
+def test_line_ends_are_read_or_named(tmp_path_factory, texts, end, ends):
+    path = tmp_path_factory.getbasetemp() / "rows.txt"
+    for suffix, header in ((".txt", []), (".csv", ["text"]), (".tsv", ["text"])):
+        path = path.with_suffix(suffix)
+        content = end.join([*header, *texts]) + end * ends
+        write(path, content)
+        if "\r" in content[:-1] and "\n" not in content:
+            with pytest.raises(UserError, match="lines end with CR alone"):
+                read_table(path)
+        else:
+            assert [row["text"].removesuffix("\r") for _, row in read_table(path).rows] == texts
