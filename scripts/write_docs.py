@@ -188,6 +188,7 @@ TESTS = {
     "read_checkpoints_as_data": "fairseq_patches/test_loading.py",
     "check_checkpoints_before_restoring": "models/test_finetuning.py",
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
+    "keep_patience": "end_to_end/test_fairseq_options.py",
     "save_atomically": "fairseq_patches/test_saving.py",
     "save_float32_weights": "optim/test_half_precision.py",
     "average_each_weight_once": "fairseq_patches/test_weights.py",

@@ -33,6 +33,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         loading.read_checkpoints_as_data,
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,
+        resuming.keep_patience,
         saving.save_atomically,
         weights.save_float32_weights,
         weights.average_each_weight_once,

@@ -16,7 +16,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
-from mae_lm_fairseq.fairseq_patches.resuming import batch_limits, convert_position
+from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -104,8 +104,9 @@ def _read_and_check(
         model.check_checkpoint(path, state, resumes)
     if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
         state["extra_state"].setdefault(EMA, state["model"])
-    if not resumes:  # they would be saved with the new model, decoder and all
-        state["extra_state"].pop(EXACT_EMA, None)
+    if not resumes:  # they are of another run
+        for name in (EXACT_EMA, PATIENCE):
+            state["extra_state"].pop(name, None)
     return state
 
 

@@ -14,8 +14,9 @@ import logging
 import math
 import os
 import re
+import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
@@ -31,6 +33,9 @@ from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 logger = logging.getLogger(__name__)
+
+PATIENCE = "patience"
+"""Name of the count of ``--patience`` in a checkpoint's ``extra_state``."""
 
 
 def resume_from_newest_checkpoint() -> None:
@@ -56,6 +61,42 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
     loaded = load(cfg, trainer, **kwargs)
     _stop_if_done(trainer)
     return loaded
+
+
+def keep_patience() -> None:
+    """Let ``--patience`` go on counting when a run resumes.
+
+    fairseq counts validations without progress in an attribute of a function, which every start begins again.
+    """
+    wrap(Trainer, "save_checkpoint", _save_with_patience)
+    wrap(checkpoint_utils, "load_checkpoint", _load_with_patience)
+
+
+def _early_stopping() -> Iterator[Callable]:
+    """Yield the function that counts; as ``python -m fairseq_cli.train``, its module has another name."""
+    for name in ("fairseq_cli.train", "__main__", "__mp_main__"):
+        if hasattr(sys.modules.get(name), "should_stop_early"):
+            yield sys.modules[name].should_stop_early
+
+
+def _save_with_patience(save: Callable, trainer: Trainer, filename: str, extra_state: dict[str, Any]) -> None:
+    counted = [vars(function) for function in _early_stopping() if "num_runs" in vars(function)]
+    if counted:
+        extra_state[PATIENCE] = {name: counted[0][name] for name in ("best", "num_runs")}
+    save(trainer, filename, extra_state)
+
+
+def _load_with_patience(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> Any:
+    extra_state, iterator = load(cfg, trainer, **kwargs)
+    saved = (extra_state or {}).get(PATIENCE, {})
+    for function in _early_stopping():
+        for name in ("best", "num_runs"):
+            vars(function).pop(name, None)
+        vars(function).update(saved)
+    if 0 < cfg.patience <= saved.get("num_runs", 0):
+        logger.info("training has stopped early: no progress in %d validations", saved["num_runs"])
+        trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
+    return extra_state, iterator
 
 
 def _stop_if_done(trainer: Any) -> None:
