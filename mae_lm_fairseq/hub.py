@@ -344,7 +344,6 @@ def _with_words(tokenizer: Tokenizer, text: str) -> Words:
 
 
 def _listed(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
-    """Return one text or several as a list, and whether it was one."""
     if isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
         return list(texts), False
     if isinstance(texts, str | bytes | np.ndarray | Tensor):

@@ -175,7 +175,6 @@ def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]
 
 
 def _read_symbols(directory: Path) -> tuple[tuple[str, ...], Tokenizer | None]:
-    """Return the dictionary and the tokenizer in a directory, after checking that they belong together."""
     symbols, tokenizer = read_symbols(directory / DICTIONARY), find_tokenizer(directory)
     if tokenizer and (*tokenizer.symbols, MASK) != symbols:
         raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")

@@ -110,7 +110,6 @@ def _trains_without_learning_rate(cfg: Any) -> bool:
 
 
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
-    """Return the path of a checkpoint that an option names and that does not exist."""
     checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
     path, is_chosen = checkpoint.get(name), checkpoint.restore_file != DEFAULT_RESTORE_FILE
     if name == "restore_file":

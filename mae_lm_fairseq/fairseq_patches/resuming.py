@@ -198,7 +198,6 @@ def saved_checkpoints(save_dir: Path, suffix: str = "") -> list[Path]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Load a checkpoint, with its weights mapped from disk if the file format allows it."""
     return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 

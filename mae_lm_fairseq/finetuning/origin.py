@@ -123,7 +123,6 @@ def _of_bundle(path: Path) -> Origin:
 
 
 def _model_options(name: str, config: MaskedAutoencoderConfig) -> dict[str, Any]:
-    """Return an architecture with the options in which a model differs from it."""
     defaults = architecture_values(name)
     # Not by truth: without a position bias, --relative-buckets is 0.
     changed = {key: value for key, value in plain_values(config).items() if value != defaults[key]}

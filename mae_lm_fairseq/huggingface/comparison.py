@@ -160,7 +160,6 @@ def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list
 def _predictions(
     network: MaskedAutoencoder, heads: Mapping[str, torch.nn.Module], to: Counterpart, states: Tensor
 ) -> dict[str, Tensor]:
-    """Apply the original heads to hidden states [B, T, dim]; return outputs by the counterpart's names."""
     if to.task is ENCODER:
         return {}
     logits = (network.lm_head if to.task is MASKED_LM else heads[to.head])(states)

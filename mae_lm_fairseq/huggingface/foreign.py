@@ -147,7 +147,6 @@ def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
 def _without_kept(
     weights: Mapping[str, Tensor], family: Family, is_untied: bool, uses_pooler: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the weights that our network has a place for, and those to keep for an export."""
     used, kept = {}, {}
     for name, weight in weights.items():
         is_pooler = name.startswith(family.pooler) and not uses_pooler

@@ -77,7 +77,6 @@ def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
 
 
 def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
-    """Write the tokenizer for ``transformers`` after comparing it; return why it is missing, or an empty string."""
     if pretrained.tokenizer is None:
         return "none was kept with the training data"
     with tempfile.TemporaryDirectory() as temporary:

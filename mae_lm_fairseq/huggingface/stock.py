@@ -120,7 +120,6 @@ def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:
-    """Return the type of the model that was imported; None if the network is not one of it."""
     if pretrained.original is None:
         return None
     config = read_config(pretrained.original.files[CONFIG], Path(ORIGINAL, CONFIG))

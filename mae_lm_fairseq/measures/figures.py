@@ -183,7 +183,6 @@ def _of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[di
 
 
 def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float = 1) -> Panel:
-    """Return a panel with a line and its interval for each label that has rows."""
     lines, bands = {}, {}
     for label, of in ((label, of) for label, of in rows.items() if of):
         layers = np.array([row["layer"] for row in of])

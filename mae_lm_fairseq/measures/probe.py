@@ -249,7 +249,6 @@ def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
 
 
 def _layers(reader: Reader, parts: dict[str, Part], label: str, is_ambiguous: np.ndarray) -> list[dict[str, Any]]:
-    """Return the accuracy of a probe on each layer, of all test words and of those that ``is_ambiguous`` marks."""
     progress = progress_bars(label)
     rows, count, words = [], reader.states.layers + 1, sum(len(part.labels) for part in parts.values())
     at_once = max(1, MEMORY // (4 * reader.states.dim * words))

@@ -92,7 +92,6 @@ class Reader:
             raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
 
     def _tokens(self, line: str) -> list[tuple[int, bool]]:
-        """Return the ids of a line, and whether each starts a word."""
         ids, spans = self.encode(line)
         starts = np.diff(word_numbers(line, spans), prepend=-1) > 0
         return [*zip(ids, starts, strict=True), *_inside_words(self.line_end)]
@@ -103,7 +102,6 @@ class Reader:
 
 
 def _inside_words(ids: Iterable[int]) -> list[tuple[int, bool]]:
-    """Return ids as tokens that start no word."""
     return [(index, False) for index in ids]
 
 

@@ -301,7 +301,6 @@ class MAELMModel(BaseFairseqModel):
         return torch.autocast(src_tokens.device.type, torch.bfloat16)
 
     def _encoder_tokens(self, layout: BatchLayout) -> float:
-        """Return the number of tokens that the encoder's layers see, on average."""
         seen = [layer.index.numel() for layer in self.autoencoder.encoder_layouts(layout)[1:]]
         return sum(seen) / len(seen)
 
@@ -313,7 +312,6 @@ class MAELMModel(BaseFairseqModel):
 
 
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):
-    """Reject options that would have no effect."""
     if cfg.compile and not pretrains:
         raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
     for name in ("classifier_dropout", "trained_layers"):

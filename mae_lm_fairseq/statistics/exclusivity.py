@@ -123,7 +123,6 @@ def _add_types(moments: SecondMoments, states: Tensor, ids: Tensor, types: Seque
 
 
 def _add_held_out(encoder, moments, texts: Halves, keep, mask_prob, seed, progress) -> None:
-    """Add the moments of the held-out texts: clean, and with ``[MASK]``."""
     batches, first = _batches(texts.held_out), np.cumsum([0, *map(len, _batches(texts.held_out))])
     masked = [
         mask_texts(batch, encoder.pad, keep, mask_prob, seed, int(number))

@@ -105,7 +105,6 @@ def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
 
 
 def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence[list[int]]]]:
-    """Return batches of texts, each with the numbers of its chunk and of its first text."""
     batches, number = [], 0
     for chunk, texts in enumerate(chunks):
         for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -126,7 +125,6 @@ def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int
 
 
 def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dict]]:
-    """Return the rows of ``ranks``, ``gaps`` and ``rises``, given the ranks by layer, input and tokens."""
     rows, first = {"ranks": [], "gaps": [], "rises": []}, {}
     for (layer, kind, tokens), values in found.items():
         key = {"layer": layer, "input": kind}
@@ -143,7 +141,6 @@ def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dic
 
 
 def _outside(real: SecondMoments, mask: SecondMoments, weights: Tensor, settings: RankSettings) -> dict[str, Any]:
-    """Measure how much of the space of ``[MASK]`` lies outside the space of the real tokens."""
     fractions, excess, bases = [], [], []
     pairs = zip(real.matrices(weights, settings.centred), mask.matrices(weights, settings.centred), strict=True)
     for of_real, of_mask in pairs:

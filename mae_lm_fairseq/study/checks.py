@@ -96,7 +96,6 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
 
 
 def _parsed(words: list[str]) -> Any:
-    """Return fairseq's configuration of a command line; argparse's refusal becomes a UserError."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):

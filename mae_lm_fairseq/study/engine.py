@@ -258,13 +258,11 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
 
 
 def _portable(command: Sequence[str]) -> str:
-    """Return a command without the paths of this machine's Python and package."""
     names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
     return shlex.join(names.get(word, word) for word in command)
 
 
 def _in_short(values: dict[str, Any]) -> str:
-    """Return values for a line of progress; of values by layer, the last layer's."""
     last = {name: value[-1] if isinstance(value, list) else value for name, value in values.items()}
     return ", ".join(f"{name} {value:.4g}" for name, value in last.items() if value is not None)
 

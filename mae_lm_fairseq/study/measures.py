@@ -43,7 +43,6 @@ class Sweep(Kind):
     trained_layers: Natural | None = None
 
     def _options(self, model: Trained) -> dict[str, Any]:
-        """Return the options of a fine-tuning sweep."""
         layers = self.trained_layers
         return {
             "model": model.path,

@@ -145,7 +145,6 @@ def _notes(plan: Plan, tested: Sequence[Outcome]) -> str:
 
 
 def _rates(results: Results) -> list[str]:
-    """Return what the rule for learning rates chose, and what the contrasts compare at every rate."""
     plan = results.plan
     if plan.rates is None:
         return []
@@ -179,7 +178,6 @@ def _of_run(results: Results, run: dict[str, Any], of: str, endpoint: str) -> st
 
 
 def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: int) -> list[str]:
-    """Plot a measure; return its section: what a reader looks for first, then all other values."""
     names = value_names(measured)
     shown = [name for name in measure.options.shown or names if name in names]
     same = {} if len(measured) == 1 else _same_everywhere(measured, [name for name in names if name not in shown])
@@ -222,7 +220,6 @@ def _folded(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _final(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
-    """Return tables of values after the last update: of all numbers, and of each value by layer."""
     by_layer = value_names(measured)
     lines = _numbers(measured, [name for name in names if not by_layer[name]])
     for name in (name for name in names if by_layer[name]):
@@ -231,7 +228,6 @@ def _final(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
 
 
 def _by_updates(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
-    """Return a table of each value at all checkpoints, of the last layer if it is by layer."""
     by_layer, lines = value_names(measured), []
     for name in names:
         found = _that_have(measured, name)
@@ -260,7 +256,6 @@ def _numbers(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
 
 
 def _by_layer(name: str, of_models: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a table of a value by layer; models may have different numbers of layers."""
     layers = max(values.shape[1] for values in of_models.values())
     rows = [
         [model, *(_cell(column, seeds=False) for column in values.T), *[""] * (layers - values.shape[1])]
@@ -270,7 +265,6 @@ def _by_layer(name: str, of_models: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _cell(values: np.ndarray, seeds: bool = True) -> str:
-    """Return mean, standard deviation and, in parentheses, every seed."""
     if np.isnan(values).all():
         return "-"
     mean = f"{np.nanmean(values):.4g}"

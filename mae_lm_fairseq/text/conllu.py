@@ -86,7 +86,6 @@ def _sentence(rows: list[list[str]], column: int) -> LabelledSentence:
 
 
 def _tokens(rows: list[list[str]]) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Yield the row of each token as it stands in the text, and the rows of its words."""
     remaining = iter(rows)
     for row in remaining:
         first, _, last = row[0].partition("-")

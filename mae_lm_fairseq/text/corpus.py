@@ -81,7 +81,6 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
 
 
 def _check_text(path: Path):
-    """Check the beginning of a plain text file. Archives, most other binary files and UTF-16 contain NUL bytes."""
     with open_text(path) as stream:
         beginning = stream.read(_CHECKED_BYTES)
     if b"\0" in beginning:

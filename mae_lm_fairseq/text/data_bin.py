@@ -155,7 +155,6 @@ def read_lines(prefix: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _blocks(sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """Divide the sizes of lines into blocks of at most :data:`_TOKENS` tokens, or a single line."""
     ends = np.cumsum(sizes, dtype=np.int64)
     first = 0
     while first < len(sizes):

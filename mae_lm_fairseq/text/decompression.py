@@ -47,7 +47,6 @@ def decompressed(raw: BinaryIO, suffix: str) -> io.BufferedReader:
 def _texts(
     raw: BinaryIO, decompressor: Callable[[], Any], damage: type[Exception], padding: bytes
 ) -> Iterator[memoryview]:
-    """Yield the decompressed bytes of all streams of a file, with ``padding`` ignored between two streams."""
     stream, data = None, b""
     while data := data or raw.read(_READ_BYTES):
         if stream is None or stream.eof:

@@ -77,7 +77,6 @@ class HuggingFaceTokenizer(Tokenizer):
         self.unknown_ids = self._find_unknown_ids()
 
     def _start(self, path: str | Path, files: Mapping[str, bytes], library, symbols: Sequence[str], order: np.ndarray):
-        """Initialise, given the library's ids in the order of fairseq's."""
         # Where a model finds special tokens in ordinary text, as Unigram does, they are unknown.
         fairseq_ids = np.full(library.get_vocab_size(), UNK)
         fairseq_ids[order[len(SPECIALS) : -1]] = np.arange(len(SPECIALS), len(symbols))
@@ -238,13 +237,11 @@ def library_errors(message: str) -> Iterator[None]:
 
 
 def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:
-    """Return fairseq's special tokens with their names in a vocabulary, without those that it lacks."""
     names = {name: (name if name in vocabulary else other) for name, other in _OTHER_NAMES.items()}
     return {name: found for name, found in names.items() if found in vocabulary}
 
 
 def _add_special_tokens(library) -> bool:
-    """Add the special tokens that the tokenizer lacks or treats as ordinary; return whether there were any."""
     found = _special_tokens(library.get_vocab(with_added_tokens=True))
     special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
     lacking = [found.get(name, name) for name in _OTHER_NAMES if found.get(name, name) not in special]

@@ -44,7 +44,6 @@ def merge_parts(
 
 
 def _all_lines(parts: list[tuple[Path, PartRecord]]) -> Iterator[Block]:
-    """Yield blocks of lines, with the blank line that a new document needs between two parts."""
     in_document = False
     for directory, record in parts:
         if record.begins_document and in_document:

@@ -192,7 +192,6 @@ def plan_parts(split: str, files: Iterable[Path], job: Job) -> list[Part]:
 
 
 def _key(pieces: list[Piece], job: Job) -> str:
-    """Return a digest of what the bytes of a part depend on."""
     digest = hashlib.sha256(f"{job.fingerprint} {job.reading.text_field!r}".encode())
     for piece in pieces:
         status = piece.path.stat()
@@ -223,7 +222,6 @@ def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[Par
 
 
 def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRecord:
-    """Write a part. A blank line is added between two records or files, unless the first one ends with one."""
     tokenizer = load_tokenizer(job.tokenizer)
     statistics, begins_document = RunningStatistics(tokenizer), False
     chunks = (chunk for piece in part.pieces for chunk in read_piece(piece, job.reading))
@@ -253,7 +251,6 @@ def rename_new(directory: Path, destination: Path):
 
 
 def _read_record(directory: Path) -> PartRecord | None:
-    """Return the record of a finished part in a directory; None unless its checksums are right."""
     try:
         fields = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
         record = PartRecord(**fields | {"statistics": SplitStatistics(**fields["statistics"])})

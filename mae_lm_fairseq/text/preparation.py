@@ -191,7 +191,6 @@ def _unknown_in(files: list[Path], job: Job) -> str:
 
 
 def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, options: PreparationOptions) -> Manifest:
-    """Merge the parts into data-bins in ``directory``, and move these to their places when all are complete."""
     directories = [directory / str(number) for number in range(len(options.data_bins))]
     for data_bin in directories:
         data_bin.mkdir()
@@ -227,7 +226,6 @@ def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, opti
 
 
 def _merge_split(split: str, parts: Made, directories: list[Path], tokenizer: Tokenizer) -> list[SplitStatistics]:
-    """Merge the parts of a split, and write the dictionary with its counts; return the statistics of each data-bin."""
     merged = merge_parts(parts, [directory / split for directory in directories], tokenizer)
     empty = sum(shard.documents == 0 for shard in merged)
     if empty:

@@ -91,7 +91,6 @@ class JsonLines:
 
 
 def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of each line that is not blank."""
     for chunk in read_chunks(path, start=start, end=end):
         for number, line in enumerate(chunk.data.split(b"\n"), chunk.first_line):
             if line.strip():
@@ -134,7 +133,6 @@ class Table:
         return f"line {number}"
 
     def _rows(self, stream: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-        """Yield the number of the first line and the fields of each row that is not blank."""
         csv.field_size_limit(LONGEST_LINE)
         # Bytes that are not UTF-8 become lone surrogates, and their record is malformed.
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -176,7 +174,6 @@ class Parquet:
 
 
 def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:
-    """Combine row groups to stretches of about ``size`` bytes."""
     stretches, start, total = [], 0, 0
     for end, bytes_inside in enumerate(sizes, 1):
         total += bytes_inside

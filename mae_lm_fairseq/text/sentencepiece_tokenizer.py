@@ -117,7 +117,6 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _ids_in(symbols: list[str], ours: list[str], path: Path) -> np.ndarray:
-    """Return int[ours]: the id in a dictionary of each symbol of a model."""
     known = set(ours)
     for symbol in symbols:
         # Characters that the model does not know are symbols to fairseq, which also pads the dictionary.
@@ -165,7 +164,6 @@ def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines as sentencepiece's trainer accepts them, with long lines split."""
     for line in lines:
         # sentencepiece does not normalise U+0085, and dict.txt cannot represent white space in a piece.
         line = " ".join(line.split())

@@ -83,7 +83,6 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
 
 
 def _from_transformers(directory: Path) -> Tokenizer:
-    """Return the tokenizer of a directory as ``transformers`` builds it."""
     with needs_extra("hf"):
         from transformers import AutoTokenizer
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):

@@ -39,7 +39,6 @@ def train_tokenizer(kind: str, lines: Iterable[str], vocab_size: int, character_
 
 
 def _train_byte_bpe(lines: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
-    """Train GPT-2's and RoBERTa's kind of tokenizer, which has no unknown characters."""
     library = import_tokenizers()
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
     tokenizer = byte_level(library.models.BPE())

@@ -56,7 +56,6 @@ def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
 
 
 def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:
-    """Return the estimated hours and the assumption behind them."""
     precision = "fp32" if cfg.model.autocast == "none" else "autocast"
     precision = next((name for name in ("fp16", "bf16") if cfg.common[name]), precision)
     is_gpu = torch.cuda.is_available() and not cfg.common.cpu

@@ -64,7 +64,6 @@ def values_of_words(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _number(word: str) -> str:
-    """Return a number in one way of writing it, such as 0.001 for 1e-3; other words as they are."""
     try:
         return repr(float(word))
     except ValueError:

@@ -104,7 +104,6 @@ def _check_order(table: Table) -> None:
 
 
 def _name_labels(task: Task, table: Table) -> None:
-    """Replace the class numbers in the label column, as in the hub's layout, by the names of the labels."""
     for _, row in table.rows:
         label = row.get(task.label_column)
         if isinstance(label, int) and 0 <= label < len(task.labels):

@@ -119,7 +119,6 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
 
 
 def _is_no_value(text: str) -> bool:
-    """Return whether a text is NaN or infinity."""
     try:
         return not math.isfinite(float(text))
     except (ValueError, OverflowError):

@@ -118,7 +118,6 @@ def task_of(model: torch.nn.Module) -> Task:
 
 
 def _rounded(value: float) -> float:
-    """Six significant digits."""
     return float(f"{value:.6g}")
 
 

@@ -138,7 +138,6 @@ def _of_objects(path: Path, records: list[tuple[int, dict[str, Any]]]) -> Table:
 
 
 def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return (line number, object) of JSON lines, or the numbered objects of a list."""
     texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     is_list = path.suffix.lower() == ".json" and bool(texts) and texts[0][1].lstrip().startswith("[")
     records = []

@@ -70,7 +70,6 @@ class SquadAdapter(Adapter):
 
 
 def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:
-    """Return the counts of :class:`~mae_lm_fairseq.finetuning.squad.windows.SpanWindows`."""
     questions = read_squad(path, options.version_2, skip_malformed=options.skip_malformed)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     if options.skip_malformed:

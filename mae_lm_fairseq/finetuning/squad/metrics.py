@@ -109,7 +109,6 @@ def _best(metric: Callable[[str, str], float], prediction: str, answers: list[st
 
 
 def _scores_2_0(metric: Callable, questions: dict[str, list[str]], predictions: dict[str, str]) -> dict[str, float]:
-    """Return the score of each question; answers that are empty after normalisation are ignored."""
     return {
         name: _best(metric, predictions[name], [answer for answer in answers if normalise(answer)] or [""])
         for name, answers in questions.items()

@@ -85,7 +85,6 @@ def read_squad(
 
 
 def _articles(content: Any) -> list[list[tuple[str, list[Any]]]]:
-    """Return the contexts of each article, with their questions."""
     return [[(_text(part["context"]), list(part["qas"])) for part in each["paragraphs"]] for each in content["data"]]
 
 

@@ -128,7 +128,6 @@ def _is_conllu(path: Path) -> bool:
 
 
 def _read_conllu(path: Path, lines: list[str], column: str | None) -> tuple[Rows, int]:
-    """Return the words, and the index of the labels."""
     choices = COLUMNS[_FORM + 1 :]
     if column not in choices:
         raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}")

@@ -109,6 +109,5 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
 
 
 def _spans_of(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Return start and end of words that are joined with spaces."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]

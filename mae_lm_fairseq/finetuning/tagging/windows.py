@@ -133,7 +133,6 @@ def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]
 
 
 def _owners(starts: np.ndarray, ends: np.ndarray, limits: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the window of each word in which the fewer of the tokens to its left and right are most."""
     most, owners = np.full(len(starts), -1), np.zeros(len(starts), dtype=np.int64)
     for number, (begin, end) in enumerate(limits):
         first = starts[begin:end]
