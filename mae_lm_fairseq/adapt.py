@@ -168,7 +168,7 @@ def adapt(options: Options) -> None:
     Raises:
         UserError: if the model or the text cannot be used, or training fails.
     """
-    out, products = options.out, Products(options.out, OWNED)
+    out, products = options.out, Products(options.out, "mae-lm adapt", OWNED)
     with step(1, 3, f"Text and model: {options.model}"):
         start = make_start(products, options)
         model = as_objective(start, options)  # the start, with the objective's decoder

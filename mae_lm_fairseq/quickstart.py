@@ -101,7 +101,7 @@ def quickstart(options: Options) -> None:
     out, corpus = options.directory, options.corpus
     recipe = SMOKE if options.smoke else FULL
     origin = corpus.name if corpus else "the docstrings of the installed Python packages"
-    products = Products(out, OWNED)
+    products = Products(out, "mae-lm quickstart", OWNED)
     with step(1, 3, f"Text: {origin}"):
         plan = replace(recipe.plan, data=make_data(products, recipe, corpus))
     names = " and ".join(model.name for model in plan.models)

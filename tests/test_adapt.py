@@ -161,7 +161,7 @@ def test_models_that_cannot_be_exported_are_refused_at_the_start(tmp_path):
     write_bundle(pretrained(tokenizer=make("gpt2")), tmp_path / "bundle")  # with another padding than MPNet's
     given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
     with pytest.raises(UserError, match="cannot be adapted, because it cannot be exported: transformers' MPNet takes"):
-        make_start(Products(given.out, OWNED), given)
+        make_start(Products(given.out, "mae-lm adapt", OWNED), given)
     assert {path.name for path in given.out.iterdir()} == {MADE, "start"}
 
 
@@ -169,14 +169,14 @@ def test_an_import_with_a_task_head_can_be_adapted(tmp_path):
     stock_model(tmp_path / "stock", "bert", "ForSequenceClassification")
     write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
     given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
-    model = as_objective(make_start(Products(given.out, OWNED), given), given)
+    model = as_objective(make_start(Products(given.out, "mae-lm adapt", OWNED), given), given)
     assert export_stock(model, tmp_path / "again") == "BertForMaskedLM"
 
 
 def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
     texts = splits(tmp_path)
     given = options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"])
-    make_start(Products(given.out, OWNED), given)
+    make_start(Products(given.out, "mae-lm adapt", OWNED), given)
     start, original = read(tmp_path / "out" / "start"), read_checkpoint(checkpoints["mae_lm_tiny"], text_data)
     assert start.config == original.config
     assert all(torch.equal(weight, start.weights[name]) for name, weight in original.weights.items())

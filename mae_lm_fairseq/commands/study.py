@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mae_lm_fairseq.study.checks import check, dry_run
-from mae_lm_fairseq.study.engine import Study
+from mae_lm_fairseq.study.engine import PLAN, RESULTS, Study
 from mae_lm_fairseq.study.plan import listing, read_plan
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
 from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError, needs_extra
@@ -53,5 +54,6 @@ def main(options: Options) -> None:
         import matplotlib  # noqa: F401  before long work that ends in figures
     check(plan)
     with directory_lock(options.out):
+        Products(options.out, "mae-lm study", (PLAN, RESULTS, "report.md", "runs"))
         Study(plan, options.out, options.jobs).run()
     print(f"Report: {options.out / 'report.md'}")

@@ -42,7 +42,7 @@ def finetune(options: FinetuningOptions) -> dict:
         task = ADAPTERS[type(options)](options)
         origin = find_origin(options, task.heads)
         tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
-        products = Products(options.out, (*_OWNED, *task.outputs))
+        products = Products(options.out, f"fine-tuning with {type(options).__name__}", (*_OWNED, *task.outputs))
         setup = task.prepare(origin, tokenizer, products)
         for split, counts in setup.content["data"].items():
             print(f"{split}: {describe(counts)}")

@@ -147,7 +147,6 @@ def compare_ids(
 
 
 def _words(tokenizer: Tokenizer, line: str) -> list[str]:
-    """Return the words of a line that ``transformers`` labels: not those of which the tokenizer leaves nothing."""
     return [word for word in line.split() if len(tokenizer.encode_lines([word])[0])]
 
 

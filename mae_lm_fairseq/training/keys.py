@@ -17,7 +17,7 @@ from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json
 
-MADE = "made.json"
+MADE, _COMMAND = "made.json", "command"
 """File in an output directory with the key of each product."""
 _DIGITS = 10
 _SAVING = {"save-interval", "save-interval-updates", "keep-interval-updates", "no-epoch-checkpoints"}
@@ -75,17 +75,20 @@ class Products:
 
     Args:
         out: the output directory, which is created.
+        command: the command that makes them, in words.
         owned: names in it, or patterns of names, that the command writes, replaces or removes.
 
     Raises:
-        UserError: if one of the names exists in a directory that no such command has used before, which it would lose,
+        UserError: if one of the names exists in a directory that this command has not used before, which it would lose,
             or if the directory cannot be written.
     """
 
-    def __init__(self, out: Path, owned: Sequence[str]):
+    def __init__(self, out: Path, command: str, owned: Sequence[str]):
         make_output_directory(out)
         self.out, self.record = out, out / MADE
         if self.record.exists():
+            if (other := read_json(self.record, dict).get(_COMMAND)) != command:
+                raise UserError(f"--out {out} has the results of {other}; choose another --out")
             return
         names = os.listdir(out)
         if foreign := [name for pattern in owned for name in fnmatch.filter(names, pattern)]:
@@ -93,7 +96,7 @@ class Products:
                 f"--out {out} has {foreign[0]} but no {MADE}, so another command made it; move it, or choose another "
                 "--out"
             )
-        write_json(self.record, {})
+        write_json(self.record, {_COMMAND: command})
 
     def make(self, name: str, made_from: Any, function: Callable[[Path], Any], kept: str | None = None) -> Path:
         """Make a product, unless it was made from the same before; return its path.

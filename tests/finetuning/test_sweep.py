@@ -112,7 +112,7 @@ def test_any_other_file_or_option_gives_another_run(data_bin, tmp_path):
 
     def run_of(chosen):
         origin, tokenizer = Origin(None, {"_name": "mae_lm_tiny"}, 512), open_tokenizer(data_bin)
-        setup = ADAPTERS[type(chosen)](chosen).prepare(origin, tokenizer, Products(chosen.out, ()))
+        setup = ADAPTERS[type(chosen)](chosen).prepare(origin, tokenizer, Products(chosen.out, "a command", ()))
         [[run]] = Sweep(chosen, origin, tokenizer, setup).runs().values()
         return run.result.parent.name
 

@@ -64,7 +64,9 @@ def write(path: Path) -> None:
 def test_a_product_is_made_again_if_what_it_is_made_from_changes(tmp_path, capsys):
     made = []
     for content in ("a", "a", "b", "a"):
-        Products(tmp_path, ["data"]).make("data", {"text": content}, lambda path: made.append(path) or write(path))
+        Products(tmp_path, "a command", ["data"]).make(
+            "data", {"text": content}, lambda path: made.append(path) or write(path)
+        )
     assert made == [tmp_path / "data"] * 3
     assert f"done before, reusing {tmp_path}/data" in capsys.readouterr().out
 
@@ -75,7 +77,7 @@ def test_a_product_that_was_interrupted_is_made_again(tmp_path):
         (path / "parts").mkdir()
         raise KeyboardInterrupt
 
-    products = Products(tmp_path, ["data"])
+    products = Products(tmp_path, "a command", ["data"])
     products.make("data", "a", write)
     for key in ("b", "c"):
         with pytest.raises(KeyboardInterrupt):
@@ -91,6 +93,14 @@ def test_files_that_no_such_command_made_are_kept(tmp_path):
     (tmp_path / "predictions.csv").touch()
     for owned in ("model", "predictions.*"):
         with pytest.raises(UserError, match=r"has (model|predictions\.csv) but no made\.json"):
-            Products(tmp_path, ["runs", owned])
-    Products(tmp_path, ["runs"])
-    Products(tmp_path, ["model"])
+            Products(tmp_path, "a command", ["runs", owned])
+    Products(tmp_path, "a command", ["runs"])
+    Products(tmp_path, "a command", ["model"])
+
+
+def test_results_of_another_command_are_not_replaced(tmp_path):
+    """Such as those of fine-tuning by a study, or by fine-tuning on another kind of task."""
+    Products(tmp_path, "mae-lm adapt", ["model"]).make("model", {}, lambda path: path.write_text("precious"))
+    with pytest.raises(UserError, match="has the results of mae-lm adapt"):
+        Products(tmp_path, "mae-lm study", ["report.md"])
+    assert (tmp_path / "model").read_text() == "precious"

@@ -14,7 +14,7 @@ from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progr
 from mae_lm_fairseq.finetuning.options import PredictOptions
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
-from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, Table, read_table, write_table
+from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -31,6 +31,8 @@ def predict_file(model: torch.nn.Module, options: PredictOptions) -> None:
     Raises:
         UserError: if the model's labels are not known, or the files do not suit it.
     """
+    if options.out.suffix.lower() not in WRITTEN:  # before the work
+        raise UserError(f"{options.out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
     task, table = task_of(model), read_table(options.input)
     known = columns_of(table, task.columns or ((TEXT_COLUMN, "") if options.text_pair else (TEXT_COLUMN,)))
     if options.text_pair and len(known) == 1:

@@ -180,7 +180,7 @@ def test_data_that_were_damaged_since_are_named(name, tokenizer, tmp_path):
     """fairseq would end in a traceback that names no file."""
     task = TASKS["RTE"]
     write_official(tmp_path, task, make_rows(task))
-    sets, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", ())
+    sets, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", "a command", ())
     data, splits = prepared(products, sets, tokenizer, 64)
     assert splits["train"]["rows"] == 12
     damaged = data / name
