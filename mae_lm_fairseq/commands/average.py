@@ -39,10 +39,10 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Write the average and print the names of the checkpoints."""
+    register()  # lets torch read fairseq's checkpoints as data, and fairseq save atomically
     paths = last_checkpoints(options.models, options.last) if options.last else options.models
     if options.out.resolve() in [path.resolve() for path in paths]:
         raise UserError(f"--out {options.out} is one of the checkpoints; choose another file")
-    register()  # which makes fairseq save atomically
     checkpoint_utils.torch_persistent_save(average(paths), str(options.out))
     print(f"{options.out}: mean of {', '.join(path.name for path in paths)}")
 
