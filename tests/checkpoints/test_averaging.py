@@ -1,5 +1,7 @@
 """Averaged weights of checkpoints, and the verbs that use them."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,6 +13,7 @@ from mae_lm_fairseq.finetuning.origin import find_origin, origin_of
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, saved
 from tests.support.finetuning import finetune, write_sentences
+from tests.support.processes import run_command
 
 EMBEDDINGS = "autoencoder.encoder.embed_tokens.weight"
 
@@ -114,6 +117,13 @@ def run_of(checkpoints, tmp_path):
 
 
 class TestAverage:
+    @pytest.mark.integration  # starts a process
+    def test_checkpoints_of_fairseq_train_in_a_new_process(self, run_of):
+        """They hold a Namespace, which torch reads as data once this package is registered."""
+        torch.save(saved(run_of / "checkpoint2.pt") | {"args": Namespace(seed=1)}, run_of / "checkpoint2.pt")
+        done = run_command(["mae-lm", "average", run_of, "--last", 2, "--out", run_of / "mean.pt"])
+        assert (done.returncode, (run_of / "mean.pt").exists()) == (0, True), done.stderr
+
     def test_mean_of_the_last_checkpoints(self, run_of, checkpoints, text_data, capsys):
         run("average", run_of, "--last", 2, "--out", run_of / "mean.pt")
         assert capsys.readouterr().out == f"{run_of / 'mean.pt'}: mean of checkpoint_1_20.pt, checkpoint2.pt\n"
