@@ -40,7 +40,7 @@ USES = {
 
 
 class Finding(NamedTuple):
-    """What was checked, whether it works, is absent (optional and missing) or broken, and how to fix it."""
+    """Result of a check: its subject, whether that works, is absent (optional) or broken, and how to fix it."""
 
     subject: str
     state: str

@@ -47,7 +47,7 @@ IMPORT = "import mae_lm_fairseq; assert mae_lm_fairseq.MAELMModel.__name__ == 'M
 
 
 PRELOAD = "import hydra, sacrebleu, safetensors.torch, sentencepiece, sklearn.metrics, torch._dynamo\n"
-"""What fairseq and this package import."""
+"""Imports of fairseq and of this package."""
 SERVER = """
 import json, os, sys
 

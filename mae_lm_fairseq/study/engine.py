@@ -63,10 +63,7 @@ class Study:
 
 def report(workspace: Workspace) -> dict[str, Any]:
     """Write ``results.json`` and the report, record its looks in ``plan.json``, and return the results."""
-    results, path = collect(workspace), workspace.out / PLAN
-    if new := new_looks(Results(results).tested(), workspace.plan, results["looks"], str(date.today())):
-        write_json(path, read_json(path, dict) | {"looks": [*results["looks"], *new]})
-        results = collect(workspace)
+    results = collect(workspace, is_reported=True)
     write_report(workspace.out, results)
     return results
 
@@ -216,8 +213,8 @@ def runs_of(workspace: Workspace, training: Training) -> list[Run]:
     return runs
 
 
-def collect(workspace: Workspace) -> dict[str, Any]:
-    """Write ``results.json`` with everything of the plan that is finished, and return its content."""
+def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
+    """Write ``results.json`` with everything of the plan that is finished, and return its content; record a look."""
     plan, out = workspace.plan, workspace.out
     versions, looks = read_json(out / PLAN, lambda content: (content["versions"], content["looks"]))
     content = {
@@ -230,6 +227,9 @@ def collect(workspace: Workspace) -> dict[str, Any]:
         "rates": {model.name: vars(choose(workspace, model)) for model in plan.models},
         "runs": [row for training in needed(workspace) if (row := row_of(workspace, training))],
     }
+    if is_reported and (new := new_looks(Results(content).tested(), plan, looks, str(date.today()))):
+        content["looks"] = [*looks, *new]
+        write_json(out / PLAN, read_json(out / PLAN, dict) | {"looks": content["looks"]})
     write_text(out / RESULTS, json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n")
     return content
 

@@ -1,4 +1,4 @@
-"""What training needs of the task beside masked batches: checks of models and checkpoints, freezing, metrics."""
+"""Base of the pretraining task: checks of models and checkpoints, freezing, metrics; all but masked batches."""
 
 from fairseq.data import Dictionary
 from fairseq.tasks.masked_lm import MaskedLMTask

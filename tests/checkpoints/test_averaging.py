@@ -119,7 +119,7 @@ def run_of(checkpoints, tmp_path):
 class TestAverage:
     @pytest.mark.integration  # starts a process
     def test_checkpoints_of_fairseq_train_in_a_new_process(self, run_of):
-        """They hold a Namespace, which torch reads as data once this package is registered."""
+        """A Namespace in them is read as data once this package is registered."""
         torch.save(saved(run_of / "checkpoint2.pt") | {"args": Namespace(seed=1)}, run_of / "checkpoint2.pt")
         done = run_command(["mae-lm", "average", run_of, "--last", 2, "--out", run_of / "mean.pt"])
         assert (done.returncode, (run_of / "mean.pt").exists()) == (0, True), done.stderr

@@ -20,7 +20,7 @@ from mae_lm_fairseq.finetuning.sentences.adapter import settings_of
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.finetuning import run_here, save_pretrained
+from tests.support.finetuning import save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
 pytestmark = pytest.mark.integration  # trains
@@ -45,6 +45,11 @@ def checkpoints(tmp_path_factory, tokenizer):
 
 
 @pytest.fixture(scope="module")
+def checkpoint(checkpoints):
+    return checkpoints["mae_lm_tiny"]
+
+
+@pytest.fixture(scope="module")
 def glue_dir(tmp_path_factory):
     directory = tmp_path_factory.mktemp("glue")
     for task in TASKS.values():
@@ -53,19 +58,9 @@ def glue_dir(tmp_path_factory):
 
 
 @pytest.fixture
-def options(tokenizer, checkpoints, glue_dir, tmp_path, monkeypatch):
+def options(three_updates, glue_dir):
     """Return options for three updates on RTE from MAE-LM, in this process."""
-    monkeypatch.setattr(finetuning, "run_all", run_here)
-    return GlueOptions(
-        task="RTE",
-        glue_dir=glue_dir,
-        model=checkpoints["mae_lm_tiny"],
-        data_bin=tokenizer,
-        out=tmp_path / "out",
-        seeds=1,
-        max_updates=3,
-        learning_rates=[1e-3],
-    )
+    return GlueOptions(task="RTE", glue_dir=glue_dir, **three_updates)
 
 
 def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, tokenizer, tmp_path):

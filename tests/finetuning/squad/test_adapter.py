@@ -7,14 +7,12 @@ import pytest
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.answering import write_squad, write_tokenizer
-from tests.support.finetuning import run_here, save_pretrained
 
 pytestmark = pytest.mark.integration  # trains
 
@@ -24,28 +22,11 @@ def tokenizer(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "data-bin")
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, tokenizer):
-    """A checkpoint with 64 positions."""
-    return save_pretrained(tmp_path_factory.mktemp("pretrained") / "a.pt", tokenizer, "mae_lm_tiny")
-
-
 @pytest.fixture
-def options(tokenizer, checkpoint, tmp_path, monkeypatch):
+def options(three_updates, tmp_path):
     """Return options for three updates from MAE-LM, in this process."""
-
-    monkeypatch.setattr(finetuning, "run_all", run_here)
     train, dev = write_squad(tmp_path / "train.json"), write_squad(tmp_path / "dev.json", people=3)
-    return SquadOptions(
-        train=train,
-        dev=dev,
-        model=checkpoint,
-        data_bin=tokenizer,
-        out=tmp_path / "out",
-        seeds=1,
-        max_updates=3,
-        learning_rates=[1e-3],
-    )
+    return SquadOptions(train=train, dev=dev, **three_updates)
 
 
 def predicted(directory, model, questions, *more):

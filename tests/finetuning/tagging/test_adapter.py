@@ -18,7 +18,7 @@ from mae_lm_fairseq.finetuning.options import TaggingOptions
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.finetuning import SHAPE, run_here, save_pretrained, train_here
+from tests.support.finetuning import SHAPE, run_here, train_here
 from tests.support.tagging import OPTIONS, sentences, write_columns, write_conllu, write_tokenizer
 
 pytestmark = pytest.mark.integration  # trains
@@ -33,27 +33,12 @@ def tokenizer(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "data-bin")
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, tokenizer):
-    return save_pretrained(tmp_path_factory.mktemp("pretrained") / "a.pt", tokenizer, "mae_lm_tiny")
-
-
 @pytest.fixture
-def options(tokenizer, checkpoint, tmp_path, monkeypatch):
+def options(three_updates, tmp_path):
     """Return options for three updates, in this process."""
-    monkeypatch.setattr(finetuning, "run_all", run_here)
     train = write_columns(tmp_path / "train.conll", sentences(20))
-    return TaggingOptions(
-        train=train,
-        dev=write_columns(tmp_path / "dev.conll", sentences(6, seed=2)),
-        column="2",
-        model=checkpoint,
-        data_bin=tokenizer,
-        out=tmp_path / "out",
-        seeds=1,
-        max_updates=3,
-        learning_rates=[1e-3],
-    )
+    dev = write_columns(tmp_path / "dev.conll", sentences(6, seed=2))
+    return TaggingOptions(train=train, dev=dev, column="2", **three_updates)
 
 
 @pytest.fixture(scope="module")
