@@ -58,9 +58,10 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
         if trainer.data_parallel_world_size > 1:  # wait for the first process
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
-    loaded = load(cfg, trainer, **kwargs)
+    extra_state, iterator = load(cfg, trainer, **kwargs)
+    _restore_patience(cfg, trainer, (extra_state or {}).get(PATIENCE, {}))
     _stop_if_done(trainer)
-    return loaded
+    return extra_state, iterator
 
 
 def keep_patience() -> None:
@@ -68,8 +69,7 @@ def keep_patience() -> None:
 
     fairseq counts validations without progress in an attribute of a function, which every start begins again.
     """
-    wrap(Trainer, "save_checkpoint", _save_with_patience)
-    wrap(checkpoint_utils, "load_checkpoint", _load_with_patience)
+    wrap(Trainer, "save_checkpoint", _save_with_patience)  # _load_newest_checkpoint restores it
 
 
 def _early_stopping() -> Iterator[Callable]:
@@ -86,9 +86,7 @@ def _save_with_patience(save: Callable, trainer: Trainer, filename: str, extra_s
     save(trainer, filename, extra_state)
 
 
-def _load_with_patience(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> Any:
-    extra_state, iterator = load(cfg, trainer, **kwargs)
-    saved = (extra_state or {}).get(PATIENCE, {})
+def _restore_patience(cfg: Any, trainer: Trainer, saved: dict[str, Any]) -> None:
     for function in _early_stopping():
         for name in ("best", "num_runs"):
             vars(function).pop(name, None)
@@ -96,7 +94,6 @@ def _load_with_patience(load: Callable, cfg: Any, trainer: Trainer, **kwargs) ->
     if 0 < cfg.patience <= saved.get("num_runs", 0):
         logger.info("training has stopped early: no progress in %d validations", saved["num_runs"])
         trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
-    return extra_state, iterator
 
 
 def _stop_if_done(trainer: Any) -> None:

@@ -178,7 +178,7 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
         "does not know the names of its labels": (tmp_path / "without_labels", lines, "a.csv"),
         "is not a bundle; give its data-bin": (kept, lines, "a.csv"),
         "line 2: the column 'text' is missing or empty": (model, tmp_path / "gap.txt", "a.csv"),
-        r"ends in \.tsv, \.csv or \.jsonl": (model, lines, "a.txt"),
+        r"ends in \.tsv, \.csv, \.jsonl": (model, lines, "a.txt"),
         "line 2: the column 'text' is missing": (model, tmp_path / "other.tsv", "a.csv"),
         "has a column 'prediction' already": (model, tmp_path / "other.tsv", "a.csv", "--text", "sentence"),
         "on single texts; leave it out": (model, tmp_path / "other.tsv", "a.csv", "--text-pair", "sentence"),

@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from mae_lm_fairseq.commands import study
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
@@ -125,7 +126,8 @@ def finished(directory):
     """Return the directory of a finished study."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
-        Study(parse_plan(PLAN, "plan.toml"), Path("finished"), jobs=2).run()
+        Path("plan.toml").write_text(PLAN)
+        study.main(study.Options(plan="plan.toml", out=Path("finished"), jobs=2))
     return directory / "finished"
 
 
