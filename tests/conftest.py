@@ -1,7 +1,6 @@
 """Fixtures shared by all tests."""
 
 import argparse
-import copy
 import getpass
 import multiprocessing.util
 import os
@@ -17,10 +16,10 @@ import pytest
 import torch
 from fairseq import options
 from fairseq_cli import preprocess
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.support import ROOT, processes
 from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
+from tests.support.composing import compose_groups_once
 from tests.support.nodes import Node, NotPermittedError, two_nodes
 
 pytest_plugins = ["tests.support.timeouts"]
@@ -38,6 +37,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # limit.
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
+compose_groups_once.start()
 if sys.gettrace() is not None:
     fairseq.dataclass.utils.compose = processes.untraced()(fairseq.dataclass.utils.compose)
 
@@ -73,21 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish() -> None:
     """Stop the server that runs commands."""
     processes.stop_server()
-
-
-def _parse_once(parse_rule: Callable) -> Callable:
-    """Cache hydra's parsing of overrides: fairseq passes about 280 per configuration, almost always the same ones."""
-    parsed = {}
-
-    def parse(parser: OverridesParser, override: str, rule: str):
-        if (override, rule) not in parsed:
-            parsed[override, rule] = parse_rule(parser, override, rule)
-        return copy.copy(parsed[override, rule])
-
-    return parse
-
-
-OverridesParser.parse_rule = _parse_once(OverridesParser.parse_rule)
 
 
 @pytest.fixture(scope="session")

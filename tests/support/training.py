@@ -22,7 +22,7 @@ RECIPE = shlex.split(
 
 
 def parse(*arguments) -> DictConfig:
-    """Return the configuration for a ``fairseq-train`` command line; parsing takes 0.3 s and is cached."""
+    """Return the configuration for a ``fairseq-train`` command line; parsing takes 0.1 s and is cached."""
     return copy.deepcopy(_parse(*map(str, arguments)))
 
 
