@@ -26,6 +26,7 @@ from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
+from mae_lm_fairseq.text.records import check_no_json
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import evenly_spaced, read_lines, read_text
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
@@ -214,25 +215,46 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
         )
     paradigms = []
     for path in blimp or zorro:
-        lines = [line.strip() for line in read_lines(path) if line.strip()]
-        try:
-            name, field, pairs = _blimp(lines) if blimp else _zorro(path.stem, lines)
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise UserError(f"{path}: damaged, or not minimal pairs ({error}); restore the file") from None
-        paradigms.append(Paradigm(name, field, evenly_spaced(pairs, limit)))
+        paradigm = (_blimp if blimp else _zorro)(path)
+        if not paradigm.pairs:
+            raise UserError(f"{path}: has no minimal pairs")
+        paradigms.append(paradigm._replace(pairs=evenly_spaced(paradigm.pairs, limit)))
     return sorted(paradigms, key=lambda paradigm: (paradigm.field, paradigm.name))
 
 
-def _blimp(lines: list[str]) -> tuple[str, str, list[Pair]]:
-    rows = list(map(json.loads, lines))
-    [(name, field)] = {(row["UID"], row["field"]) for row in rows}
+def _blimp(path: Path) -> Paradigm:
+    names, pairs = set(), []
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            pair, of_row = Pair(row["sentence_good"], row["sentence_bad"]), (row["UID"], row["field"])
+            if not all(isinstance(text, str) and text.strip() for text in (*pair, *of_row)):
+                raise ValueError("a text is blank, or is none")
+            if len(names | {of_row}) > 1:
+                raise ValueError(f"its UID and field are others than those before, {of_row}")
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            problem = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({problem}); correct it") from None
+        names.add(of_row)
+        pairs.append(pair)
+    name, field = names.pop() if names else (path.stem, "")
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
-    return name, field.replace("/", "_"), [Pair(row["sentence_good"], row["sentence_bad"]) for row in rows]
+    return Paradigm(name, field.replace("/", "_"), pairs)
 
 
-def _zorro(name: str, lines: list[str]) -> tuple[str, str, list[Pair]]:
-    pairs = [Pair(good, bad) for bad, good in zip(lines[::2], lines[1::2], strict=True)]
-    return name, name.partition("-")[0], pairs
+def _zorro(path: Path) -> Paradigm:
+    pairs, bad = [], ""
+    for number, line in enumerate(map(str.strip, read_text(path)), 1):
+        if number == 1:
+            check_no_json(path, line)
+        if bad and not line:
+            raise UserError(f"{path}: line {number} is blank or missing, and the sentence before it has no other one")
+        if bad:
+            pairs.append(Pair(line, bad))
+        bad = "" if bad else line
+    return Paradigm(path.stem, path.stem.partition("-")[0], pairs)
 
 
 def score(

@@ -23,7 +23,6 @@ from mae_lm_fairseq.text.text_files import (
 from mae_lm_fairseq.utils.errors import UserError
 
 _LARGEST_SAMPLED_PIECE = 1 << 24
-_CHECKED_BYTES = 1 << 13
 # Tokenizers make nothing of white space, control, format and private use characters, nor sentencepiece of U+2581, its
 # own mark of a space, and U+FFFD.
 _INVISIBLE_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf", "Co"}
@@ -76,18 +75,9 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
                     f"{', '.join(fields[:20])}; choose one with --text-field"
                 )
         else:
-            _check_text(path)
+            with open_text(path):  # checks that it is text
+                pass
     return files
-
-
-def _check_text(path: Path):
-    with open_text(path) as stream:
-        beginning = stream.read(_CHECKED_BYTES)
-    if b"\0" in beginning:
-        raise UserError(
-            f"{path}: has NUL bytes, so it is an archive, another binary file or UTF-16, not UTF-8 text; unpack or "
-            "convert it"
-        )
 
 
 def divide(files: Iterable[Path], reading: Reading, size: int) -> list[Piece]:

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -65,6 +65,17 @@ def check_plain_text(path: Path) -> None:
         )
 
 
+def check_no_json(path: Path, first_line: str) -> None:
+    """Check that a file whose name says otherwise has no JSON lines.
+
+    Raises:
+        UserError: if its first line is a JSON object.
+    """
+    with suppress(ValueError):
+        _json_object(first_line)
+        raise UserError(f"{path}: has JSON lines, whatever its name says; rename it to end in .jsonl")
+
+
 class JsonLines:
     """A JSON object on each line."""
 
@@ -97,7 +108,7 @@ def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, 
                 yield number, line
 
 
-def _json_object(line: bytes) -> dict[str, object]:
+def _json_object(line: bytes | str) -> dict[str, object]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,9 @@
 """Opens tokenizers of any kind: from a data-bin or bundle, from a path, or after a check that they fit a checkpoint."""
 
+import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import parse_symbols, read_symbols
@@ -19,13 +21,16 @@ from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError, needs_extra
 from mae_lm_fairseq.utils.files import read_bytes
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
 # The first whose files exist is authoritative: a bundle may also have a tokenizer.json for transformers.
 TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DICTIONARY})
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
 """The files in words, for messages."""
-_CONFIG, _VOCABULARIES = "tokenizer_config.json", ("vocab.json", "vocab.txt")
+_CONFIGS, _VOCABULARIES = ("tokenizer_config.json", "config.json"), ("vocab.json", "vocab.txt")
 """Files of ``transformers``."""
 
 
@@ -69,7 +74,8 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     """
     path = Path(path)
     if path.is_dir():
-        if (path / _CONFIG).exists():  # it can change what tokenizer.json does
+        is_ours = (path / DICTIONARY).exists()  # elsewhere, configurations can change what the other files do
+        if not is_ours and any((path / name).exists() for name in _CONFIGS):
             return _from_transformers(path)
         found = find_tokenizer(path)
         if found is None and any((path / name).exists() for name in _VOCABULARIES):
@@ -87,8 +93,24 @@ def _from_transformers(directory: Path) -> Tokenizer:
         from transformers import AutoTokenizer
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        content = loaded.backend_tokenizer.to_str().encode()
-    return HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)
+        return as_loaded(loaded, directory)
+
+
+def as_loaded(loaded: "PreTrainedTokenizerFast", directory: Path) -> Tokenizer:
+    """Return the tokenizer of a directory of ``transformers``, which has the ids of the one loaded from it.
+
+    For an export of this package this is the sentencepiece model of the pretraining.
+
+    Raises:
+        UserError: if fairseq cannot represent its tokens.
+    """
+    content = loaded.backend_tokenizer.to_str()
+    fast, model = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content.encode()), directory / TOKENIZER
+    # Those that transformers makes of a sentencepiece model split at spaces, and start words where the model does not.
+    if model.exists() and (json.loads(content)["pre_tokenizer"] or {}).get("split") is False:
+        found = SentencePieceTokenizer(model)
+        return found if found.symbols == fast.symbols else fast
+    return fast
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.text.records import parquet_file
+from mae_lm_fairseq.text.records import check_no_json, parquet_file
 from mae_lm_fairseq.text.text_files import LONGEST_LINE, read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 
 WRITTEN = (".tsv", ".csv", ".jsonl")
 SUFFIXES = (*WRITTEN, ".json", ".parquet", ".txt")
+_MAX_SHOWN = 20
 TEXT_COLUMN = "text"
 """The column of a plain text file."""
 
@@ -47,6 +48,13 @@ class Table:
         """Whether the file has no names of columns."""
         return self.path.suffix.lower() == ".txt"
 
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise a UserError if the table lacks one of the columns."""
+        for name in names:
+            if name not in self.columns:
+                known = ", ".join(map(repr, self.columns[:_MAX_SHOWN]))
+                raise UserError(f"{self.path}: has no column {name!r}; its columns are {known}")
+
 
 def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
     """Read a table; ``header`` has the columns of a TSV file whose first line does not name them.
@@ -58,7 +66,10 @@ def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(SUFFIXES)}")
-    lines = [] if suffix == ".parquet" else [line for chunk in read_chunks(path) for line in chunk.lines()]
+    chunks = [] if suffix == ".parquet" else read_chunks(path)
+    lines = [line for chunk in chunks for line in chunk.lines(keep_cr=suffix == ".csv")]
+    if suffix in (".tsv", ".csv", ".txt"):
+        check_no_json(path, lines[0] if lines else "")
     if suffix == ".tsv":
         records = enumerate((line.split("\t") for line in lines), start=1)
         table = _of_cells(path, records, header)
@@ -84,7 +95,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
     Cells that a row lacks are empty, and left out of JSON lines.
 
     Raises:
-        UserError: if the ending is none of a table, TSV cannot hold a cell, or the file cannot be written.
+        UserError: if the ending is none of a table, it cannot hold a cell, or the file cannot be written.
     """
     cells, suffix = ([cell_text(row.get(column)) for column in columns] for row in rows), path.suffix.lower()
     if suffix == ".jsonl":
@@ -156,6 +167,6 @@ def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any
 
 
 def _tsv_cell(path: Path, cell: str) -> str:
-    if "\t" in cell or "\n" in cell:
+    if {"\t", "\n", "\r", "\0"}.intersection(cell):
         raise UserError(f"{path}: TSV cannot hold the tab or line break in {cell!r:.80}; choose .csv or .jsonl")
     return cell

@@ -104,7 +104,7 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
         labelled = [zip(*pair, strict=True) for pair in zip(sentences, tagger.label(sentences), strict=True)]
         text = "".join("".join(f"{word}\t{label}\n" for word, label in sentence) + "\n" for sentence in labelled)
     else:
-        _, text = tagger.with_predictions(read_words(source, column or tagger.column))
+        _, text = tagger.with_predictions(read_words(source, column or tagger.column, is_labelled=column is not None))
     write_text(out, text)
 
 
