@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +133,11 @@ def read_bundle(directory: str | Path) -> Pretrained:
     directory = Path(directory)
     if transformers_type(directory):
         raise UserError(f"{directory} is a directory of transformers; make a bundle of it with mae-lm import")
-    description = read_json(directory / CONFIG, dict, "create the bundle again")
+    network, about = read_json(directory / CONFIG, itemgetter("network", "about"), "create the bundle again")
     symbols, tokenizer = _read_symbols(directory)
     stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
     with content_errors(directory):
-        config, info = network_config(description["network"]), ModelInfo.from_json(description["about"])
+        config, info = network_config(network), ModelInfo.from_json(about)
         weights = token_order(tokenizer, len(symbols)).restored(stored)
         weights |= {name: weights[first] for name, first in tied_names(config, weights).items() if name not in weights}
         check_fit(config, weights, len(symbols))

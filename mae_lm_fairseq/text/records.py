@@ -65,15 +65,16 @@ def check_plain_text(path: Path) -> None:
         )
 
 
-def check_no_json(path: Path, first_line: str) -> None:
-    """Check that a file whose name says otherwise has no JSON lines.
+def check_no_json(path: Path, first_line: str | bytes) -> None:
+    """Check that a file whose name says otherwise has no records in JSON.
 
     Raises:
-        UserError: if its first line is a JSON object.
+        UserError: if its first line is a JSON object, a list of them, or begins one.
     """
-    with suppress(ValueError):
-        _json_object(first_line)
-        raise UserError(f"{path}: has JSON lines, whatever its name says; rename it to end in .jsonl")
+    with suppress(ValueError, RecursionError):
+        found = {} if first_line.strip() in ("{", "[", b"{", b"[") else json.loads(first_line)
+        if any(isinstance(record, dict) for record in (found if isinstance(found, list) else [found])):
+            raise UserError(f"{path}: is JSON, whatever its name says; rename it to end in .jsonl, or in .json")
 
 
 class JsonLines:
@@ -108,7 +109,7 @@ def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, 
                 yield number, line
 
 
-def _json_object(line: bytes | str) -> dict[str, object]:
+def _json_object(line: bytes) -> dict[str, object]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -29,8 +29,9 @@ TEXT_PER_COMPRESSED_BYTE = 5
 
 _CHECKED_BYTES = 1 << 13
 _BINARY = {
-    b"\xff\xfe": "UTF-16",
+    b"\xff\xfe": "UTF-16 or UTF-32",
     b"\xfe\xff": "UTF-16",
+    b"version https://git-lfs": "a pointer of Git LFS (git lfs pull)",
     b"PAR1\x15": "Parquet",
     b"PK\x03\x04": "a ZIP archive, as Excel's files are",
     b"\xd0\xcf\x11\xe0": "an old Excel file",

@@ -64,7 +64,7 @@ def test_limit_is_of_each_file_and_evenly_spaced(tmp_path):
         ({"a.jsonl": "\n"}, "no minimal pairs"),
         ({"a.txt": "one\ntwo\nthree\n"}, "line 4"),
         ({"a.txt": "bad one\n\nbad two\ngood two\n\ngood three\n"}, "line 2"),
-        ({"a.txt": f"{json.dumps(ROW)}\n" * 2}, "has JSON lines"),
+        ({"a.txt": f"{json.dumps(ROW)}\n" * 2}, "is JSON"),
     ],
 )
 def test_what_is_no_pair_is_refused_with_its_line(tmp_path, content, problem):

@@ -132,7 +132,7 @@ def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]
 
 
 def _of_cells(path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None) -> Table:
-    columns = header or next(records, (1, None))[1]
+    columns = header or next((cells for _, cells in records if any(cells)), None)
     if columns is None:
         raise UserError(f"{path}: is empty; its first line must name the columns")
     table = Table(path, tuple(columns))

@@ -119,7 +119,7 @@ REFUSED = {
     "has no column NER of labels": ("a.txt", "a O\n", "NER"),
     "has records; words are read from CoNLL-U": ("a.csv", "a,O\n", "2"),
     "has records; words are": ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n', "2"),
-    "has JSON lines, whatever its name says": ("a.conll", '{"tokens": ["a"], "tags": ["O"]}\n', "2"),
+    "is JSON, whatever its name says": ("a.conll", '{"tokens": ["a"], "tags": ["O"]}\n', "2"),
     "line 1 is not UTF-8": ("a.conll", "a\udcff O\n", "2"),
     "No such file": ("b.conll", None, "2"),
 }
