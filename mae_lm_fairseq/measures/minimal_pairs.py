@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,7 +27,6 @@ from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
-from mae_lm_fairseq.text.records import check_no_json
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import evenly_spaced, read_lines, read_text
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
@@ -216,30 +216,27 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
     paradigms = []
     for path in blimp or zorro:
         paradigm = (_blimp if blimp else _zorro)(path)
+        paradigms.append(paradigm._replace(pairs=evenly_spaced(paradigm.pairs, limit)))
         if not paradigm.pairs:
             raise UserError(f"{path}: has no minimal pairs")
-        paradigms.append(paradigm._replace(pairs=evenly_spaced(paradigm.pairs, limit)))
     return sorted(paradigms, key=lambda paradigm: (paradigm.field, paradigm.name))
 
 
 def _blimp(path: Path) -> Paradigm:
-    names, pairs = set(), []
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            continue
+    names, pairs = None, []
+    for number, line in ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()):
         try:
-            row = json.loads(line)
-            pair, of_row = Pair(row["sentence_good"], row["sentence_bad"]), (row["UID"], row["field"])
-            if not all(isinstance(text, str) and text.strip() for text in (*pair, *of_row)):
-                raise ValueError("a text is blank, or is none")
-            if len(names | {of_row}) > 1:
-                raise ValueError(f"its UID and field are others than those before, {of_row}")
+            cells = itemgetter("sentence_good", "sentence_bad", "UID", "field")(json.loads(line))
+            if not all(isinstance(cell, str) and cell.strip() for cell in cells):
+                raise ValueError("a cell is blank, or no text")
+            names = names or cells[2:]
+            if cells[2:] != names:
+                raise ValueError(f"UID and field are {cells[2:]}, not {names}")
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             problem = f"it lacks {error}" if isinstance(error, KeyError) else error
             raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({problem}); correct it") from None
-        names.add(of_row)
-        pairs.append(pair)
-    name, field = names.pop() if names else (path.stem, "")
+        pairs.append(Pair(*cells[:2]))
+    name, field = names or (path.stem, "")
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
     return Paradigm(name, field.replace("/", "_"), pairs)
 
@@ -247,8 +244,6 @@ def _blimp(path: Path) -> Paradigm:
 def _zorro(path: Path) -> Paradigm:
     pairs, bad = [], ""
     for number, line in enumerate(map(str.strip, read_text(path)), 1):
-        if number == 1:
-            check_no_json(path, line)
         if bad and not line:
             raise UserError(f"{path}: line {number} is blank or missing, and the sentence before it has no other one")
         if bad:

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mae_lm_fairseq.text.records import Format, check_no_json, format_of
+from mae_lm_fairseq.text.records import Format, check_plain_text, format_of
 from mae_lm_fairseq.text.text_files import (
     CHUNK_BYTES,
-    LONGEST_LINE,
     SAMPLE_BLOCKS,
     Chunk,
     find_files,
     is_compressed,
     line_stretches,
-    open_text,
     read_chunks,
     sample_block,
     sample_lines,
@@ -76,8 +74,7 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
                     f"{', '.join(fields[:20])}; choose one with --text-field"
                 )
         else:
-            with open_text(path) as stream:
-                check_no_json(path, stream.readline(LONGEST_LINE))
+            check_plain_text(path)
     return files
 
 

@@ -105,12 +105,9 @@ class SentencePieceTokenizer(Tokenizer):
     @cached_property
     def _inside_models(self) -> tuple[sentencepiece.SentencePieceProcessor, sentencepiece.SentencePieceProcessor]:
         """Models for text beside a mask: without the mark of a space at its edge, and with one where a space is."""
-        without, with_mark = (
-            sentencepiece.SentencePieceProcessor(model_proto=self.files[TOKENIZER] + setting)
-            for setting in (_NO_DUMMY_PREFIX, _DUMMY_PREFIX)
-        )
-        keeps_spaces = without.normalize(" a") == f"{WORD_START}a"
-        return without, without if keeps_spaces else with_mark
+        protos = (self.files[TOKENIZER] + setting for setting in (_NO_DUMMY_PREFIX, _DUMMY_PREFIX))
+        without, with_mark = (sentencepiece.SentencePieceProcessor(model_proto=proto) for proto in protos)
+        return without, without if without.normalize(" a")[0] == WORD_START else with_mark
 
     @cached_property
     def _marks_ends(self) -> bool:

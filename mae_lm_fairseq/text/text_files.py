@@ -34,11 +34,7 @@ _BINARY = {
     b"version https://git-lfs": "a pointer of Git LFS (git lfs pull)",
     b"PAR1\x15": "Parquet",
     b"PK\x03\x04": "a ZIP archive, as Excel's files are",
-    b"\xd0\xcf\x11\xe0": "an old Excel file",
     b"\x1f\x8b": "compressed with gzip",
-    b"\xfd7zXZ": "compressed with xz",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd",
-    b"BZh91AY&SY": "compressed with bzip2",
 }
 """How files start that are often given for text."""
 
@@ -72,29 +68,26 @@ class Chunk:
         """Return the number of lines in ``data``; the last one may lack a line end."""
         return self.data.count(b"\n") + (self.data[-1:] not in (b"\n", b""))
 
-    def lines(self, keep_cr: bool = False) -> list[str]:
+    def lines(self) -> list[str]:
         """Return the lines; see :func:`split_lines`.
 
         Raises:
             UserError: if ``data`` is not UTF-8.
         """
         try:
-            return split_lines(self.data, keep_cr)
+            return split_lines(self.data)
         except UnicodeDecodeError as error:
             number = self.first_line + self.data.count(b"\n", 0, error.start) + count_lines(self.path, self.start)
             raise UserError(f"{self.path}: line {number} is not UTF-8 ({error.reason}); convert the file") from None
 
 
-def split_lines(data: bytes, keep_cr: bool = False) -> list[str]:
+def split_lines(data: bytes) -> list[str]:
     """Split ``data`` into lines without line ends. Text after the last line end is a line; an empty rest is not.
-
-    ``keep_cr`` keeps the ``\\r`` of ``\\r\\n``, which may be inside of a quoted cell.
 
     Raises:
         UnicodeDecodeError: if ``data`` is not UTF-8.
     """
-    text = data.decode("utf-8")
-    lines = (text if keep_cr else text.replace("\r\n", "\n")).split("\n")
+    lines = data.decode("utf-8").replace("\r\n", "\n").split("\n")
     if not lines[-1]:
         lines.pop()
     return lines
@@ -200,14 +193,10 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
 
 
 def _check_is_text(beginning: bytes, path: Path) -> None:
-    for start, kind in _BINARY.items():
-        if beginning.startswith(start):
-            raise UserError(f"{path}: is {kind}, whatever its name says; rename or convert it")
+    if kind := next((kind for start, kind in _BINARY.items() if beginning.startswith(start)), ""):
+        raise UserError(f"{path}: is {kind}, whatever its name says; rename or convert it")
     if 8 * beginning.count(0) > len(beginning):  # text has hardly any
-        raise UserError(
-            f"{path}: has NUL bytes, so it is an archive, another binary file or UTF-16, not UTF-8 text; unpack or "
-            "convert it"
-        )
+        raise UserError(f"{path}: has NUL bytes, as archives, other binary files and UTF-16 have; unpack or convert it")
 
 
 def _check_line_ends(beginning: bytes, path: Path) -> None:

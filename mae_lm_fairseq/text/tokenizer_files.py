@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import parse_symbols, read_symbols
@@ -20,9 +19,6 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError, needs_extra
 from mae_lm_fairseq.utils.files import read_bytes
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
 # The first whose files exist is authoritative: a bundle may also have a tokenizer.json for transformers.
@@ -96,10 +92,8 @@ def _from_transformers(directory: Path) -> Tokenizer:
         return as_loaded(loaded, directory)
 
 
-def as_loaded(loaded: "PreTrainedTokenizerFast", directory: Path) -> Tokenizer:
-    """Return the tokenizer of a directory of ``transformers``, which has the ids of the one loaded from it.
-
-    For an export of this package this is the sentencepiece model of the pretraining.
+def as_loaded(loaded, directory: Path) -> Tokenizer:
+    """Return the tokenizer that ``transformers`` loaded from a directory; of our export, its sentencepiece model.
 
     Raises:
         UserError: if fairseq cannot represent its tokens.

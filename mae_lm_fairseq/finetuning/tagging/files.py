@@ -116,7 +116,7 @@ def read_words(path: Path, column: str | None, is_labelled: bool = True) -> Word
     if _is_conllu(path):
         (rows, index), word, separator = _read_conllu(path, lines, column), _FORM, "\t"
     else:
-        check_no_json(path, lines[0] if lines else "")
+        check_no_json(path)
         has_tabs = all("\t" in line for line in _rows_among(lines))
         lines = lines if has_tabs else [line.strip(_BLANKS) for line in lines]
         rows, width = _read_columns(path, lines, has_tabs)
