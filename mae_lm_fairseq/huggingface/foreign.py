@@ -164,10 +164,10 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
     loaded = load_tokenizer(directory)
     tokenizer = as_loaded(loaded, directory)
     with transformers_errors(directory):
-        bare, whole = (loaded("a", add_special_tokens=special) for special in (False, True))
-    bos, eos = tokenizer.exported_ids[[BOS, EOS]].tolist()
-    if whole["input_ids"] != [bos, *bare["input_ids"], eos] or any(whole.get("token_type_ids", [])):
-        tokens, (first, last) = map(loaded.convert_ids_to_tokens, (whole["input_ids"], [bos, eos]))
+        found = loaded("a")
+    bos, *_, eos = expected = tokenizer.exported_ids[[BOS, *tokenizer.encode_lines(["a"])[0], EOS]].tolist()
+    if found["input_ids"] != expected or any(found.get("token_type_ids", [])):
+        tokens, (first, last) = map(loaded.convert_ids_to_tokens, (found["input_ids"], [bos, eos]))
         raise ValueError(
             f"its tokenizer makes {' '.join(tokens)!r} of the text 'a'; this package only supports {first} before a "
             f"text and {last} after it"

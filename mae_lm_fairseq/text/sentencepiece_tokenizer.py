@@ -82,9 +82,10 @@ class SentencePieceTokenizer(Tokenizer):
         ends of words, so does text before a ``<mask>``.
         """
         parts, ids, (without, with_mark) = text.split(MASK), [], self._inside_models
+        marks_ends = with_mark.normalize("a")[-1] == WORD_START
         for number, part in enumerate(parts):
             is_last = number == len(parts) - 1
-            is_edge, beside = (is_last, part[-1:]) if self._marks_ends else (number == 0, part[:1])
+            is_edge, beside = (is_last, part[-1:]) if marks_ends else (number == 0, part[:1])
             model = self._model if is_edge else with_mark if beside.isspace() else without
             found = model.encode(part if is_last else part.rstrip(), out_type=int)
             ids += [*[self.mask] * (number > 0), *self._fairseq_ids[found].tolist()]
@@ -108,10 +109,6 @@ class SentencePieceTokenizer(Tokenizer):
         protos = (self.files[TOKENIZER] + setting for setting in (_NO_DUMMY_PREFIX, _DUMMY_PREFIX))
         without, with_mark = (sentencepiece.SentencePieceProcessor(model_proto=proto) for proto in protos)
         return without, without if without.normalize(" a")[0] == WORD_START else with_mark
-
-    @cached_property
-    def _marks_ends(self) -> bool:
-        return self._inside_models[1].normalize("a") == f"a{WORD_START}"
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Encode a text; see the interface. White space belongs to the following token."""

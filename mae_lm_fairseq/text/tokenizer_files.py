@@ -26,8 +26,8 @@ TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DIC
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
 """The files in words, for messages."""
-_CONFIGS, _VOCABULARIES = ("tokenizer_config.json", "config.json"), ("vocab.json", "vocab.txt")
-"""Files of ``transformers``."""
+_CONFIGS = ("tokenizer_config.json", "config.json")
+"""Files of ``transformers``, which can change what the other files of a tokenizer do."""
 
 
 def find_tokenizer(directory: str | Path) -> Tokenizer | None:
@@ -70,15 +70,12 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     """
     path = Path(path)
     if path.is_dir():
-        is_ours = (path / DICTIONARY).exists()  # elsewhere, configurations can change what the other files do
+        is_ours = (path / DICTIONARY).exists()
         if not is_ours and any((path / name).exists() for name in _CONFIGS):
             return _from_transformers(path)
-        found = find_tokenizer(path)
-        if found is None and any((path / name).exists() for name in _VOCABULARIES):
-            return _from_transformers(path)
-        if found is None:
-            raise UserError(f"{path}: has no tokenizer ({NAMES})")
-        return found
+        if found := find_tokenizer(path):
+            return found
+        raise UserError(f"{path}: has no tokenizer ({NAMES})")
     if path.name == ENCODER_JSON:
         return FairseqBPETokenizer(path)
     return HuggingFaceTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
