@@ -1,6 +1,7 @@
 """Damaged input, a few cases of each kind; scripts/fault_injection.py tries more."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -88,10 +89,15 @@ def test_any_bytes_for_a_manifest(tmp_path, content):
 @anything
 @given(content=BYTES, chunk_bytes=st.integers(1, 50))
 def test_any_bytes_for_text(tmp_path, content, chunk_bytes):
-    """Chunks contain every line exactly once; sampling returns all lines, or reports invalid UTF-8."""
+    """Chunks have every line exactly once; sampling returns all lines, or reports what is no UTF-8 or no text."""
     path = Path(tmp_path, "text")
     path.write_bytes(content)
-    chunks = list(read_chunks(path, chunk_bytes))
+    try:
+        chunks = list(read_chunks(path, chunk_bytes))
+    except UserError as error:
+        with pytest.raises(UserError, match=re.escape(str(error))):
+            list(sample_lines([path], 10_000))
+        return
     assert b"".join(chunk.data for chunk in chunks) == content.removeprefix(b"\xef\xbb\xbf")
     assert all(chunk.data.endswith(b"\n") for chunk in chunks[:-1])
     try:
