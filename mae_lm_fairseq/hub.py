@@ -71,9 +71,14 @@ class MAELMHubInterface(nn.Module):
 
         A pair becomes ``<s> text </s> </s> second text </s>``, and so on. ``<mask>`` in a text is encoded as the mask
         token.
+
+        Raises:
+            TypeError: if a text is not a string.
         """
         ids = [BOS]
         for part in (text, *more):
+            if not isinstance(part, str):
+                raise TypeError(f"a text is a string, not {part!r:.80}")
             ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(part), EOS]
         return torch.tensor(ids)
 
@@ -131,8 +136,11 @@ class MAELMHubInterface(nn.Module):
             ``topk`` :class:`Filling`, most likely first; for a text with several masks, a list of such lists.
 
         Raises:
-            ValueError: if the text has no ``<mask>``, or the model was fine-tuned and has no language model head.
+            ValueError: if the text has no ``<mask>``, ``topk`` is not from 1 to the number of tokens, or the model was
+                fine-tuned and has no language model head.
         """
+        if not 1 <= topk <= len(self.symbols):
+            raise ValueError(f"topk is from 1 to {len(self.symbols)}, the number of tokens, not {topk}")
         predictor = self._predictor()
         ids = self.encode(text)[None]
         is_mask = ids.eq(self.model.mask)

@@ -56,6 +56,12 @@ class TestText:
         assert ids.eq(hub.model.mask).sum() == words.count("<mask>")
         assert hub.decode(ids) == " ".join(words)
 
+    @pytest.mark.parametrize("text", [None, 5, ["a"], b"a"])
+    def test_what_is_no_text_is_refused(self, hubs, text):
+        for use in (hubs["mae_lm_tiny"].encode, hubs["mae_lm_tiny"].fill_mask):
+            with pytest.raises(TypeError, match="a text is a string, not"):
+                use(text)
+
     def test_text_after_a_mask_continues_the_word(self, hubs):
         """A full stop after a mask is encoded as after a word."""
         hub = hubs["mae_lm_tiny"]
@@ -208,6 +214,13 @@ class TestFillMask:
         best = hub.symbols[logits[0].argmax()].replace("▁", " ")
         assert fillings[0][0].token == best
         assert fillings[0][0].text == f"The{best} jumps over the <mask>."
+
+    def test_numbers_of_tokens_that_do_not_exist(self, hubs):
+        count = len((hub := hubs["mae_lm_tiny"]).symbols)
+        assert len(hub.fill_mask("<mask>", topk=count)) == count
+        for topk in (0, -1, count + 1):
+            with pytest.raises(ValueError, match=f"topk is from 1 to {count}"):
+                hub.fill_mask("<mask>", topk=topk)
 
     def test_without_a_mask(self, hubs):
         with pytest.raises(ValueError, match=r"the text 'The \[MASK\]' has no <mask>"):

@@ -110,7 +110,8 @@ def content_errors(source: str | Path) -> Iterator[None]:
     except ValueError as error:
         raise UserError(f"{source}: {error}") from error
     except (AttributeError, LookupError, OverflowError, RuntimeError, TypeError) as error:
-        raise UserError(f"{source} is damaged, or of another kind: {error!r:.200}") from error
+        problem = f"it lacks {error}" if isinstance(error, KeyError) else repr(error)
+        raise UserError(f"{source} is damaged, or of another kind: {problem:.200}") from error
 
 
 def load_safetensors(path: Path, remedy: str) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +131,10 @@ def read_bundle(directory: str | Path) -> Pretrained:
         UserError: if a file is missing, damaged, or does not match the others.
     """
     directory = Path(directory)
-    if transformers_type(directory):
-        raise UserError(f"{directory} is a directory of transformers; make a bundle of it with mae-lm import")
-    description = read_json(directory / CONFIG, dict, "create the bundle again")
+    config, info = read_description(directory)
     symbols, tokenizer = _read_symbols(directory)
     stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
     with content_errors(directory):
-        config, info = network_config(description["network"]), ModelInfo.from_json(description["about"])
         weights = token_order(tokenizer, len(symbols)).restored(stored)
         weights |= {name: weights[first] for name, first in tied_names(config, weights).items() if name not in weights}
         check_fit(config, weights, len(symbols))
@@ -144,6 +142,15 @@ def read_bundle(directory: str | Path) -> Pretrained:
     if info.dictionary_sha256 not in (None, dictionary_fingerprint(symbols)):
         raise UserError(f"{directory / DICTIONARY} is not the one that the bundle was written with; restore it")
     return Pretrained(config, weights, symbols, tokenizer, info, read_original(directory))
+
+
+def read_description(directory: Path) -> tuple[MaskedAutoencoderConfig, ModelInfo]:
+    """Return the network of a bundle, and the facts about its training; raise a UserError if it is damaged or none."""
+    if transformers_type(directory):
+        raise UserError(f"{directory} is a directory of transformers; make a bundle of it with mae-lm import")
+    network, about = read_json(directory / CONFIG, itemgetter("network", "about"), "create the bundle again")
+    with content_errors(directory / CONFIG):
+        return network_config(network), ModelInfo.from_json(about)
 
 
 def transformers_type(path: str | Path) -> str | None:

@@ -12,15 +12,13 @@ from safetensors import SafetensorError, safe_open
 from mae_lm_fairseq.checkpoints.averaging import read_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, value_at
 from mae_lm_fairseq.checkpoints.conversion import architecture_of
-from mae_lm_fairseq.checkpoints.info import ModelInfo
-from mae_lm_fairseq.checkpoints.original import CONFIG
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, transformers_type
-from mae_lm_fairseq.checkpoints.validation import head_names, network_config, saved_config
+from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, read_description
+from mae_lm_fairseq.checkpoints.validation import head_names, saved_config
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.models.architectures import architecture_values
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, read_json
+from mae_lm_fairseq.utils.files import file_sha256
 
 _EMA = "ema"
 """Subdirectory of ``--out`` that every start with ``--ema`` writes again."""
@@ -107,11 +105,7 @@ def _of_checkpoint(path: Path) -> Origin:
 
 
 def _of_bundle(path: Path) -> Origin:
-    if transformers_type(path):
-        raise UserError(f"{path} is a directory of transformers; make a bundle of it with mae-lm import")
-    content = read_json(path / CONFIG, dict, "create the bundle again")
-    with content_errors(path / CONFIG):
-        config, info = network_config(content["network"]), ModelInfo.from_json(content["about"])
+    config, info = read_description(path)
     try:
         with safe_open(path / WEIGHTS, framework="pt") as file:
             heads = tuple(head_names(file.keys()))

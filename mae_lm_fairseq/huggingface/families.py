@@ -108,7 +108,8 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: its model type is {config['model_type']!r}, not one of {', '.join(FAMILIES)}")
     with needs_extra("hf"):
         from transformers import AutoConfig
-    return AutoConfig.for_model(config["model_type"]).to_dict() | config
+    count = {"num_labels": config["num_labels"]} if "num_labels" in config else {}  # of which the names are made
+    return AutoConfig.for_model(config["model_type"], **count).to_dict() | config
 
 
 def folded(positions: Tensor, segments: Tensor | None) -> Tensor:

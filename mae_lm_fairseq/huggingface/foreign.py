@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,11 +24,10 @@ from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WE
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, FINETUNED, SENTENCES, WORDS, TaskClass
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights, transformers_errors
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.text.hugging_face_tokenizer import TOKENIZER_JSON, HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
-from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import as_loaded, find_tokenizer
 from mae_lm_fairseq.utils.files import read_bytes
 
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
@@ -164,21 +162,17 @@ def _without_kept(
 
 def _stock_tokenizer(directory: Path) -> Tokenizer:
     loaded = load_tokenizer(directory)
+    tokenizer = as_loaded(loaded, directory)
     with transformers_errors(directory):
-        content = loaded.backend_tokenizer.to_str().encode()
-        bare, whole = (loaded("a", add_special_tokens=special) for special in (False, True))
-    tokenizer = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)
-    bos, eos = tokenizer.exported_ids[[BOS, EOS]].tolist()
-    if whole["input_ids"] != [bos, *bare["input_ids"], eos] or any(whole.get("token_type_ids", [])):
-        tokens = " ".join(loaded.convert_ids_to_tokens(whole["input_ids"]))
+        found = loaded("a")
+    bos, *_, eos = expected = tokenizer.exported_ids[[BOS, *tokenizer.encode_lines(["a"])[0], EOS]].tolist()
+    if found["input_ids"] != expected or any(found.get("token_type_ids", [])):
+        tokens, (first, last) = map(loaded.convert_ids_to_tokens, (found["input_ids"], [bos, eos]))
         raise ValueError(
-            f"its tokenizer makes {tokens!r} of the text 'a'; this package only supports {tokenizer.token(BOS)} before "
-            f"a text and {tokenizer.token(EOS)} after it"
+            f"its tokenizer makes {' '.join(tokens)!r} of the text 'a'; this package only supports {first} before a "
+            f"text and {last} after it"
         )
-    # A sentencepiece model whose pieces are the tokens is preferred to the fast tokenizer that was made from it.
-    found = find_tokenizer(directory) if (directory / TOKENIZER).exists() else None
-    is_same = found is not None and np.array_equal(tokenizer.exported_ids, found.exported_ids)
-    return found if is_same and found.symbols == tokenizer.symbols else tokenizer
+    return tokenizer
 
 
 def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
@@ -235,10 +229,8 @@ def _without_tied(weights: Mapping[str, Tensor], naming: str, is_untied: bool) -
     embeddings = names_of([Part.encoder], naming)[EMBEDDINGS]
     output, bias = names_of([Part.output_weights], naming), names_of([Part.lm_head], naming)[LM_BIAS]
     copies = {output[LM_WEIGHT]: embeddings} | ({output[LM_BIAS]: bias} if output[LM_BIAS] != bias else {})
-    kept = {}
-    for name, weight in weights.items():
-        if name not in copies:
-            kept[name] = weight
-        elif copies[name] not in weights or not torch.equal(weights[copies[name]], weight):
-            raise ValueError(f"{name} differs from {copies[name]}, but its configuration ties the two")
+    kept = {name: weight for name, weight in weights.items() if name not in copies}
+    for copy in copies.keys() & weights.keys():
+        if not torch.equal(kept.setdefault(copies[copy], weights[copy]), weights[copy]):
+            raise ValueError(f"{copy} differs from {copies[copy]}, but its configuration ties the two")
     return kept

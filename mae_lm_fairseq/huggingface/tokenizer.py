@@ -163,8 +163,7 @@ def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length:
     tokenizer = tokenizers.Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     # A text starts with a word, but text directly after a <mask> continues one.
-    scheme = "first" if proto.normalizer_spec.add_dummy_prefix else "never"
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme, split=False)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=False)
     decoders = tokenizers.decoders
     tokenizer.decoder = decoders.Sequence(
         [
@@ -184,7 +183,8 @@ def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length:
 
 def _check(proto, symbols: tuple[str, ...]):
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
-    marks_starts = normalizer.escape_whitespaces and not trainer.treat_whitespace_as_suffix
+    marks_spaces = normalizer.escape_whitespaces and normalizer.remove_extra_whitespaces
+    marks_starts = normalizer.add_dummy_prefix and not trainer.treat_whitespace_as_suffix
     # fairseq-preprocess leaves out of the dictionary what does not occur.
     is_unsupported = {
         "is neither BPE nor unigram": trainer.model_type not in (_UNIGRAM, _BPE),
@@ -192,7 +192,7 @@ def _check(proto, symbols: tuple[str, ...]):
         "has user-defined or unused pieces": any(
             piece.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE) for piece in proto.pieces
         ),
-        "keeps repeated spaces or marks ends of words": not (marks_starts and normalizer.remove_extra_whitespaces),
+        "keeps repeated spaces, or does not mark the start of every word": not (marks_spaces and marks_starts),
     }
     for property_, is_there in is_unsupported.items():
         if is_there:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -214,25 +215,41 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
         )
     paradigms = []
     for path in blimp or zorro:
-        lines = [line.strip() for line in read_lines(path) if line.strip()]
-        try:
-            name, field, pairs = _blimp(lines) if blimp else _zorro(path.stem, lines)
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise UserError(f"{path}: damaged, or not minimal pairs ({error}); restore the file") from None
-        paradigms.append(Paradigm(name, field, evenly_spaced(pairs, limit)))
+        paradigm = (_blimp if blimp else _zorro)(path)
+        paradigms.append(paradigm._replace(pairs=evenly_spaced(paradigm.pairs, limit)))
+        if not paradigm.pairs:
+            raise UserError(f"{path}: has no minimal pairs")
     return sorted(paradigms, key=lambda paradigm: (paradigm.field, paradigm.name))
 
 
-def _blimp(lines: list[str]) -> tuple[str, str, list[Pair]]:
-    rows = list(map(json.loads, lines))
-    [(name, field)] = {(row["UID"], row["field"]) for row in rows}
+def _blimp(path: Path) -> Paradigm:
+    names, pairs = None, []
+    for number, line in ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()):
+        try:
+            cells = itemgetter("sentence_good", "sentence_bad", "UID", "field")(json.loads(line))
+            if not all(isinstance(cell, str) and cell.strip() for cell in cells):
+                raise ValueError("a cell is blank, or no text")
+            names = names or cells[2:]
+            if cells[2:] != names:
+                raise ValueError(f"UID and field are {cells[2:]}, not {names}")
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            problem = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({problem}); correct it") from None
+        pairs.append(Pair(*cells[:2]))
+    name, field = names or (path.stem, "")
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
-    return name, field.replace("/", "_"), [Pair(row["sentence_good"], row["sentence_bad"]) for row in rows]
+    return Paradigm(name, field.replace("/", "_"), pairs)
 
 
-def _zorro(name: str, lines: list[str]) -> tuple[str, str, list[Pair]]:
-    pairs = [Pair(good, bad) for bad, good in zip(lines[::2], lines[1::2], strict=True)]
-    return name, name.partition("-")[0], pairs
+def _zorro(path: Path) -> Paradigm:
+    pairs, bad = [], ""
+    for number, line in enumerate(map(str.strip, read_text(path)), 1):
+        if bad and not line:
+            raise UserError(f"{path}: line {number} is blank or missing, and the sentence before it has no other one")
+        if bad:
+            pairs.append(Pair(line, bad))
+        bad = "" if bad else line
+    return Paradigm(path.stem, path.stem.partition("-")[0], pairs)
 
 
 def score(

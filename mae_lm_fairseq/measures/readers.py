@@ -232,7 +232,8 @@ def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -
             return kind.from_config(config, **options)
     options |= weights_as_data(directory)
     model, loading = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
-    if with_head and loading["missing_keys"]:
-        missing = min(loading["missing_keys"])
-        raise UserError(f"{directory} has no language model head ({missing} is missing); name a model that has one")
+    # Of the pooler, which some models have without the option, hidden states do not depend.
+    if missing := sorted(name for name in loading["missing_keys"] if "pooler" not in name):
+        part = "language model head" if with_head else "complete encoder"
+        raise UserError(f"{directory} has no {part} ({missing[0]} is missing); name a model that has one")
     return model

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mae_lm_fairseq.text.records import Format, format_of
+from mae_lm_fairseq.text.records import Format, check_plain_text, format_of
 from mae_lm_fairseq.text.text_files import (
     CHUNK_BYTES,
     SAMPLE_BLOCKS,
@@ -14,7 +14,6 @@ from mae_lm_fairseq.text.text_files import (
     find_files,
     is_compressed,
     line_stretches,
-    open_text,
     read_chunks,
     sample_block,
     sample_lines,
@@ -23,7 +22,6 @@ from mae_lm_fairseq.text.text_files import (
 from mae_lm_fairseq.utils.errors import UserError
 
 _LARGEST_SAMPLED_PIECE = 1 << 24
-_CHECKED_BYTES = 1 << 13
 # Tokenizers make nothing of white space, control, format and private use characters, nor sentencepiece of U+2581, its
 # own mark of a space, and U+FFFD.
 _INVISIBLE_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf", "Co"}
@@ -76,18 +74,8 @@ def open_corpus(paths: Iterable[str | Path], reading: Reading) -> list[Path]:
                     f"{', '.join(fields[:20])}; choose one with --text-field"
                 )
         else:
-            _check_text(path)
+            check_plain_text(path)
     return files
-
-
-def _check_text(path: Path):
-    with open_text(path) as stream:
-        beginning = stream.read(_CHECKED_BYTES)
-    if b"\0" in beginning:
-        raise UserError(
-            f"{path}: has NUL bytes, so it is an archive, another binary file or UTF-16, not UTF-8 text; unpack or "
-            "convert it"
-        )
 
 
 def divide(files: Iterable[Path], reading: Reading, size: int) -> list[Piece]:

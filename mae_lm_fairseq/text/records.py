@@ -8,7 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -53,16 +53,26 @@ def format_of(path: Path) -> Format | None:
 
 
 def check_plain_text(path: Path) -> None:
-    """Check that the suffix of a file names no format with records, for commands that only read plain text.
+    """Check that a file has no records, for commands that only read plain text.
 
     Raises:
-        UserError: if it does.
+        UserError: if its suffix names a format with records, it has JSON, or it cannot be read.
     """
     if format_of(path) is not None:
         raise UserError(
             f"{path}: has records, and only plain text is read here; write their texts to a .txt file, separated by "
             "blank lines"
         )
+    check_no_json(path)
+
+
+def check_no_json(path: Path) -> None:
+    """Raise a UserError if a file is no text, or its first line is a JSON object, a list of them, or begins one."""
+    with open_text(path) as stream, suppress(ValueError, RecursionError):
+        line = stream.readline(LONGEST_LINE).strip()
+        found = {} if line in (b"{", b"[") else json.loads(line)
+        if any(isinstance(record, dict) for record in (found if isinstance(found, list) else [found])):
+            raise UserError(f"{path}: is JSON, whatever its name says; rename it to end in .jsonl, or in .json")
 
 
 class JsonLines:
@@ -115,14 +125,14 @@ class Table:
 
     def fields(self, path: Path) -> list[str] | None:
         with open_text(path) as stream:
-            return next((row for _, row in self._rows(stream, path)), None)
+            return next((row for _, row in csv_rows(stream, path, self._delimiter)), None)
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         return [(0, None, path.stat().st_size)]
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
         with open_text(path) as stream:
-            rows = self._rows(stream, path)
+            rows = csv_rows(stream, path, self._delimiter)
             _, header = next(rows, (0, []))
             column = header.index(field) if header else 0
             for number, row in rows:
@@ -132,20 +142,24 @@ class Table:
     def name(self, path: Path, start: int, number: int) -> str:
         return f"line {number}"
 
-    def _rows(self, stream: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-        csv.field_size_limit(LONGEST_LINE)
-        # Bytes that are not UTF-8 become lone surrogates, and their record is malformed.
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        # Otherwise a quote that is not closed makes one field of the rest of the file.
-        rows = csv.reader(text, delimiter=self._delimiter, strict=True)
-        end = 0
-        try:
-            for row in rows:
-                if row:
-                    yield end + 1, row
-                end = rows.line_num
-        except csv.Error as error:
-            raise UserError(f"{path}: line {end + 1} is not CSV ({error}); check the quotes") from None
+
+def csv_rows(stream: BinaryIO, path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of the first line, cells) of each row that is not empty, or raise a UserError.
+
+    Bytes that are not UTF-8 become lone surrogates.
+    """
+    csv.field_size_limit(LONGEST_LINE)
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    # Otherwise a quote that is not closed makes one field of the rest of the file.
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    end = 0
+    try:
+        for row in rows:
+            if row:
+                yield end + 1, row
+            end = rows.line_num
+    except csv.Error as error:
+        raise UserError(f"{path}: line {end + 1} is not CSV ({error}); check the quotes") from None
 
 
 class Parquet:

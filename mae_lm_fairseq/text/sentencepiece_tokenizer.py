@@ -22,7 +22,7 @@ from mae_lm_fairseq.utils.files import read_bytes
 WORD_START = "\u2581"
 
 # Serialised messages that follow each other are merged: normalizer_spec (field 3) { add_dummy_prefix (3): false }.
-_NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
+_NO_DUMMY_PREFIX, _DUMMY_PREFIX = b"\x1a\x02\x18\x00", b"\x1a\x02\x18\x01"
 
 # sentencepiece's trainer skips longer sentences, with only a log message.
 _LONGEST_SENTENCE = 4192
@@ -78,14 +78,22 @@ class SentencePieceTokenizer(Tokenizer):
         """Encode a text with masks; see the interface.
 
         White space before a ``<mask>`` belongs to the masked token. Text that follows a ``<mask>`` without white space
-        continues its word: the full stop of "in <mask>." is encoded as at the end of a word.
+        continues its word: the full stop of "in <mask>." is encoded as at the end of a word. Where a model marks the
+        ends of words, so does text before a ``<mask>``.
         """
-        first, *rest = text.split(MASK)
-        ids = self._encode(self._model, first)
-        for part in rest:
-            continues_word = part[:1].strip() != ""
-            ids += [len(self.symbols), *self._encode(self._continuing_model if continues_word else self._model, part)]
+        parts, ids, (without, with_mark) = text.split(MASK), [], self._inside_models
+        marks_ends = with_mark.normalize("a")[-1] == WORD_START
+        for number, part in enumerate(parts):
+            is_last = number == len(parts) - 1
+            is_edge, beside = (is_last, part[-1:]) if marks_ends else (number == 0, part[:1])
+            model = self._model if is_edge else with_mark if beside.isspace() else without
+            found = model.encode(part if is_last else part.rstrip(), out_type=int)
+            ids += [*[self.mask] * (number > 0), *self._fairseq_ids[found].tolist()]
         return ids
+
+    def encode_words(self, words: list[str]) -> list[np.ndarray]:
+        encoded = self._inside_models[1].encode([f" {word}" for word in words], out_type=int, num_threads=1)
+        return [self._fairseq_ids[ids] if ids else np.array([UNK], dtype=np.int32) for ids in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         symbols = [*self.symbols, MASK]
@@ -95,13 +103,12 @@ class SentencePieceTokenizer(Tokenizer):
         pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
         return self._model.decode_pieces(pieces)
 
-    def _encode(self, model: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
-        return self._fairseq_ids[model.encode(text.rstrip(), out_type=int)].tolist()
-
     @cached_property
-    def _continuing_model(self) -> sentencepiece.SentencePieceProcessor:
-        """The model without a word start at the beginning of a text."""
-        return sentencepiece.SentencePieceProcessor(model_proto=self.files[TOKENIZER] + _NO_DUMMY_PREFIX)
+    def _inside_models(self) -> tuple[sentencepiece.SentencePieceProcessor, sentencepiece.SentencePieceProcessor]:
+        """Models for text beside a mask: without the mark of a space at its edge, and with one where a space is."""
+        protos = (self.files[TOKENIZER] + setting for setting in (_NO_DUMMY_PREFIX, _DUMMY_PREFIX))
+        without, with_mark = (sentencepiece.SentencePieceProcessor(model_proto=proto) for proto in protos)
+        return without, without if without.normalize(" a")[0] == WORD_START else with_mark
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Encode a text; see the interface. White space belongs to the following token."""

@@ -27,6 +27,17 @@ SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 # smaller, too low a value excludes the ends of the files from it.
 TEXT_PER_COMPRESSED_BYTE = 5
 
+_CHECKED_BYTES = 1 << 13
+_BINARY = {
+    b"\xff\xfe": "UTF-16 or UTF-32",
+    b"\xfe\xff": "UTF-16",
+    b"version https://git-lfs": "a pointer of Git LFS (git lfs pull)",
+    b"PAR1\x15": "Parquet",
+    b"PK\x03\x04": "a ZIP archive, as Excel's files are",
+    b"\x1f\x8b": "compressed with gzip",
+}
+"""How files start that are often given for text."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -150,11 +161,13 @@ def open_text(path: Path) -> Iterator[BinaryIO]:
     """Open a file as a stream of text bytes.
 
     Raises:
-        UserError: if it cannot be read or decompressed, also inside the ``with`` block.
+        UserError: if it cannot be read or decompressed, also inside the ``with`` block, or begins like a binary file.
     """
     try:
         with open(path, "rb") as raw:
-            yield decompressed(raw, path.suffix.lower()) if is_compressed(path) else raw
+            stream = decompressed(raw, path.suffix.lower()) if is_compressed(path) else raw
+            _check_is_text(stream.peek(_CHECKED_BYTES)[:_CHECKED_BYTES], path)
+            yield stream
     except EOFError as error:
         raise UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})") from None
     except OSError as error:
@@ -177,6 +190,13 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
             f"{path}: a line is longer than {LONGEST_LINE >> 20} MB; check that it is text with line breaks"
         )
     return line
+
+
+def _check_is_text(beginning: bytes, path: Path) -> None:
+    if kind := next((kind for start, kind in _BINARY.items() if beginning.startswith(start)), ""):
+        raise UserError(f"{path}: is {kind}, whatever its name says; rename or convert it")
+    if 8 * beginning.count(0) > len(beginning):  # text has hardly any
+        raise UserError(f"{path}: has NUL bytes, as archives, other binary files and UTF-16 have; unpack or convert it")
 
 
 def _check_line_ends(beginning: bytes, path: Path) -> None:

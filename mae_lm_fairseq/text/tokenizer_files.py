@@ -1,5 +1,6 @@
 """Opens tokenizers of any kind: from a data-bin or bundle, from a path, or after a check that they fit a checkpoint."""
 
+import json
 import os
 from pathlib import Path
 
@@ -25,8 +26,8 @@ TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DIC
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
 """The files in words, for messages."""
-_CONFIG, _VOCABULARIES = "tokenizer_config.json", ("vocab.json", "vocab.txt")
-"""Files of ``transformers``."""
+_CONFIGS = ("tokenizer_config.json", "config.json")
+"""Files of ``transformers``, which can change what the other files of a tokenizer do."""
 
 
 def find_tokenizer(directory: str | Path) -> Tokenizer | None:
@@ -69,14 +70,12 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     """
     path = Path(path)
     if path.is_dir():
-        if (path / _CONFIG).exists():  # it can change what tokenizer.json does
+        is_ours = (path / DICTIONARY).exists()
+        if not is_ours and any((path / name).exists() for name in _CONFIGS):
             return _from_transformers(path)
-        found = find_tokenizer(path)
-        if found is None and any((path / name).exists() for name in _VOCABULARIES):
-            return _from_transformers(path)
-        if found is None:
-            raise UserError(f"{path}: has no tokenizer ({NAMES})")
-        return found
+        if found := find_tokenizer(path):
+            return found
+        raise UserError(f"{path}: has no tokenizer ({NAMES})")
     if path.name == ENCODER_JSON:
         return FairseqBPETokenizer(path)
     return HuggingFaceTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
@@ -87,8 +86,22 @@ def _from_transformers(directory: Path) -> Tokenizer:
         from transformers import AutoTokenizer
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        content = loaded.backend_tokenizer.to_str().encode()
-    return HuggingFaceTokenizer(directory / TOKENIZER_JSON, content)
+        return as_loaded(loaded, directory)
+
+
+def as_loaded(loaded, directory: Path) -> Tokenizer:
+    """Return the tokenizer that ``transformers`` loaded from a directory; of our export, its sentencepiece model.
+
+    Raises:
+        UserError: if fairseq cannot represent its tokens.
+    """
+    content = loaded.backend_tokenizer.to_str()
+    fast, model = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content.encode()), directory / TOKENIZER
+    # Those that transformers makes of a sentencepiece model split at spaces, and start words where the model does not.
+    if model.exists() and (json.loads(content)["pre_tokenizer"] or {}).get("split") is False:
+        found = SentencePieceTokenizer(model)
+        return found if found.symbols == fast.symbols else fast
+    return fast
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:

@@ -52,19 +52,25 @@ def test_limit_is_of_each_file_and_evenly_spaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "problem"),
     [
-        {"a.jsonl": json.dumps(ROW), "b.txt": "bad\ngood\n"},
-        {"a.jsonl": json.dumps(ROW) + "\nnothing\n"},
-        {"a.jsonl": json.dumps(ROW) + "\n" + json.dumps({**ROW, "UID": "another"})},
-        {"a.jsonl": ""},
-        {"a.txt": "one\ntwo\nthree\n"},
+        ({"a.jsonl": json.dumps(ROW), "b.txt": "bad\ngood\n"}, "pairs"),
+        ({"a.jsonl": json.dumps(ROW) + "\nnothing\n"}, "line 2"),
+        ({"a.jsonl": json.dumps(ROW) + "\n\n" + json.dumps({**ROW, "UID": "another"})}, "line 3 .*another"),
+        ({"a.jsonl": json.dumps({name: ROW[name] for name in ROW if name != "field"})}, "line 1 .*lacks 'field'"),
+        ({"a.jsonl": json.dumps(ROW) + "\n" + json.dumps({**ROW, "sentence_bad": " "})}, "line 2 .*blank"),
+        ({"a.jsonl": json.dumps({**ROW, "sentence_good": None})}, "line 1"),
+        ({"a.jsonl": "[1]\n"}, "line 1"),
+        ({"a.jsonl": "\n"}, "no minimal pairs"),
+        ({"a.txt": "one\ntwo\nthree\n"}, "line 4"),
+        ({"a.txt": "bad one\n\nbad two\ngood two\n\ngood three\n"}, "line 2"),
+        ({"a.txt": f"{json.dumps(ROW)}\n" * 2}, "is JSON"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path, content):
+def test_what_is_no_pair_is_refused_with_its_line(tmp_path, content, problem):
     for name, text in content.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match="pairs"):
+    with pytest.raises(UserError, match=problem):
         read_paradigms(tmp_path)
 
 

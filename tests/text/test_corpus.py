@@ -148,7 +148,7 @@ def test_archives_and_other_binary_files_are_refused(tmp_path, name):
     (tmp_path / "a.txt").write_text("text\n", encoding="utf-16-le")
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a.txt")
-    with pytest.raises(UserError, match=rf"{name}: has NUL bytes, so it is an archive, another binary file or UTF-16"):
+    with pytest.raises(UserError, match=rf"{name}: has NUL bytes, as archives, other binary files and UTF-16 have"):
         open_corpus([tmp_path / name], READING)
 
 

@@ -91,8 +91,9 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     over the classes (macro) of three or more.
 
     Raises:
-        UserError: if there are not at least two labels.
+        UserError: if a column is missing, or there are not at least two labels.
     """
+    table.check_columns((*columns, label_column))
     labels = sorted({text for _, row in table.rows if (text := cell_text(row.get(label_column))).strip()})
     scores = [score for label in labels if (score := number(label)) is not None]
     if scores and all(number(label) is not None or _is_no_value(label) for label in labels):

@@ -51,7 +51,12 @@ class Rows:
 
 
 def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
-    """Return texts and, if they are wanted, labels of a table with the columns of the task."""
+    """Return texts and, if they are wanted, labels of a table.
+
+    Raises:
+        UserError: if it lacks a column of the task.
+    """
+    table.check_columns((*task.columns, task.label_column) if labelled else task.columns)
     rows = Rows(table.path, malformed=list(table.malformed))
     for line, record in table.rows:
         try:

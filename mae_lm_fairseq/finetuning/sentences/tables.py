@@ -11,18 +11,20 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.text.records import parquet_file
-from mae_lm_fairseq.text.text_files import LONGEST_LINE, read_chunks
+from mae_lm_fairseq.text.records import check_no_json, csv_rows, parquet_file
+from mae_lm_fairseq.text.text_files import open_text, read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 
 WRITTEN = (".tsv", ".csv", ".jsonl")
 SUFFIXES = (*WRITTEN, ".json", ".parquet", ".txt")
+_OTHER_ENCODING = re.compile("[\ud800-\udfff]")
 TEXT_COLUMN = "text"
 """The column of a plain text file."""
 
@@ -47,6 +49,12 @@ class Table:
         """Whether the file has no names of columns."""
         return self.path.suffix.lower() == ".txt"
 
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise a UserError if the table lacks one of the columns."""
+        if missing := [name for name in names if name not in self.columns]:
+            known = ", ".join(map(repr, self.columns[:20]))
+            raise UserError(f"{self.path}: has no column {missing[0]!r}; its columns are {known}")
+
 
 def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
     """Read a table; ``header`` has the columns of a TSV file whose first line does not name them.
@@ -58,12 +66,16 @@ def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(SUFFIXES)}")
-    lines = [] if suffix == ".parquet" else [line for chunk in read_chunks(path) for line in chunk.lines()]
+    if suffix in (".tsv", ".csv", ".txt"):
+        check_no_json(path)
+    chunks = [] if suffix in (".csv", ".parquet") else read_chunks(path)
+    lines = [line for chunk in chunks for line in chunk.lines()]
     if suffix == ".tsv":
         records = enumerate((line.split("\t") for line in lines), start=1)
         table = _of_cells(path, records, header)
     elif suffix == ".csv":
-        table = _of_cells(path, _csv_records(path, lines), header)
+        with open_text(path) as stream:
+            table = _of_cells(path, csv_rows(stream, path), header)
     elif suffix in (".jsonl", ".json"):
         table = _of_objects(path, _json_objects(path, lines))
     elif suffix == ".parquet":
@@ -84,7 +96,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
     Cells that a row lacks are empty, and left out of JSON lines.
 
     Raises:
-        UserError: if the ending is none of a table, TSV cannot hold a cell, or the file cannot be written.
+        UserError: if the ending is none of a table, it cannot hold a cell, or the file cannot be written.
     """
     cells, suffix = ([cell_text(row.get(column)) for column in columns] for row in rows), path.suffix.lower()
     if suffix == ".jsonl":
@@ -108,24 +120,14 @@ def cell_text(cell: Any) -> str:
     return json.dumps(cell, ensure_ascii=False, default=str) if is_json else str(cell)
 
 
-def _csv_records(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number of the first line, cells) of each record; an empty line has no cells."""
-    csv.field_size_limit(LONGEST_LINE)
-    reader, first = csv.reader((f"{line}\n" for line in lines), strict=True), 1
-    try:
-        for cells in reader:
-            yield first, cells
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}: the row at line {first} is not CSV ({error}); correct its quotation marks") from None
-
-
 def _of_cells(path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None) -> Table:
-    columns = header or next(records, (1, None))[1]
+    columns = header or next((cells for _, cells in records if any(cells)), None)
     if columns is None:
         raise UserError(f"{path}: is empty; its first line must name the columns")
     table = Table(path, tuple(columns))
     for line, cells in records:
+        if any(map(_OTHER_ENCODING.search, cells)):
+            raise UserError(f"{path}: line {line} is not UTF-8; convert the file")
         if len(cells) == len(columns):
             table.rows.append((line, dict(zip(columns, cells, strict=True))))
         elif cells not in ([], [""]):
@@ -156,6 +158,6 @@ def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any
 
 
 def _tsv_cell(path: Path, cell: str) -> str:
-    if "\t" in cell or "\n" in cell:
+    if {"\t", "\n", "\r", "\0"}.intersection(cell):
         raise UserError(f"{path}: TSV cannot hold the tab or line break in {cell!r:.80}; choose .csv or .jsonl")
     return cell

@@ -45,7 +45,7 @@ class TaggingAdapter(Adapter):
         self.labels = learn_labels(files["train"])
         self.labels.targets(files["dev"])  # refuses labels that the training file lacks
         if options.test:
-            files["test"] = read_words(options.test, options.column)
+            files["test"] = read_words(options.test, options.column, is_labelled=False)
 
     def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, origin.max_positions)

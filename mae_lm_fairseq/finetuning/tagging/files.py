@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mae_lm_fairseq.text.conllu import COLUMNS, UNSPECIFIED, conllu_blocks
+from mae_lm_fairseq.text.records import check_no_json, format_of
 from mae_lm_fairseq.text.text_files import is_compressed, read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -77,12 +78,17 @@ class WordFile:
         """Return the file's text with labels of its words in a new last column.
 
         CoNLL-U becomes CoNLL-U Plus, with ``_`` for multiword tokens and empty nodes.
+
+        Raises:
+            UserError: if a label has white space that separates columns.
         """
         lines = list(self.lines)
         if _is_conllu(self.path):
             lines = [f"{line}\t{UNSPECIFIED}" if line.strip() and line[0] != "#" else line for line in lines]
         for sentence, found in zip(self.sentences, labels, strict=True):
             for number, label in zip(sentence.lines, found, strict=True):
+                if {"\t", "\n", "\r", self.separator}.intersection(label):
+                    raise UserError(f"{self.path}: the label {label!r} would be several columns; separate them by tabs")
                 lines[number - 1] = f"{self.lines[number - 1]}{self.separator}{label}"
         return "".join(f"{line}\n" for line in ([_HEADER] if _is_conllu(self.path) else []) + lines)
 
@@ -92,26 +98,32 @@ def column_of(file: WordFile, column: str) -> str:
     return str(file.column + 1) if column.startswith("-") else column
 
 
-def read_words(path: Path, column: str | None) -> WordFile:
+def read_words(path: Path, column: str | None, is_labelled: bool = True) -> WordFile:
     """Read a file.
 
     Args:
         column: name of the column of labels in CoNLL-U; otherwise its number, from 1, or from the last column, -1.
-            None if it is not known. No word of a file without this column has a label.
+            None if it is not known.
+        is_labelled: whether the file must have this column. Otherwise no word of a file without it has a label.
 
     Raises:
-        UserError: if the file cannot be read, has no words or a malformed line, or is CoNLL-U and the name is not one
-            of its columns.
+        UserError: if the file cannot be read, is of another format, lacks the column, or has no words or a malformed
+            line.
     """
+    if format_of(path) and plain_name(path).suffix.lower() != ".tsv":
+        raise UserError(f"{path}: has records; words are read from CoNLL-U, or from columns with one word per line")
     lines = [line for chunk in read_chunks(path) for line in chunk.lines()]
     if _is_conllu(path):
         (rows, index), word, separator = _read_conllu(path, lines, column), _FORM, "\t"
     else:
+        check_no_json(path)
         has_tabs = all("\t" in line for line in _rows_among(lines))
         lines = lines if has_tabs else [line.strip(_BLANKS) for line in lines]
         rows, width = _read_columns(path, lines, has_tabs)
         separator = "\t" if has_tabs or width == 1 else " "
         index, word = _label_index(column, width), 0
+        if is_labelled and index == width > 0:
+            raise UserError(f"{path}: has no column {column} of labels; it has {width}, and the first has the words")
     sentences = [_sentence(path, block, word, index) for block in rows]
     if not sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")

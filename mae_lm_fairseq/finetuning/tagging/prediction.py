@@ -14,6 +14,7 @@ from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_w
 from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, valid_bio
 from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows, word_logits
 from mae_lm_fairseq.text.offsets import split_words
+from mae_lm_fairseq.text.records import check_no_json
 from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
@@ -97,6 +98,7 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     except ValueError as error:
         raise UserError(str(error)) from None
     if column is None and plain_name(source).suffix.lower() == ".txt":
+        check_no_json(source)
         lines = (line for chunk in read_chunks(source) for line in chunk.lines())
         sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
         if not any(sentences):
@@ -104,7 +106,7 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
         labelled = [zip(*pair, strict=True) for pair in zip(sentences, tagger.label(sentences), strict=True)]
         text = "".join("".join(f"{word}\t{label}\n" for word, label in sentence) + "\n" for sentence in labelled)
     else:
-        _, text = tagger.with_predictions(read_words(source, column or tagger.column))
+        _, text = tagger.with_predictions(read_words(source, column or tagger.column, is_labelled=column is not None))
     write_text(out, text)
 
 

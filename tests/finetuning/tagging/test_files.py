@@ -92,7 +92,7 @@ def test_predictions_become_the_last_column(write, tmp_path, name, text, column,
     path = write(name, text)
     if name.endswith(".gz"):
         path.write_bytes(gzip.compress(text.encode()))
-    file = read_words(path, column)
+    file = read_words(path, column, is_labelled=False)
     written = file.with_predictions([["N"] * len(words) for words in file.words])
     if expected is not None:
         assert written == expected
@@ -114,6 +114,12 @@ REFUSED = {
     "is CoNLL-U, so that --column must be one of LEMMA, .* MISC$": ("a.conllu", CONLLU, "FORM"),
     "must be one of LEMMA": ("a.conllu", CONLLU, None),
     "line 2 is not CoNLL-U": ("a.conllu", "# text\nHe PRON\n", "UPOS"),
+    "has no column 5 of labels; it has 2": ("a.conll", "a O\n", "5"),
+    "has no column 1 of labels": ("a.tsv", "a\tO\n", "1"),
+    "has no column NER of labels": ("a.txt", "a O\n", "NER"),
+    "has records; words are read from CoNLL-U": ("a.csv", "a,O\n", "2"),
+    "has records; words are": ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n', "2"),
+    "is JSON, whatever its name says": ("a.conll", '{"tokens": ["a"], "tags": ["O"]}\n', "2"),
     "line 1 is not UTF-8": ("a.conll", "a\udcff O\n", "2"),
     "No such file": ("b.conll", None, "2"),
 }
@@ -126,6 +132,14 @@ def test_errors(write, tmp_path, message):
     with pytest.raises(UserError, match=message) as caught:
         read_words(path, column)
     assert str(path) in str(caught.value)
+
+
+def test_labels_that_would_be_several_columns_are_refused(write):
+    file = read_words(write("a.conll", "a O\n"), "2")
+    for label in ("new york", "a\tb", "a\n", "a\r"):
+        with pytest.raises(UserError, match=r"a\.conll: the label .* would be several columns"):
+            file.with_predictions([[label]])
+    assert read_words(write("b.tsv", "a\tO\n"), "2").with_predictions([["new york"]]) == "a\tO\tnew york\n"
 
 
 WORDS = st.sampled_from(["a", "B-", "_", "#", "# a = b", "-DOCSTART-", "\u200b", "\ufeff"])

@@ -79,7 +79,7 @@ def test_initial_weights_and_dropout_of_the_head():
 
 
 def test_wrong_files_and_options_are_refused(data_bin, train, tmp_path):
-    with pytest.raises(UserError, match="has no labels in column"):
+    with pytest.raises(UserError, match="has no column NER of labels"):
         set_up_tagging(data_bin, train, "NER")
     dev = write_columns(tmp_path / "dev.conll", [[("Anna", "B-river")]])
     _, task, _, _ = set_up_tagging(data_bin, train, "2", dev=dev)
