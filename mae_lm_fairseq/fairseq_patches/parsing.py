@@ -11,9 +11,41 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 
+_NO_EQUIVALENT = "has no equivalent here"
+OF_ROBERTA = {
+    "--activation-fn": "is always gelu here",
+    "--pooler-activation-fn": "is always tanh here",
+    "--layernorm-embedding": "is always on here, but with --pre-norm",
+    "--encoder-normalize-before": "is called --pre-norm here",
+    "--untie-weights-roberta": "is called --untie-output-weights here",
+    "--pooler-dropout": "is called --classifier-dropout here",
+    "--load-checkpoint-heads": "is not needed: from_pretrained and mae-lm predict load heads",
+    "--activation-dropout": f"{_NO_EQUIVALENT}; RoBERTa's is 0",
+    "--encoder-layerdrop": f"{_NO_EQUIVALENT}: every layer is trained",
+    "--encoder-layers-to-keep": f"{_NO_EQUIVALENT}: every layer is kept",
+    "--min-params-to-wrap": f"{_NO_EQUIVALENT}: --ddp-backend fully_sharded is not supported",
+    "--offload-activations": f"{_NO_EQUIVALENT}; --checkpoint-activations saves memory",
+    "--spectral-norm-classification-head": _NO_EQUIVALENT,
+    **dict.fromkeys(
+        ("--quant-noise-pq", "--quant-noise-pq-block-size", "--quant-noise-scalar"),
+        f"{_NO_EQUIVALENT}: no quantisation",
+    ),
+    **dict.fromkeys(
+        ("--mha-reg-scale-factor", "--ffn-reg-scale-factor", "--mha-heads-to-keep", "--ffn-blocks-to-remove"),
+        f"{_NO_EQUIVALENT}: no pruning",
+    ),
+}
+"""Options of fairseq's ``--arch roberta`` that have another name here, or none, and why."""
+
+
+def name_equivalents(message: str) -> str:
+    """Add to a message about unknown options what those of fairseq's RoBERTa are called here."""
+    words = dict.fromkeys(word.split("=")[0] for word in message.split())
+    return "; ".join([message, *(f"{word} {OF_ROBERTA[word]}" for word in words if word in OF_ROBERTA)])
+
 
 def read_options() -> None:
-    """Do not confuse ``--bf16`` with ``--tpu``.
+    """Do not confuse ``--bf16`` with ``--tpu``, and name the equivalents of unknown options of RoBERTa.
 
     On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even
     on a GPU. Under Hydra, ``common.bf16=true`` is not affected.
@@ -22,6 +54,8 @@ def read_options() -> None:
 
 
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
+    error = parser.error
+    parser.error = lambda message: error(name_equivalents(message))
     parsed = parse(parser, input_args, *args, **kwargs)
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(arguments, "bf16", False):
