@@ -131,6 +131,7 @@ that of the predicted positions alone, after the decoder, or after the encoder o
   [core/alignment.py](../mae_lm_fairseq/core/alignment.py) has the loss; both say what differs from the paper.
 - [Spans and whole words](options.md#task-masked_autoencoder_lm) change which tokens are predicted, in most rows.
 - Which encoders can be exported is in [hugging-face.md](hugging-face.md#export).
+- [new-treatment.md](new-treatment.md) adds one: a decoder of your own, or an option.
 """
 _MENG = "[Meng et al., 2024](https://arxiv.org/abs/2302.02060)"
 _LIAO = "[Liao et al., 2022](https://arxiv.org/abs/2211.04898)"

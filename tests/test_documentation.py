@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -42,9 +43,43 @@ def test_every_block_says_how_it_is_tested():
     assert DRY
 
 
+@pytest.mark.integration
+def test_the_example_of_a_treatment_works(tmp_path, run_cli):
+    """The diff of the page, in a copy of the repository, with the tests that it names."""
+    [diff] = re.findall(r"```diff\n(.*?)```", (DOCS / "new-treatment.md").read_text(encoding="utf-8"), re.DOTALL)
+    for name in ("mae_lm_fairseq", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "example.diff").write_text(diff, encoding="utf-8")
+    applied = run_cli(["git", "apply", "--recount", "example.diff"], cwd=tmp_path)
+    assert applied.returncode == 0, applied.stderr
+    tests = ["tests/core/test_autoencoder.py", "-k", "share_layers", "-q", "-p", "no:cacheprovider"]
+    done = run_cli([sys.executable, "-m", "pytest", *tests], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stdout
+
+
+def test_speed_on_the_front_page_is_from_the_committed_results():
+    """The figure keeps what it shows in its description, and its caption says how much faster the package is."""
+    import PIL.Image
+
+    from experiments.speed_figure import OUT, speeds
+
+    found = speeds()
+    assert json.loads(PIL.Image.open(OUT).text["Description"]) == found
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    gpu, base, small = found.values()
+    for panel, model, other in (
+        *((gpu, "MLM", "fairseq"), (gpu, "MLM", "transformers")),
+        *((base, "MLM", "fairseq"), (base, "MAE-LM", "authors")),
+        *((small, "MLM", "fairseq"), (small, "MLM", "transformers"), (small, "MAE-LM", "authors")),
+    ):
+        assert f"{panel[f'{model}, here'] / panel[f'{model}, {other}']:.2f}" in text
+
+
 def test_front_page_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 200
+    assert len(lines) <= 170
     assert not [line for line in lines if len(line) > 100]
 
 
