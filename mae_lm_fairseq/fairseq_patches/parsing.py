@@ -11,30 +11,24 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 
-_NO_EQUIVALENT = "has no equivalent here"
-OF_ROBERTA = {
-    "--activation-fn": "is always gelu here",
-    "--pooler-activation-fn": "is always tanh here",
-    "--layernorm-embedding": "is always on here, but with --pre-norm",
-    "--encoder-normalize-before": "is called --pre-norm here",
-    "--untie-weights-roberta": "is called --untie-output-weights here",
-    "--pooler-dropout": "is called --classifier-dropout here",
-    "--load-checkpoint-heads": "is not needed: from_pretrained and mae-lm predict load heads",
-    "--activation-dropout": f"{_NO_EQUIVALENT}; RoBERTa's is 0",
-    "--encoder-layerdrop": f"{_NO_EQUIVALENT}: every layer is trained",
-    "--encoder-layers-to-keep": f"{_NO_EQUIVALENT}: every layer is kept",
-    "--min-params-to-wrap": f"{_NO_EQUIVALENT}: --ddp-backend fully_sharded is not supported",
-    "--offload-activations": f"{_NO_EQUIVALENT}; --checkpoint-activations saves memory",
-    "--spectral-norm-classification-head": _NO_EQUIVALENT,
-    **dict.fromkeys(
-        ("--quant-noise-pq", "--quant-noise-pq-block-size", "--quant-noise-scalar"),
-        f"{_NO_EQUIVALENT}: no quantisation",
-    ),
-    **dict.fromkeys(
-        ("--mha-reg-scale-factor", "--ffn-reg-scale-factor", "--mha-heads-to-keep", "--ffn-blocks-to-remove"),
-        f"{_NO_EQUIVALENT}: no pruning",
-    ),
+_NONE = "has no equivalent here"
+_OF_ROBERTA = {
+    "is called --pre-norm here": "--encoder-normalize-before",
+    "is called --untie-output-weights here": "--untie-weights-roberta",
+    "is called --classifier-dropout here": "--pooler-dropout",
+    "is always gelu here": "--activation-fn",
+    "is always tanh here": "--pooler-activation-fn",
+    "is always on here": "--layernorm-embedding",
+    "is not needed: from_pretrained and mae-lm predict load heads": "--load-checkpoint-heads",
+    f"{_NONE}; RoBERTa's is 0": "--activation-dropout",
+    f"{_NONE}: every layer is trained and kept": "--encoder-layerdrop --encoder-layers-to-keep",
+    f"{_NONE}: --ddp-backend fully_sharded is not supported": "--min-params-to-wrap",
+    f"{_NONE}; --checkpoint-activations saves memory": "--offload-activations",
+    f"{_NONE}: no quantisation": "--quant-noise-pq --quant-noise-pq-block-size --quant-noise-scalar",
+    f"{_NONE}: no pruning": "--mha-reg-scale-factor --ffn-reg-scale-factor --mha-heads-to-keep --ffn-blocks-to-remove",
+    _NONE: "--spectral-norm-classification-head",
 }
+OF_ROBERTA = {name: reason for reason, names in _OF_ROBERTA.items() for name in names.split()}
 """Options of fairseq's ``--arch roberta`` that have another name here, or none, and why."""
 
 
