@@ -33,7 +33,7 @@ setup(
         # For tokenizers other than sentencepiece. It brings the Hugging Face hub's client and its dependencies.
         "tokenizers": ["tokenizers>=0.21"],
         # Both transformers and this package read sentencepiece models with protobuf.
-        "hf": ["transformers>=4.57", "protobuf"],
+        "hf": ["transformers>=4.57", "protobuf", "accelerate>=1.1"],
         "onnx": ["onnxscript", "onnxruntime"],
         # For --attention-backend fused: the version that torch's builds for CUDA require (constraints.txt).
         "kernels": ["triton>=3.6"],

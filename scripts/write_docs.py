@@ -86,13 +86,18 @@ in no table have no test here.
 
 {works}
 
+### Options of `--arch roberta` that differ
+
+The other options of fairseq's RoBERTa have the same name here. An unknown option ends the start with what this table
+says of it: {is_unknown}.
+
+{roberta}
+
 ### Options that are refused
 
 Each ends the start with one error message and exit code 1, or prints a warning: {is_refused}.
 In the messages, `...` stands for the value. Data-bins of other implementations than mmap are refused, too:
 {is_refused_data}.
-Options of fairseq's own models, such as `--offload-activations`, are unknown to the models of this package:
-{is_unknown}.
 
 {refused}
 """
@@ -126,6 +131,7 @@ that of the predicted positions alone, after the decoder, or after the encoder o
   [core/alignment.py](../mae_lm_fairseq/core/alignment.py) has the loss; both say what differs from the paper.
 - [Spans and whole words](options.md#task-masked_autoencoder_lm) change which tokens are predicted, in most rows.
 - Which encoders can be exported is in [hugging-face.md](hugging-face.md#export).
+- [new-treatment.md](new-treatment.md) adds one: a decoder of your own, or an option.
 """
 _MENG = "[Meng et al., 2024](https://arxiv.org/abs/2302.02060)"
 _LIAO = "[Liao et al., 2022](https://arxiv.org/abs/2211.04898)"
@@ -402,6 +408,7 @@ def options() -> str:
 
     mae_lm_fairseq.register()
     from mae_lm_fairseq.fairseq_patches.option_checks import CHECKS
+    from mae_lm_fairseq.fairseq_patches.parsing import OF_ROBERTA
     from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
     from mae_lm_fairseq.finetuning.tagging.task import TokenClassificationConfig
     from mae_lm_fairseq.models.architectures import MAELMModelConfig
@@ -418,6 +425,7 @@ def options() -> str:
         optimizer=_option_table(fields(FusedAdamWConfig)),
         squad=_option_table(fields(QuestionAnsweringConfig)),
         tagging=_option_table(fields(TokenClassificationConfig)),
+        roberta=markdown_table(["option", "here"], _grouped((f"`{name}`", why) for name, why in OF_ROBERTA.items())),
         works=markdown_table(["option", "remark", "test"], _working_rows()),
         refused=markdown_table(["option", "message"], _refused_rows(CHECKS)),
         **{name: _test(test) for name, test in TESTS_OF_REFUSALS.items()},
@@ -429,9 +437,13 @@ def _working_rows() -> list[list[str]]:
 
 
 def _refused_rows(checks: Iterable[Any]) -> list[list[str]]:
+    return _grouped((f"`{check.option}`", re.sub(r"\{.*?\}", "...", check.reason)) for check in checks)
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
     options = {}
-    for check in checks:
-        options.setdefault(re.sub(r"\{.*?\}", "...", check.reason), []).append(f"`{check.option}`")
+    for name, reason in pairs:
+        options.setdefault(reason, []).append(name)
     return [[", ".join(names), reason] for reason, names in options.items()]
 
 

@@ -5,13 +5,16 @@ A comment above each block says how it is tested (CONTRIBUTING.md).
 
 import importlib
 import json
+import math
 import os
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -31,7 +34,8 @@ DOCS = ROOT / "docs"
 GENERATED = ("recipes.md", "options.md", "treatments.md", "fairseq-patches.md")
 GENERATED += ("results/robustness.md",)
 SPEED = (DOCS / "results" / "speed.md").read_text(encoding="utf-8")
-RUN = [block for block in BLOCKS if block.test == "run"]
+TUTORIAL = [block for block in BLOCKS if block.page.name == "tutorial.md"]
+RUN = [block for block in BLOCKS if block.test == "run" and block not in TUTORIAL]
 DRY = [block for block in BLOCKS if block.test == "dry run"]
 
 
@@ -42,9 +46,43 @@ def test_every_block_says_how_it_is_tested():
     assert DRY
 
 
+@pytest.mark.integration
+def test_the_example_of_a_treatment_works(tmp_path, run_cli):
+    """The diff of the page, in a copy of the repository, with the tests that it names."""
+    [diff] = re.findall(r"```diff\n(.*?)```", (DOCS / "new-treatment.md").read_text(encoding="utf-8"), re.DOTALL)
+    for name in ("mae_lm_fairseq", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "example.diff").write_text(diff, encoding="utf-8")
+    applied = run_cli([shutil.which("git"), "apply", "example.diff"], cwd=tmp_path)
+    assert applied.returncode == 0, applied.stderr
+    tests = ["tests/core/test_autoencoder.py", "-k", "share_layers", "-q", "-p", "no:cacheprovider"]
+    done = run_cli([sys.executable, "-m", "pytest", *tests], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stdout
+
+
+def test_speed_on_the_front_page_is_from_the_committed_results():
+    """The figure keeps what it shows in its description, and its caption says how much faster the package is."""
+    import PIL.Image
+
+    from experiments.speed_figure import OUT, speeds
+
+    found = speeds()
+    assert json.loads(PIL.Image.open(OUT).text["Description"]) == found
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    gpu, base, small = found.values()
+    for panel, model, other in (
+        *((gpu, "MLM", "fairseq"), (gpu, "MLM", "transformers")),
+        *((base, "MLM", "fairseq"), (base, "MAE-LM", "authors")),
+        *((small, "MLM", "fairseq"), (small, "MLM", "transformers"), (small, "MAE-LM", "authors")),
+    ):
+        assert f"{panel[f'{model}, here'] / panel[f'{model}, {other}']:.2f}" in text
+
+
 def test_front_page_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 200
+    assert len(lines) <= 170
     assert not [line for line in lines if len(line) > 100]
 
 
@@ -97,6 +135,20 @@ def test_generated_pages_are_current(generated, name):
 def test_indexes_list_every_page(directory):
     index = (directory / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in directory.glob("*.md") if f"({page.name})" not in index] == ["README.md"]
+
+
+def test_healthy_values_are_from_the_committed_run():
+    rows = json.loads((ROOT / "scripts/results/reference-tiny.json").read_bytes())["train_inner"]
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").replace(",", "")
+    stated = re.findall(r"^\| (\d+) to (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(stated) == 8
+    for row in stated:
+        first, last, bits, nats, low, high = map(float, row)
+        losses, norms = zip(
+            *((one["loss_bits"], one["gradient_norm"]) for one in rows if first <= one["updates"] <= last), strict=True
+        )
+        assert (bits, nats) == (round(fmean(losses), 2), round(fmean(losses) * math.log(2), 2))
+        assert (low, high) == (round(min(norms), 1), round(max(norms), 1))
 
 
 @pytest.mark.parametrize("name", ["cpu-small", "cpu-base"])
@@ -181,6 +233,19 @@ def understand_program(path: str, *arguments: str) -> None:
 def test_blocks_run(block, workspace, tmp_path, mae_lm, run_cli, monkeypatch):
     for path in workspace.iterdir():
         (tmp_path / path.name).symlink_to(path)
+    run_block(block, tmp_path, mae_lm, run_cli, monkeypatch)
+
+
+@pytest.mark.integration
+def test_the_tutorial_runs_from_start_to_end(tmp_path, mae_lm, run_cli, monkeypatch):
+    for block in TUTORIAL:
+        assert block.test == "run"
+        run_block(block, tmp_path, mae_lm, run_cli, monkeypatch)
+    assert (tmp_path / "predictions.tsv").read_text(encoding="utf-8").startswith("text\tpackage\t")
+
+
+def run_block(block, tmp_path, mae_lm, run_cli, monkeypatch) -> None:
+    """Run a block after its replacements, in a directory."""
     if block.language == "python":
         monkeypatch.chdir(tmp_path)
         exec(compile(block.adapted(), str(block), "exec"), {"__name__": "__main__"})

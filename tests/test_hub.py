@@ -15,6 +15,7 @@ from mae_lm_fairseq.checkpoints.info import SentenceTask
 from mae_lm_fairseq.checkpoints.reading import read_bundle
 from mae_lm_fairseq.huggingface import modeling  # noqa: F401  registers the class
 from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, VARIANTS, saved
 from tests.support.exports import with_facts
 from tests.support.finetuning import HEAD, set_up_finetuning
@@ -27,6 +28,39 @@ RAGGED = [*TEXT, "a", "", "The <mask> jumps over <mask>.", TEXT[0]]
 @pytest.fixture(scope="module")
 def hubs(bundles):
     return {name: MAELMModel.from_pretrained(bundle) for name, bundle in bundles.items()}
+
+
+class TestFormsOfFromPretrained:
+    def test_fairseqs_arguments_give_the_same_model(self, checkpoints, text_data, tmp_path, monkeypatch):
+        checkpoint = checkpoints["mae_lm_tiny"]
+        (tmp_path / "ck").mkdir()
+        for name in ("checkpoint_last.pt", "other.pt"):
+            (tmp_path / "ck" / name).symlink_to(checkpoint)
+        (tmp_path / "bin").symlink_to(text_data)
+        (tmp_path / "ck" / "inside").symlink_to(text_data)
+        monkeypatch.chdir(tmp_path)
+        load = MAELMModel.from_pretrained
+        expected = load(checkpoint, text_data).state_dict()
+        forms = [
+            load("ck/other.pt", "bin"),
+            load(path="ck/other.pt", data_bin="bin"),
+            load("ck", "other.pt", "bin"),
+            load("ck", "other.pt", "./inside"),
+            load("ck", "bin", checkpoint_file="other.pt"),
+            load("ck", data_name_or_path="bin"),
+            load(model_name_or_path="ck", checkpoint_file="other.pt", data_name_or_path="bin"),
+        ]
+        for form in forms:
+            assert form.tokenizer
+            assert all(torch.equal(weight, expected[name]) for name, weight in form.state_dict().items())
+        with pytest.raises(UserError, match=r"ck is a directory without config.json, so no bundle"):
+            load("ck", "bin")
+        with pytest.raises(UserError, match=r"other.pt:checkpoint_last.pt: ensembles are not supported"):
+            load("ck", "other.pt:checkpoint_last.pt", "bin")
+        with pytest.raises(UserError, match="does not take arg_overrides, bpe"):
+            load("ck", "other.pt", "bin", bpe="gpt2", arg_overrides={})
+        with pytest.raises(UserError, match=r"ck/absent.pt"):
+            load("ck", "absent.pt", "bin")
 
 
 class TestText:

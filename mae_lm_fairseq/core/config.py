@@ -21,6 +21,16 @@ class DecoderAttention(str, Enum):
     cross = "cross"
     self_cross = "self_cross"
 
+    @classmethod
+    def add(cls, name: str) -> "DecoderAttention":
+        """Return a new member, which fairseq and Hydra then accept as a value, or the member of this name."""
+        if name not in cls.__members__:
+            member = str.__new__(cls, name)
+            member._name_ = member._value_ = name
+            cls._member_map_[name] = cls._value2member_map_[name] = member
+            cls._member_names_.append(name)
+        return cls[name]
+
 
 class RelativeBiasInit(str, Enum):
     """Initialisation of the relative position bias."""

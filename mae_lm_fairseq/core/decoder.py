@@ -178,11 +178,20 @@ class SelfCrossAttentionDecoder(Decoder):
         return self.apply_layer(last_layer, keys, pattern, queries, states, memory_pattern)
 
 
-_DECODERS = {
+DECODERS: dict[DecoderAttention, type[Decoder]] = {
     DecoderAttention.self: SelfAttentionDecoder,
     DecoderAttention.cross: CrossAttentionDecoder,
     DecoderAttention.self_cross: SelfCrossAttentionDecoder,
 }
+
+
+def register_decoder(name: str, decoder: type[Decoder]) -> None:
+    """Make a class a value of ``--decoder-attention``, from a module of ``--user-dir``, say.
+
+    Programs that read its checkpoints must import that module, too. FLOPs are counted as those of
+    :class:`SelfAttentionDecoder`.
+    """
+    DECODERS[DecoderAttention.add(name)] = decoder
 
 
 def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: PositionEmbedding) -> nn.Module:
@@ -199,5 +208,5 @@ def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: 
         positions = encoder_positions
     else:
         positions = PositionEmbedding(config.max_positions, config.decoder.dim, pad)
-    decoder = _DECODERS[config.decoder_attention] if config.mask_states == 1 else ExpandedDecoder
+    decoder = DECODERS[config.decoder_attention] if config.mask_states == 1 else ExpandedDecoder
     return decoder(config, positions)

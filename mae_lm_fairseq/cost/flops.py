@@ -118,7 +118,8 @@ def decoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
         return 0
     sample = expanded(config, sample)
     projected = 0 if shape.dim == width else sample.visible + sample.predicted
-    return _DECODERS[config.decoder_attention](shape, sample) + 2 * width * shape.dim * projected
+    formula = _DECODERS.get(config.decoder_attention, self_decoder_flops)
+    return formula(shape, sample) + 2 * width * shape.dim * projected
 
 
 def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Iterable[Sample]) -> Flops:

@@ -11,9 +11,35 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 
+_NONE = "has no equivalent here"
+_OF_ROBERTA = {
+    "is called --pre-norm here": "--encoder-normalize-before",
+    "is called --untie-output-weights here": "--untie-weights-roberta",
+    "is called --classifier-dropout here": "--pooler-dropout",
+    "is always gelu here": "--activation-fn",
+    "is always tanh here": "--pooler-activation-fn",
+    "is always on here": "--layernorm-embedding",
+    "is not needed: from_pretrained and mae-lm predict load heads": "--load-checkpoint-heads",
+    f"{_NONE}; RoBERTa's is 0": "--activation-dropout",
+    f"{_NONE}: every layer is trained and kept": "--encoder-layerdrop --encoder-layers-to-keep",
+    f"{_NONE}: --ddp-backend fully_sharded is not supported": "--min-params-to-wrap",
+    f"{_NONE}; --checkpoint-activations saves memory": "--offload-activations",
+    f"{_NONE}: no quantisation": "--quant-noise-pq --quant-noise-pq-block-size --quant-noise-scalar",
+    f"{_NONE}: no pruning": "--mha-reg-scale-factor --ffn-reg-scale-factor --mha-heads-to-keep --ffn-blocks-to-remove",
+    _NONE: "--spectral-norm-classification-head",
+}
+OF_ROBERTA = {name: reason for reason, names in _OF_ROBERTA.items() for name in names.split()}
+"""Options of fairseq's ``--arch roberta`` that have another name here, or none, and why."""
+
+
+def name_equivalents(message: str) -> str:
+    """Add to a message about unknown options what those of fairseq's RoBERTa are called here."""
+    words = dict.fromkeys(word.split("=")[0] for word in message.split())
+    return "; ".join([message, *(f"{word} {OF_ROBERTA[word]}" for word in words if word in OF_ROBERTA)])
+
 
 def read_options() -> None:
-    """Do not confuse ``--bf16`` with ``--tpu``.
+    """Do not confuse ``--bf16`` with ``--tpu``, and name the equivalents of unknown options of RoBERTa.
 
     On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even
     on a GPU. Under Hydra, ``common.bf16=true`` is not affected.
@@ -22,6 +48,8 @@ def read_options() -> None:
 
 
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
+    error = parser.error
+    parser.error = lambda message: error(name_equivalents(message))
     parsed = parse(parser, input_args, *args, **kwargs)
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(arguments, "bf16", False):

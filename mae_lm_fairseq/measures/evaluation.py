@@ -47,6 +47,12 @@ BATCH_SIZE = 32
 """Sequences of the validation split that are computed at a time."""
 LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
+_WORDS = {
+    "loss": "loss (nats per predicted token)",
+    "accuracy": "accuracy (fraction of the predicted tokens)",
+    "pseudo_perplexity_per_token": "pseudo-perplexity per token",
+}
+_BASELINES = {"loss": ("unigram_entropy", "unigram entropy: token frequencies alone")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +67,8 @@ class Loss(Kind, MaskedText):
     with_head: ClassVar = True
     numbers: ClassVar = ("loss", "accuracy", "unigram_entropy")
     shown: ClassVar = ("loss", "accuracy")
+    words: ClassVar = _WORDS
+    baselines: ClassVar = _BASELINES
     on: Literal["text", "valid"] = "text"
 
     @property
@@ -104,6 +112,8 @@ class Evaluate(Kind, MaskedText):
         *("pseudo_perplexity_per_token", "tokens", "pseudo_perplexity_per_word", "words"),
     )
     shown: ClassVar = ("loss", "accuracy", "pseudo_perplexity_per_token")
+    words: ClassVar = _WORDS
+    baselines: ClassVar = _BASELINES
     pseudo_tokens: Count = 5_000
 
     def measure(self, model: Trained) -> dict[str, float | None]:

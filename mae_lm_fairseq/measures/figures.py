@@ -49,12 +49,14 @@ class Band(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Lines and bands by label, with the label of the x axis."""
+    """Lines and bands by label, with the labels of the axes, and a dotted line for a baseline."""
 
     title: str
     x_label: str
     lines: Mapping[str, Lines]
     bands: Mapping[str, Band] = {}
+    y_label: str = ""
+    baseline: tuple[str, float] | None = None
 
 
 def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Lines]]:
@@ -93,8 +95,10 @@ def plot_panels(
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     narrow = len(panels) == 1 and len(labels) < 7
-    in_order = [handles[label] for label in labels]
-    figure.legend(in_order, labels, loc="outside lower center", ncols=1 if narrow else 2, frameon=False)
+    in_order = {label: handles[label] for label in (*labels, *handles)}
+    figure.legend(
+        in_order.values(), in_order.keys(), loc="outside lower center", ncols=1 if narrow else 2, frameon=False
+    )
     has_seeds = any(len(line.y) > 1 for panel in panels for line in panel.lines.values())
     figure.suptitle(f"{title}: mean and every seed" if has_seeds else title, wrap=True)
     figure.savefig(path, dpi=120)
@@ -114,8 +118,10 @@ def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, 
         if len(y) > 1:
             axes.plot(line.x, y.T, color=looks[label]["color"], alpha=0.25, linewidth=0.8)
         [handles[label]] = axes.plot(line.x, y.mean(0), label=label, **looks[label])
+    if panel.baseline:
+        handles[panel.baseline[0]] = axes.axhline(panel.baseline[1], color="black", linestyle=":")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(title=panel.title, xlabel=panel.x_label)
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     axes.grid(alpha=0.25)
     return handles
 

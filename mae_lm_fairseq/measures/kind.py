@@ -83,6 +83,8 @@ class Kind(Options):
         numbers: names of its values that are numbers; None if they depend on the options.
         by_layer: names of its values by layer. Models may lack some.
         shown: names of the values that a report leads with; all if empty.
+        words: what figures call the values, with units.
+        baselines: for a value, the one that figures draw beside it, with its label.
         random_weights: whether to measure the model's architecture with random weights.
     """
 
@@ -93,6 +95,8 @@ class Kind(Options):
     numbers: ClassVar[Sequence[str] | None] = ()
     by_layer: ClassVar[Sequence[str]] = ()
     shown: ClassVar[Sequence[str]] = ()
+    words: ClassVar[Mapping[str, str]] = {}
+    baselines: ClassVar[Mapping[str, tuple[str, str]]] = {}
     random_weights: ClassVar[bool] = False
 
     def values(self) -> list[str] | None:
@@ -126,22 +130,33 @@ class Kind(Options):
         """Return what a study records of it: numbers, or lists with a number for each layer from the embeddings up."""
         return found
 
-    def figure(self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
+    def in_words(self, name: str) -> str:
+        """Return what a figure calls a value."""
+        return self.words.get(name, name.replace("_", " "))
+
+    def figure(
+        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
+    ) -> bool:
         """Plot values of several models, and return whether there is anything to plot.
 
         Args:
             x_label: label of the x axis: layers or updates.
             lines: the lines of the models, by value and model.
+            same: the numbers that are equal in all models; of these, baselines are drawn.
         """
         of_value = {name: lines[name] for name in self.shown or lines if name in lines}
         panels = [
-            Panel(name, x_label, of_model)
+            Panel("", x_label, of_model, y_label=self.in_words(name), baseline=self._baseline(name, same))
             for name, of_model in of_value.items()
             if any(line.x.size > 1 for line in of_model.values())
         ]
         if panels:
             plot_panels(path, title, *panels)
         return bool(panels)
+
+    def _baseline(self, name: str, same: Mapping[str, float]) -> tuple[str, float] | None:
+        baseline, label = self.baselines.get(name, ("", ""))
+        return (label, same[baseline]) if baseline in same else None
 
 
 @dataclass(frozen=True, kw_only=True)

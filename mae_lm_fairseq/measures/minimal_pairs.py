@@ -87,6 +87,12 @@ class MinimalPairs(Kind):
     needs: ClassVar = ("pairs",)
     with_head: ClassVar = True
     numbers: ClassVar = ("accuracy", "length", "unigram")
+    words: ClassVar = {
+        "accuracy": "accuracy on minimal pairs (%)",
+        "length": "accuracy of the shorter sentence (%)",
+        "unigram": "accuracy of the more frequent tokens (%)",
+    }
+    baselines: ClassVar = {"accuracy": ("length", "the shorter sentence")}
     pairs: Path | None = None
     limit: Count | None = None
     mask_words: bool = False

@@ -42,6 +42,7 @@ SETTINGS = {
     "random_weights_seed": RANDOM_SEED,
 }
 """Settings that results depend on, beside options and data."""
+_LOOKUP = "lookup: the most frequent label of each word"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,11 @@ class Probe(Kind):
     numbers: ClassVar = ("lookup", "most_frequent_label", "ambiguous_lookup", "ambiguous_words")
     by_layer: ClassVar = ("accuracy", "dev_accuracy", "ambiguous_accuracy")
     shown: ClassVar = ("accuracy", "ambiguous_accuracy")
+    words: ClassVar = {"accuracy": "accuracy on all words (%)", "ambiguous_accuracy": "accuracy on ambiguous words (%)"}
+    baselines: ClassVar = {
+        "accuracy": ("lookup", _LOOKUP),
+        "ambiguous_accuracy": ("ambiguous_lookup", _LOOKUP),
+    }
     column: Literal["UPOS", "XPOS", "FEATS", "DEPREL"] = "UPOS"
     limit: Count | None = None
     random_weights: bool = False

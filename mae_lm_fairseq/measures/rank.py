@@ -58,6 +58,12 @@ class Rank(Kind, RankSettings, MaskedText):
     needs: ClassVar = ("text",)
     by_layer: ClassVar = [f"{prefix}{kind}" for prefix in ("", "entropy_") for kind in _RANKED]
     shown: ClassVar = ("real_clean", "real_as_trained", "mask_as_trained", "all_as_trained")
+    words: ClassVar = {
+        "real_clean": "real tokens in clean text (directions)",
+        "real_as_trained": "real tokens beside [MASK] (directions)",
+        "mask_as_trained": "[MASK] (directions)",
+        "all_as_trained": "real tokens and [MASK] (directions)",
+    }
     tokens: Count = 20_000
     bootstrap: ClassVar = 2  # the least: a study tests over seeds
 
@@ -124,6 +130,10 @@ class Exclusivity(Kind, MaskedText):
         *(f"{control}_{of}" for control in ("types", "groups") for of in ("lowest", "median", "highest")),
     )
     shown: ClassVar = ("exclusivity_0.9", "types_highest", "type_quantile")
+    words: ClassVar = {
+        f"exclusivity_{t / 100:g}": f"fraction of [MASK] outside {t} % of real tokens, above real tokens'"
+        for t in (90, 99)
+    }
 
     def measure(self, model: Trained) -> list[dict[str, Any]]:
         """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.
@@ -156,7 +166,9 @@ class Exclusivity(Kind, MaskedText):
                     values[f"{name}_{end}", row["layer"]] = function(of_control)
         return values_by_layer(values, len(found) - 1)
 
-    def figure(self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
+    def figure(
+        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
+    ) -> bool:
         """Plot the exclusivity of ``[MASK]`` beside its controls, one panel per model."""
         return plot_exclusivity(path, title, lines)
 
@@ -229,7 +241,7 @@ def main(options: Options) -> None:
     for name, plot in figures.items():
         plot(options.out / name, models)
     title, path = f"Exclusive directions{title_end(models)}", options.out / "exclusivity.png"
-    if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive)):
+    if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive), {}):
         figures[path.name] = plot_exclusivity
     print(f"{options.out}: ranks.json, ranks.csv, {', '.join(figures)}")
 

@@ -55,6 +55,9 @@ class Sweep(Kind):
             "extra": () if layers is None else ("--trained-layers", str(layers)),
         }
 
+    def in_words(self, name: str) -> str:
+        return f"{super().in_words(name)} after fine-tuning (%)"
+
     def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics, averaged over the seeds."""
         return {name: fmean(metric["values"]) for name, metric in found["metrics"].items()}

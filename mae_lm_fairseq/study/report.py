@@ -1,6 +1,6 @@
 """The report of a study: contrasts, tables and figures, made from ``results.json`` alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,7 +73,7 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     plan, lines = results.plan, [f"# {content['title']}", ""]
     if tested := results.tested():
         lines += ["## Contrasts", "", contrast_table(tested), "", _notes(plan, tested), ""]
-        plot_contrasts(out / "contrasts.png", tested)
+        plot_contrasts(out / "contrasts.png", tested, {one.name: one.options.in_words for one in plan.measures})
         lines += ["![contrasts](contrasts.png)", ""]
     if looks := content.get("looks"):
         lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
@@ -313,14 +313,18 @@ def plot_measure(path: Path, measure: Measure, measured: Mapping[str, Values]) -
             if name in values.final_names():
                 y = values.final() if has_layers else np.stack([values.at(one) for one in values.checkpoints], axis=1)
                 of_model[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(values.checkpoints), y)
-    return measure.options.figure(path, measure.name, LAYER if has_layers else "updates", lines)
+    same = _same_everywhere(measured, [name for name in by_layer if not by_layer[name]])
+    return measure.options.figure(path, measure.name, LAYER if has_layers else "updates", lines, same)
 
 
-def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:
-    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero."""
+def plot_contrasts(path: Path, tested: Sequence[Outcome], words: Mapping[str, Callable[[str], str]]) -> None:
+    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero.
+
+    ``words`` returns what a value is called, by measure.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 0.6 + 0.9 * len(tested)), layout="constrained")
+    figure = Figure(figsize=(8, 0.6 + 1.1 * len(tested)), layout="constrained")
     for axes, one in zip(figure.subplots(len(tested), 1, squeeze=False)[:, 0], tested, strict=True):
         (low, high), colour = one.interval, COLOURS[0] if one.contrast.primary else "grey"
         axes.axvline(0, color="black", linewidth=0.8)
@@ -330,7 +334,10 @@ def plot_contrasts(path: Path, tested: Sequence[Outcome]) -> None:
         axes.plot([one.mean], [0], "D", color=colour)
         axes.plot([*one.values.values()], [0.5] * len(one.values), "o", color=colour, alpha=0.5, markersize=4)
         less = f" less {one.contrast.less}" if one.contrast.less else ""
-        axes.set_title(f"{one.contrast.name}: {one.contrast.of}, {one.contrast.model}{less}", fontsize=8, loc="left")
+        axes.set_title(f"{one.contrast.name}: {one.contrast.model}{less}", fontsize=8, loc="left")
+        measure, _, value = one.contrast.of.partition(".")
+        endpoint = "" if one.contrast.endpoint == "last" else f": {one.contrast.endpoint.replace('_', ' ')}"
+        axes.set_xlabel(words[measure](value) + endpoint, fontsize=7)
         axes.set(ylim=(-0.5, 1), yticks=[])
         axes.tick_params(labelsize=7)
     figure.suptitle("Contrasts: seeds (dots), mean and 95 % interval; primary ones in colour", fontsize=9)

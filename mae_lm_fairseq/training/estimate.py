@@ -3,6 +3,7 @@
 import timeit
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,16 @@ def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
     except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong
         return estimate
     return f"at most {tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}"
+
+
+def hours_between_checkpoints(cfg: Any, processes: int, data_bin: Path) -> float:
+    """Return the estimated hours of training between two checkpoints within an epoch; 0 if there is no estimate."""
+    try:
+        return (
+            cfg.checkpoint.save_interval_updates * _estimate(cfg, processes, data_bin)[0] / cfg.optimization.max_update
+        )
+    except (ValueError, ZeroDivisionError):
+        return 0.0
 
 
 def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:
@@ -118,6 +129,7 @@ def vocabulary_size(data_bin: Path) -> int:
     return len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
 
 
+@cache
 def matrix_rate() -> float:
     """Return the FLOP/s of a float32 matrix product on all cores, measured in a fraction of a second."""
     matrix = torch.ones(MATRIX, MATRIX)

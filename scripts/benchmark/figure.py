@@ -73,7 +73,7 @@ def _draw_panel(axes, rows: list[Row], field: str, value: Callable[[Row], float]
 
 
 def _draw_bars(results: Results, axes) -> None:
-    names = [row.subject.name for row in results.rows]
+    names = [CURVES.get(row.subject.name, row.subject.name.replace("_", " ")) for row in results.rows]
     for panel, (value, unit) in zip(axes, _PANELS, strict=True):
         panel.barh(names, [value(row) for row in results.rows])
         panel.invert_yaxis()

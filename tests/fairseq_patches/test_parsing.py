@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from argparse import SUPPRESS, ArgumentParser
 from contextlib import nullcontext
 from multiprocessing.connection import Listener
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from fairseq import checkpoint_utils, options, utils
 from fairseq.data import BucketPadLengthDataset, ListDataset, TokenBlockDataset
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.trainer import Trainer
 
 import mae_lm_fairseq
@@ -43,6 +45,12 @@ def test_apply_again_changes_nothing():
     fairseq_patches.apply()
     assert all(now is then for now, then in zip(patched(), before, strict=True))
     assert all(len(function.wrappers) == 1 for function in before)
+
+
+def options_of(architecture):
+    parser = ArgumentParser(argument_default=SUPPRESS)
+    ARCH_MODEL_REGISTRY[architecture].add_args(parser)
+    return [option for action in parser._actions for option in action.option_strings]
 
 
 class TestNumpy:
@@ -84,8 +92,17 @@ class TestSettings:
 
     def test_options_of_other_models_are_unknown(self, capsys):
         with pytest.raises(SystemExit):
-            parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny", "--offload-activations")
-        assert "unrecognized arguments: --offload-activations" in capsys.readouterr().err
+            parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny", "--pooler-dropout=0.1", "--offload-activations")
+        told = capsys.readouterr().err
+        assert "unrecognized arguments: --pooler-dropout=0.1 --offload-activations; " in told
+        assert "--pooler-dropout is called --classifier-dropout here; --offload-activations has no" in told
+
+    def test_every_option_of_fairseqs_roberta_is_known_or_explained(self):
+        """Options that an explanation names exist here, too."""
+        theirs, ours = ({*options_of(architecture)} for architecture in ("roberta", "mae_lm_base"))
+        named = set(re.findall(r"--[\w-]+", " ".join(parsing.OF_ROBERTA.values())))
+        assert theirs - ours == parsing.OF_ROBERTA.keys() - {"--offload-activations"}
+        assert named <= ours | {"--ddp-backend"}
 
 
 OURS = ("--arch", "mae_lm_tiny", "--tokens-per-sample", "32")

@@ -95,7 +95,7 @@ def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     rows += [{"layer": 2, "exclusivity_0.9": 0.1, "types": [0.0, 0.1], "groups": [0.0, 0.01]}]
     without_types = [{name: value for name, value in row.items() if name != "types"} for row in rows]
     of_models = {label: Exclusivity().recorded(of) for label, of in {"MLM": rows, "Japanese": without_types}.items()}
-    assert Exclusivity().figure(tmp_path / "a.png", "Title", "layer", lines_by_layer(of_models))
+    assert Exclusivity().figure(tmp_path / "a.png", "Title", "layer", lines_by_layer(of_models), {})
     axes, without = drawn[0].axes
     mask, types, groups = "[MASK] (forced in where the encoder never saw it)", *CONTROLS.values()
     found = {name: values[1:] for name, values in lines(axes).items()}
@@ -105,7 +105,7 @@ def test_exclusivity_stands_beside_its_controls(drawn, tmp_path):
     assert points[0] >= {(1, 10), (1, 30), (2, 0), (2, 10)}
     assert points[1] >= {(1, -1), (1, 2), (2, 0), (2, 1)}
     assert "percentage points" in drawn[0].get_supylabel()
-    assert not Exclusivity().figure(tmp_path / "b.png", "Title", "layer", {})  # no model takes [MASK]
+    assert not Exclusivity().figure(tmp_path / "b.png", "Title", "layer", {}, {})  # no model takes [MASK]
 
 
 def test_every_seed_and_the_mean_are_plotted_also_with_missing_values(tmp_path, monkeypatch):

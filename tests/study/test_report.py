@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.measures import figures
+from mae_lm_fairseq.measures import figures, kind
 from mae_lm_fairseq.study import report
 from tests.support import ROOT
 
@@ -110,6 +110,19 @@ def test_every_figure_that_the_report_names_exists(written):
     links = re.findall(r"!\[.*?\]\((\S+)\)", text)
     assert links == ["probe.png", "rank%20at%2080%20%25.png", "exclusivity.png"]
     assert {path.name for path in written.glob("*.png")} == {"probe.png", "rank at 80 %.png", "exclusivity.png"}
+
+
+def test_figures_speak_words_and_draw_baselines(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(kind, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
+    report.write_report(tmp_path, content())
+    of_probe, of_rank = drawn[0], drawn[-1]
+    assert (of_probe.y_label, of_rank.y_label) == (
+        "accuracy on all words (%)",
+        "real tokens in clean text (directions)",
+    )
+    label, height = of_probe.baseline
+    assert (label.split(":")[0], height, of_rank.baseline) == ("lookup", 82.5, None)
 
 
 def test_what_is_the_same_everywhere_is_no_result(written):

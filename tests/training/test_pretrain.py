@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +19,21 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.command import as_options, split_global_batch
-from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run, warnings_about
-from mae_lm_fairseq.training.pretrain import Options, configure, parse_configuration, processes
+from mae_lm_fairseq.training.estimate import (
+    describe_length,
+    duration,
+    hours_between_checkpoints,
+    planned_run,
+    warnings_about,
+)
+from mae_lm_fairseq.training.pretrain import (
+    AT_RISK,
+    Options,
+    configure,
+    often_enough,
+    parse_configuration,
+    processes,
+)
 from mae_lm_fairseq.training.settings import ARCHITECTURES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
@@ -186,7 +200,8 @@ def test_trains_on_a_cpu(mae_lm, data_bin, tmp_path):
     few = ["--cpu", "--max-update", "3", "--num-workers", "0", "--disable-validation", "--batch-size", "16"]
     done = mae_lm("pretrain", "mae_lm_tiny", data_bin, tmp_path / "saved", *few)
     assert done.returncode == 0, done.stderr
-    summary, length, command, *_ = done.stdout.splitlines()
+    summary, length, at_risk, command, *_ = done.stdout.splitlines()
+    assert at_risk.startswith("a checkpoint every 200 updates: a kill costs at most about ")
     assert "32 sequences (16 per batch x 2 accumulated x 1 process) x 64 tokens = 2,048 tokens per update" in summary
     assert summary.endswith("3 updates = 6,144 tokens")
     _, tokens = check_data_bin(data_bin / "train")
@@ -217,6 +232,21 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
     hours = run.tokens * flops_per_token(run).total / 0.5e12 / 3600
     assert run.tokens == 1_000_000 * 2048
     assert f"about {duration(hours)} on this CPU" in describe_length(cfg, 1, [data_bin])
+
+
+@pytest.mark.parametrize(("rate", "interval"), [(1e13, 10), (1e15, 1_000), (1e17, 10_000)])
+def test_a_kill_costs_half_an_hour(monkeypatch, rate, interval):
+    """An option is added where the recipe would save later, unless it is given, or other processes save, too."""
+    monkeypatch.setattr("mae_lm_fairseq.training.estimate.matrix_rate", lambda: rate)
+    words, cfg = configure("mae_lm_base", "data", "saved", ["--cpu"])
+    assert not often_enough(cfg, 1, Path("data"), ["--save-interval-updates=10000"])
+    with monkeypatch.context() as patch:
+        for name, value in {"MASTER_ADDR": "node0", "WORLD_SIZE": "2", "RANK": "0"}.items():
+            patch.setenv(name, value)
+        assert not often_enough(cfg, 2, Path("data"), [])
+    words += often_enough(cfg, 1, Path("data"), [])
+    assert parse_configuration(words).checkpoint.save_interval_updates == interval
+    assert hours_between_checkpoints(cfg, 1, Path("data")) < 1.5 * AT_RISK
 
 
 def test_no_estimate_without_a_number_of_updates(data_bin):
