@@ -11,7 +11,7 @@ from mae_lm_fairseq.finetuning.options import (
     TaggingOptions,
 )
 from mae_lm_fairseq.finetuning.origin import find_origin
-from mae_lm_fairseq.finetuning.results import MODEL, describe
+from mae_lm_fairseq.finetuning.results import MODEL, describe, print_summary
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.sweep import Sweep
@@ -30,6 +30,12 @@ ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
 """The adapter of each kind of task, by its options."""
 _OWNED = (MODEL, "runs", "results.json", "report.md")
 """Names in the output directory that every fine-tuning uses or replaces."""
+
+
+def main(options: FinetuningOptions) -> None:
+    """Run a verb of fine-tuning."""
+    metrics, task = finetune(options)["metrics"], ADAPTERS[type(options)]
+    print_summary({name: metric for name, metric in metrics.items() if task.is_printed(name)}, options.out)
 
 
 def finetune(options: FinetuningOptions) -> dict:

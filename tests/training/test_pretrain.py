@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mae_lm_fairseq.commands.pretrain import Options
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.cost.planned_run import kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token
@@ -19,7 +20,7 @@ from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.command import as_options, split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, planned_run, warnings_about
-from mae_lm_fairseq.training.pretrain import Options, configure, parse_configuration, processes
+from mae_lm_fairseq.training.pretrain import configure, parse_configuration, processes
 from mae_lm_fairseq.training.settings import ARCHITECTURES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
