@@ -128,6 +128,7 @@ _RANGES = (
     ("optimizer", 0, math.inf, ("weight_decay",)),
     ("lr_scheduler", 0, math.inf, ("warmup_updates", "end_learning_rate", "power")),
     ("ema", 0, 1, ("ema_decay",)),
+    ("task", 0, 1, ("mask_prob", "leave_unmasked_prob", "random_token_prob")),
 )
 CHECKS = (
     Check(
@@ -196,6 +197,16 @@ CHECKS = (
         "--compile",
         lambda cfg: getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm",
         "has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm",
+    ),
+    # fairseq takes the batches of both from one iterator, so that a validation ends the epoch of training.
+    Check(
+        "--valid-subset",
+        lambda cfg: (
+            not cfg.dataset.disable_validation
+            and cfg.dataset.train_subset in cfg.dataset.valid_subset.split(",")
+            and cfg.dataset.train_subset
+        ),
+        "{cfg.dataset.valid_subset} has {found}, which is trained on; copy that split to another name",
     ),
     # It would take the cross-entropy of the alignment head's logits.
     Check(

@@ -1,8 +1,11 @@
 """Patches of how fairseq reads its options."""
 
+import argparse
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fairseq import options, utils
 from fairseq.trainer import Trainer
@@ -11,22 +14,37 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 
+_OF_HYDRA = (
+    r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag)"
+)
+
 
 def read_options() -> None:
-    """Do not confuse ``--bf16`` with ``--tpu``.
+    """Do not confuse ``--bf16`` with ``--tpu``, and end in one message if an option is wrong.
 
     On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even
-    on a GPU. Under Hydra, ``common.bf16=true`` is not affected.
+    on a GPU. Under Hydra, ``common.bf16=true`` is not affected. Errors come after a page of usage, and call a type
+    ``<lambda>``.
     """
     wrap(options, "parse_args_and_arch", _parse_args_and_arch)
 
 
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
+    parser.error = partial(_end_in_one_message, parser)
     parsed = parse(parser, input_args, *args, **kwargs)
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(arguments, "bf16", False):
         arguments.tpu = parser.parse_known_args(input_args)[0].tpu
     return parsed
+
+
+def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    parser.exit(2, f"{parser.prog}: error: {message.replace('invalid <lambda> value', 'invalid value')}\n")
+
+
+def silence_hydra() -> None:
+    """Suppress the warnings of Hydra about fairseq's use of it, which every command printed."""
+    warnings.filterwarnings("ignore", _OF_HYDRA, UserWarning)
 
 
 def check_options_of_the_trainer() -> None:
