@@ -16,11 +16,7 @@ VERBS = {
     "pretrain": ("commands.pretrain", "pretrain an architecture with its recipe", "training.pretrain"),
     "finetune glue": ("commands.finetune:Glue", "fine-tune on a GLUE task", _FINETUNING),
     "finetune squad": ("commands.finetune:Squad", "fine-tune on SQuAD 1.1 or 2.0", _FINETUNING),
-    "finetune classification": (
-        "commands.finetune:Classification",
-        "fine-tune on your own files of labelled texts",
-        _FINETUNING,
-    ),
+    "finetune classification": ("commands.finetune:Classification", "fine-tune on your labelled texts", _FINETUNING),
     "finetune tagging": ("commands.finetune:Tagging", "fine-tune on labelled words: CoNLL files", _FINETUNING),
     "predict": ("commands.predict", "predict labels, scores or answers with a model"),
     "rank": ("measures.rank", "measure effective ranks, layer by layer"),

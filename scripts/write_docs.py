@@ -196,7 +196,7 @@ TESTS = {
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "check_splits": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_parsing.py",
-    "silence_hydra": "end_to_end/test_pretrain.py",
+    "suppress_warnings": "end_to_end/test_pretrain.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
     "start_training_with_checks": "fairseq_patches/test_processes.py",

@@ -39,7 +39,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         weights.average_each_weight_once,
         weights.read_moving_averages_as_data,
         parsing.read_options,
-        parsing.silence_hydra,
+        parsing.suppress_warnings,
         parsing.check_options_of_the_trainer,
         parsing.refuse_second_copy,
         processes.start_training_with_checks,

@@ -14,8 +14,9 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 
-_OF_HYDRA = (
-    r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag)"
+_WARNINGS = (
+    r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag"
+    r"|'pin_memory' argument|.torch\.cuda\.amp\.autocast)"
 )
 
 
@@ -42,9 +43,9 @@ def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoRetu
     parser.exit(2, f"{parser.prog}: error: {message.replace('invalid <lambda> value', 'invalid value')}\n")
 
 
-def silence_hydra() -> None:
-    """Suppress the warnings of Hydra about fairseq's use of it, which every command printed."""
-    warnings.filterwarnings("ignore", _OF_HYDRA, UserWarning)
+def suppress_warnings() -> None:
+    """Suppress the warnings of Hydra and torch about fairseq's use of them, which every command printed."""
+    warnings.filterwarnings("ignore", _WARNINGS)
 
 
 def check_options_of_the_trainer() -> None:

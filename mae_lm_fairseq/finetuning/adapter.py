@@ -49,11 +49,6 @@ class Adapter(ABC):
     outputs: Sequence[str]
     heads: Sequence[str] = ()
 
-    @staticmethod
-    def is_printed(metric: str) -> bool:
-        """Return whether the command prints a metric."""
-        return True
-
     @abstractmethod
     def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         """Prepare the data, and return what the runs have in common.

@@ -16,6 +16,7 @@ from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
+from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.files import write_results
@@ -34,8 +35,8 @@ _OWNED = (MODEL, "runs", "results.json", "report.md")
 
 def main(options: FinetuningOptions) -> None:
     """Run a verb of fine-tuning."""
-    metrics, task = finetune(options)["metrics"], ADAPTERS[type(options)]
-    print_summary({name: metric for name, metric in metrics.items() if task.is_printed(name)}, options.out)
+    metrics = finetune(options)["metrics"]  # of entities, those over all types
+    print_summary({name: metric for name, metric in metrics.items() if SEPARATOR not in name}, options.out)
 
 
 def finetune(options: FinetuningOptions) -> dict:

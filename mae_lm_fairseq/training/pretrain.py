@@ -20,6 +20,16 @@ from mae_lm_fairseq.training.estimate import describe_length, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 
+_START = """
+import sys
+sys.argv[0] = "fairseq-train"
+try:
+    from fairseq_cli.train import cli_main
+    cli_main()
+except KeyboardInterrupt:  # in the imports, before this package is loaded
+    sys.exit("error: interrupted")
+"""
+
 
 def main(options: Any) -> None:
     """Print what will be trained, and replace this process by fairseq-train, which checks paths and options."""
@@ -35,7 +45,7 @@ def main(options: Any) -> None:
         print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first.
-    os.execv(sys.executable, [sys.executable, "-m", "fairseq_cli.train", *words])
+    os.execv(sys.executable, [sys.executable, "-c", _START, *words])
 
 
 def parse_configuration(words: list[str]):

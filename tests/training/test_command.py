@@ -74,7 +74,9 @@ def test_every_option_that_fairseq_takes_is_known():
 def test_every_training_of_the_package_is_a_fairseq_train_process():
     """So what is promised of fairseq-train holds in studies, adaptation and fine-tuning, too."""
     modules = (
-        path for path in PACKAGE.rglob("*.py") if re.search(r'"-m", "fairseq_cli\.train|\bTrainer\(', path.read_text())
+        path
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r'"-m", "fairseq_cli\.train|import cli_main|\bTrainer\(', path.read_text())
     )
     assert {str(path.relative_to(PACKAGE)) for path in modules} == {
         "training/command.py",

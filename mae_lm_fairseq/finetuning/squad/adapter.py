@@ -35,10 +35,6 @@ class SquadAdapter(Adapter):
     def __init__(self, options: SquadOptions):
         self.options = options
 
-    @staticmethod
-    def is_printed(metric: str) -> bool:
-        return metric in ("exact", "exact_match", "f1")
-
     def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options = self.options
         length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, origin.max_positions)

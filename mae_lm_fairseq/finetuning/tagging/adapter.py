@@ -47,10 +47,6 @@ class TaggingAdapter(Adapter):
         if options.test:
             files["test"] = read_words(options.test, options.column)
 
-    @staticmethod
-    def is_printed(metric: str) -> bool:
-        return SEPARATOR not in metric
-
     def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, origin.max_positions)
         targets = {"train": labels.targets(self.files["train"])}
