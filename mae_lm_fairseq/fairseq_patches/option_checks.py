@@ -210,11 +210,7 @@ CHECKS = (
     # fairseq takes the batches of both from one iterator, so that a validation ends the epoch of training.
     Check(
         "--valid-subset",
-        lambda cfg: (
-            not cfg.dataset.disable_validation
-            and cfg.dataset.train_subset in cfg.dataset.valid_subset.split(",")
-            and cfg.dataset.train_subset
-        ),
+        lambda cfg: "".join({cfg.dataset.train_subset} & {*cfg.dataset.valid_subset.split(",")}),
         "{cfg.dataset.valid_subset} has {found}, which is trained on; copy that split to another name",
     ),
     # It would take the cross-entropy of the alignment head's logits.

@@ -34,15 +34,15 @@ def start_training_with_checks() -> None:
     distributed_utils.distributed_main = distributed_main
 
 
-def _call_main(call: Callable, cfg: Any, main: Callable, **kwargs) -> Any:
+def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
     with errors_end_the_program(), _lost_connections():
         join_started_processes(cfg)
-        rank = cfg.distributed_training.distributed_rank
         with gpus_hidden(cfg):
             check_settings(cfg)
-            result = call(cfg, main, **kwargs)
+            rank = cfg.distributed_training.distributed_rank
+            result = call(cfg, *args, **kwargs)
         summary = getattr(TASK_REGISTRY.get(getattr(cfg.task, "_name", None)), "closing_summary", None)
-        is_training = "should_stop_early" in getattr(main, "__globals__", {})
+        is_training = any("should_stop_early" in getattr(main, "__globals__", {}) for main in args)
         if summary and is_training and not (rank or cfg.distributed_training.distributed_rank):
             print(summary(cfg), flush=True)
         return result

@@ -115,7 +115,7 @@ def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
 
 
 def test_a_preparation_that_was_interrupted_resumes(corpus, tmp_path, monkeypatch, capsys):
-    products = module.Products(tmp_path, module.OWNED)
+    products = module.Products(tmp_path, "mae-lm quickstart", module.OWNED)
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "_merge", lambda *_: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(Interrupted, match="SIGTERM; the same command resumes"), signals_as_errors():
