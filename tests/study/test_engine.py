@@ -25,6 +25,7 @@ from mae_lm_fairseq.study.engine import Study, all_runs, begin, changes, needed
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.processes import runs_in_children, wait_for
 from tests.support.tagging import sentences, write_conllu
@@ -125,6 +126,7 @@ def finished(directory):
     """Return the directory of a finished study."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
+        Products(Path("finished"), "mae-lm study", ())  # as the verb does, which resumes copies of it
         Study(parse_plan(PLAN, "plan.toml"), Path("finished"), jobs=2).run()
     return directory / "finished"
 
