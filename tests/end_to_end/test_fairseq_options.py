@@ -116,6 +116,8 @@ def test_several_validation_splits(train, two_validation_splits, caplog):
     [
         ("mae_lm_tiny", ["--relative-bucketing", "symmetric"], "--relative-bucketing is t5 in the checkpoint"),
         ("mae_lm_roberta_tiny", ["--mask-join", "encoder"], "--mask-join is embeddings in the checkpoint"),
+        ("mae_lm_tiny", ["--encoder-layers", 3], "Missing key"),  # which fairseq ended in a traceback
+        ("mae_lm_tiny", ["--encoder-embed-dim", 32], "size mismatch"),
     ],
 )
 def test_a_run_is_not_resumed_with_another_meaning_of_its_weights(train, arch, options, named):
