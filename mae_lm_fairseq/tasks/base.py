@@ -97,7 +97,9 @@ class PretrainingTask(MaskedLMTask):
         state = load_mapped(path)
         lines = [f"training has ended; {path} is from update {state['optimizer_history'][-1]['num_updates']:,}"]
         best, split = state["extra_state"].get("best"), Path(data, cfg.dataset.valid_subset.split(",")[0])
-        if best is not None and cfg.checkpoint.best_checkpoint_metric == "loss" and split.with_suffix(".bin").exists():
+        # The loss of several states for each mask is that of all targets together.
+        is_of_tokens = cfg.checkpoint.best_checkpoint_metric == "loss" and getattr(cfg.model, "mask_states", 1) == 1
+        if best is not None and is_of_tokens and split.with_suffix(".bin").exists():
             lines.append(
                 f"best validation loss: {best * math.log(2):.3f} nats; unigram entropy, the loss without a look at the "
                 f"context: {unigram_entropy(split):.3f} nats"
