@@ -9,14 +9,15 @@ from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.versions import package_version
 
+_FINETUNING = "finetuning.driver"
 VERBS = {
     "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
     "prepare": ("commands.prepare", "turn text into a tokenizer and a data-bin"),
-    "pretrain": ("training.pretrain", "pretrain an architecture with its recipe"),
-    "finetune glue": ("commands.finetune:Glue", "fine-tune on a GLUE task"),
-    "finetune squad": ("commands.finetune:Squad", "fine-tune on SQuAD 1.1 or 2.0"),
-    "finetune classification": ("commands.finetune:Classification", "fine-tune on your own files of labelled texts"),
-    "finetune tagging": ("commands.finetune:Tagging", "fine-tune on labelled words: CoNLL files"),
+    "pretrain": ("commands.pretrain", "pretrain an architecture with its recipe", "training.pretrain"),
+    "finetune glue": ("commands.finetune:Glue", "fine-tune on a GLUE task", _FINETUNING),
+    "finetune squad": ("commands.finetune:Squad", "fine-tune on SQuAD 1.1 or 2.0", _FINETUNING),
+    "finetune classification": ("commands.finetune:Classification", "fine-tune on your labelled texts", _FINETUNING),
+    "finetune tagging": ("commands.finetune:Tagging", "fine-tune on labelled words: CoNLL files", _FINETUNING),
     "predict": ("commands.predict", "predict labels, scores or answers with a model"),
     "rank": ("measures.rank", "measure effective ranks, layer by layer"),
     "probe": ("measures.probe", "probe frozen hidden states for word labels"),
@@ -31,14 +32,18 @@ VERBS = {
     "plan": ("commands.plan", "estimate FLOPs, memory and time of pretraining"),
     "doctor": ("doctor", "check the environment"),
 }
-"""The module, or a class in it, and the summary of each verb. It has a docstring, the help; ``Options``; ``main``."""
+"""The module, or a class in it, and the summary of each verb. It has a docstring, the help; ``Options``; ``main``.
+
+If the work needs torch and the options do not, ``main`` is in a module of its own, the third one: wrong options and
+``--help`` do not wait for torch.
+"""
 HELP = "\n".join(
     [
         "usage: mae-lm VERB [arguments], or mae-lm --version",
         "",
         "Pretrain, fine-tune and analyse masked language models.",
         "",
-        *(f"  {verb:25}{summary}" for verb, (_, summary) in VERBS.items()),
+        *(f"  {verb:25}{summary}" for verb, (_, summary, *_) in VERBS.items()),
         "",
         "mae-lm VERB --help describes the arguments of a verb.",
     ]
@@ -53,17 +58,17 @@ def run(verb: str, words: list[str], program: str | None = None) -> int | None:
         from mae_lm_fairseq.utils.output import configure_logging
 
         configure_logging()
-    return _object(verb).main(options)
+    return _object(VERBS[verb][-1] if len(VERBS[verb]) > 2 else VERBS[verb][0]).main(options)
 
 
 def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
-    found = _object(verb)
+    found = _object(VERBS[verb][0])
     return parse(found.Options, words, inspect.getdoc(found), program or f"mae-lm {verb}")
 
 
-def _object(verb: str) -> Any:
-    module, _, name = VERBS[verb][0].partition(":")
+def _object(path: str) -> Any:
+    module, _, name = path.partition(":")
     found = importlib.import_module(f"mae_lm_fairseq.{module}")
     return getattr(found, name) if name else found
 

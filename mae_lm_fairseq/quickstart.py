@@ -36,6 +36,8 @@ from mae_lm_fairseq.utils.signals import signals_as_errors
 OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, "report.md")
 DOCSTRING_GAP = f"Returns the {MASK} of the array."
 _LONGEST = 160
+_FEW = 100
+"""Number of updates below which nothing is learned."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def quickstart(options: Options) -> None:
     with step(1, 3, f"Text: {origin}"):
         plan = replace(recipe.plan, data=make_data(products, recipe, corpus))
     names = " and ".join(model.name for model in plan.models)
-    with step(2, 3, f"Pretraining: {names}, {plan.train.updates:,} updates, at the same time"):
+    with step(2, 3, f"Pretraining and measuring: {names}, {plan.train.updates:,} updates, at the same time"):
         content = Study(plan, out, jobs=len(plan.models)).run()
     with step(3, 3, "Models and report"):
         sentence = find_gap(plan.data.text.read_text(encoding="utf-8")) if corpus else DOCSTRING_GAP
@@ -115,7 +117,8 @@ def quickstart(options: Options) -> None:
         splits = Manifest.read(plan.data.data_bin / MANIFEST).splits
         table = splits_table({name: vars(split) for name, split in splits.items()})
         write_text(out / "report.md", f"{text}\n## Data\n\n{table}\n{study}")
-    print(f"\n{losses(plan, content)}\n\nReport: {out / 'report.md'}   Models: {out / 'models'}", flush=True)
+    print(f"\n{losses(plan, content)}\n\n{caution(plan)}Report: {out / 'report.md'}\nBundles: {out / 'models'}")
+    print(f"Next: mae-lm evaluate {out / bundles[0]} --text {plan.data.text}, and the Python lines of the report")
 
 
 def make_data(products: Products, recipe: Recipe, corpus: Path | None) -> Data:
@@ -181,6 +184,12 @@ def losses(plan: Plan, content: Mapping[str, Any]) -> str:
     return markdown_table(header, rows)
 
 
+def caution(plan: Plan) -> str:
+    """Return a warning about a training that is too short to learn anything; else nothing."""
+    updates = plan.train.updates
+    return f"{updates} updates teach nothing: the losses above only show that all steps work.\n\n" * (updates < _FEW)
+
+
 _REPORT = """\
 # Quickstart
 
@@ -190,7 +199,7 @@ after it, in a small decoder that is dropped before fine-tuning.
 
 {losses}
 
-- Held-out loss: mean cross-entropy per masked token of a text that the models have not seen.
+{caution}- Held-out loss: mean cross-entropy per masked token of a text that the models have not seen.
 - Unigram entropy: of the token frequencies in that text. A model that knows the frequencies and ignores the context has
   this loss.
 - Effective rank: the number of directions that hold 90 % of the sum of squares of the last encoder layer's hidden
@@ -227,6 +236,7 @@ def report(plan: Plan, content: Mapping[str, Any], origin: str, bundle: str, sen
         origin=origin,
         updates=plan.train.updates,
         losses=losses(plan, content),
+        caution=caution(plan),
         bundle=bundle,
         sentence=sentence.replace("\\", r"\\").replace('"', r"\""),
     )

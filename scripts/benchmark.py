@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from benchmark.batches import vocabulary_size
-from benchmark.settings import SETTINGS, chosen, subjects
+from benchmark.settings import SETTINGS, chosen, feasible, subjects
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
@@ -72,7 +72,7 @@ def measure_steps(options: StepOptions) -> None:
     from benchmark.figure import draw
     from benchmark.measurement import measure
 
-    setting = SETTINGS[options.setting]
+    setting = feasible(SETTINGS[options.setting])
     if options.data_bin:
         setting = replace(setting, data_bin=str(options.data_bin), vocab_size=vocabulary_size(options.data_bin))
     setting = replace(setting, minutes=options.minutes or setting.minutes)

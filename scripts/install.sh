@@ -29,14 +29,25 @@ install_environment() (
     unset CUDA_HOME
     SECONDS=0
     echo "Installing into $venv. The first time takes two to three minutes."
-    install_fairseq
+    export PIP_DISABLE_PIP_VERSION_CHECK=1
+    step "fairseq" install_fairseq
     # Isolated builds of other packages, also where the package wheel is installed, with which fairseq was compiled.
-    "$venv/bin/python" -m pip install --use-pep517 --editable ".[$extras]"
+    step "mae_lm_fairseq [$extras] with torch and all other packages" \
+        "$venv/bin/python" -m pip install --quiet --use-pep517 --editable ".[$extras]"
     remove_broken_torchaudio
-    check_imports
+    step "trying the imports" check_imports
     touch "$stamp"
     echo "Installed in $((SECONDS / 60)) min $((SECONDS % 60)) s: $venv"
 )
+
+# step TITLE COMMAND...: run a command, and print how long it took. If it fails, "set -e" ends the installation.
+step() {
+    local begin=$SECONDS title=$1
+    shift
+    echo "  $title ..."
+    "$@"
+    echo "  $title: $((SECONDS - begin)) s"
+}
 
 fail() {
     echo "error: $*" >&2
@@ -66,12 +77,12 @@ install_fairseq() {
     pip=("$venv/bin/python" -m pip install --no-deps --require-hashes --requirement scripts/fairseq_build/requirements.txt)
     if "${pip[@]}" --quiet --only-binary :all: 2>/dev/null; then return 0; fi
     check_compiler
-    echo "Compiling fairseq for $("$venv/bin/python" -V)."
+    echo "  compiling it for $("$venv/bin/python" -V) ..."
     "$venv/bin/python" -m pip install --quiet setuptools wheel Cython numpy
     # Python's own flags, without information for debuggers, which takes two fifths of the time.
     flags="-DNDEBUG -fwrapv -O3 -g0"
     CFLAGS=${CFLAGS-$flags} CXXFLAGS=${CXXFLAGS-$flags} PYTHONPATH=$PWD/scripts/fairseq_build \
-        "${pip[@]}" --no-build-isolation --no-cache-dir --no-binary fairseq-fixed ||
+        "${pip[@]}" --quiet --no-build-isolation --no-cache-dir --no-binary fairseq-fixed ||
         fail "fairseq-fixed could not be installed; the messages above say why"
 }
 
@@ -93,7 +104,6 @@ remove_broken_torchaudio() {
 
 # Run outside of the checkout, so that the installed package is imported.
 check_imports() {
-    echo "Checking that fairseq and mae_lm_fairseq can be imported."
     (cd "$venv" && bin/python -c 'import fairseq, mae_lm_fairseq') || fail "the installation in $venv does not work"
     case ,$extras, in
     *,hf,*) (cd "$venv" && bin/python -c 'from transformers import RobertaModel') ||

@@ -30,5 +30,5 @@ while [ $# -gt 0 ]; do
 done
 
 source "$root/scripts/install.sh"
-install_environment "$root/.venv" analysis
+install_environment "$root/.venv" analysis,hf
 exec "$root/.venv/bin/python" -m mae_lm_fairseq quickstart ${arguments[@]+"${arguments[@]}"}

@@ -194,7 +194,7 @@ TESTS = {
     "read_checkpoints_as_data": "fairseq_patches/test_loading.py",
     "check_checkpoints_before_restoring": "models/test_finetuning.py",
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
-    "keep_patience": "end_to_end/test_fairseq_options.py",
+    "keep_counts": "end_to_end/test_resuming_with_options.py",
     "save_atomically": "fairseq_patches/test_saving.py",
     "save_float32_weights": "optim/test_half_precision.py",
     "average_each_weight_once": "fairseq_patches/test_weights.py",
@@ -202,6 +202,7 @@ TESTS = {
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "check_splits": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_parsing.py",
+    "suppress_warnings": "end_to_end/test_pretrain.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
     "start_training_with_checks": "fairseq_patches/test_processes.py",
@@ -293,8 +294,9 @@ WORKING = {
     ),
     "`--keep-last-epochs`, `--keep-interval-updates-pattern`, `--max-tokens`, `--max-valid-steps`, `--curriculum`, "
     "`--fixed-validation-seed`, `--skip-remainder-batch`, `--stop-time-hours`, `--ema-start-update`": (
-        "training ends well",
-        "end_to_end/test_fairseq_options.py::test_training_ends_well",
+        "an interrupted run ends as one run does, as with a schedule of `--update-freq`, with all schedules of the "
+        "learning rate and masking, and with the options in the row above",
+        "end_to_end/test_resuming_with_options.py::test_interruptions_change_nothing",
     ),
 }
 TESTS_OF_REFUSALS = {

@@ -55,6 +55,27 @@ def test_help_imports_neither_torch_nor_fairseq():
     assert done.stdout.splitlines() == programs
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "printed"),
+    [
+        (["pretrain", "--help"], 0, "usage: mae-lm pretrain "),
+        (["pretrain", "mae_lm_tiny", "data", "saved", "--updat-freq", "2"], 2, "error: unknown option --updat-freq "),
+        (["pretrain", "mae_lm_tini", "data", "saved"], 1, "error: no preset mae_lm_tini"),
+        (
+            ["finetune", "squad", "m", "--train=t", "--dev=d", "--out=o", "--", "--lrr"],
+            2,
+            "error: unknown option --lrr ",
+        ),
+    ],
+)
+def test_options_of_trainings_are_read_without_torch(words, code, printed):
+    command = [sys.executable, "-X", "importtime", "-m", "mae_lm_fairseq", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == code
+    assert printed in done.stdout + done.stderr
+    assert not re.search(r"\| +(torch|fairseq)$", done.stderr, re.MULTILINE)
+
+
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_examples_in_the_help_are_understood(verb, capsys):
     with pytest.raises(SystemExit) as done:

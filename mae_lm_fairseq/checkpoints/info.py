@@ -84,6 +84,7 @@ class ModelInfo:
         architecture: the architecture in pretraining, a key of :data:`~mae_lm_fairseq.core.config.ARCHITECTURES`.
         trained_on: statistics of the splits, from the manifest of the data-bin.
         mask_in_encoder: value of ``--mask-in-encoder`` in pretraining; None if unknown, as after fine-tuning.
+        tokens_per_sample: maximum length of a sequence in pretraining, in tokens.
         other_tokens: fraction of the predicted positions that had random or kept tokens instead of ``[MASK]``.
         averaged: how, if the weights are an average.
         problem_type: :data:`MULTI_LABEL`, of an import with such a head.
@@ -98,6 +99,7 @@ class ModelInfo:
     dictionary_sha256: str | None = None
     trained_on: Mapping[str, Mapping[str, Number]] | None = None
     mask_in_encoder: Number | None = None
+    tokens_per_sample: int | None = None
     other_tokens: Number | None = None
     averaged: str | None = None
     finetuned_on: SentenceTask | WordTask | AnswerTask | None = None

@@ -201,6 +201,7 @@ def _info_of(state: dict[str, Any], data_bin: str | Path) -> dict[str, Any]:
         "versions": {**current_versions(), "torch": str(torch.__version__)},
         "trained_on": splits and {name: vars(split) for name, split in splits.items()},
         "mask_in_encoder": of_task("mask_in_encoder"),
+        "tokens_per_sample": of_task("tokens_per_sample"),
         "other_tokens": round(sum(others), 6) if all(isinstance(fraction, float) for fraction in others) else None,
         "averaged": state.get("averaged"),
         "finetuned_on": _finetuned_on(state, Path(data_bin, TASK)),

@@ -1,31 +1,9 @@
-"""The verbs of fine-tuning, which differ in their options and in the metrics that they print."""
+"""The verbs of fine-tuning: their help and options. The work is done in ``finetuning/driver.py``."""
 
-from mae_lm_fairseq.finetuning.driver import finetune
-from mae_lm_fairseq.finetuning.options import (
-    ClassificationOptions,
-    FinetuningOptions,
-    GlueOptions,
-    SquadOptions,
-    TaggingOptions,
-)
-from mae_lm_fairseq.finetuning.results import print_summary
-from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
+from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions, SquadOptions, TaggingOptions
 
 
-class _Finetune:
-    @classmethod
-    def main(cls, options: FinetuningOptions) -> None:
-        """Run the command."""
-        metrics = finetune(options)["metrics"]
-        print_summary({name: metric for name, metric in metrics.items() if cls.is_printed(name)}, options.out)
-
-    @staticmethod
-    def is_printed(metric: str) -> bool:
-        """Return whether the command prints a metric."""
-        return True
-
-
-class Glue(_Finetune):
+class Glue:
     """Fine-tune on a task of GLUE, from a model to the number in the table: learning rates x seeds.
 
     Started again with the same directory, it resumes. It writes results.json, report.md, the predictions on the
@@ -43,7 +21,7 @@ class Glue(_Finetune):
     Options = GlueOptions
 
 
-class Classification(_Finetune):
+class Classification:
     """Fine-tune a classifier or regressor of texts, or of pairs of texts, on your own files: learning rates x seeds.
 
     Files end in .tsv (a tab between cells, no quoting, as in GLUE), .csv (quoted where needed) or .jsonl (one
@@ -63,7 +41,7 @@ class Classification(_Finetune):
     Options = ClassificationOptions
 
 
-class Squad(_Finetune):
+class Squad:
     """Fine-tune on SQuAD 1.1 or 2.0, from a model to exact match and F1: learning rates x seeds.
 
     Started again with the same directory, it resumes. It writes results.json, report.md, and of the best run
@@ -79,12 +57,8 @@ class Squad(_Finetune):
 
     Options = SquadOptions
 
-    @staticmethod
-    def is_printed(metric: str) -> bool:
-        return metric in ("exact", "exact_match", "f1")
 
-
-class Tagging(_Finetune):
+class Tagging:
     """Fine-tune a model that labels words, such as part-of-speech tags or named entities: learning rates x seeds.
 
     Files are CoNLL-U, if their names end in .conllu (or .conllu.gz), or have one word per line: the word in the
@@ -102,7 +76,3 @@ class Tagging(_Finetune):
     """
 
     Options = TaggingOptions
-
-    @staticmethod
-    def is_printed(metric: str) -> bool:
-        return SEPARATOR not in metric

@@ -9,43 +9,28 @@ Examples:
     mae-lm prepare --train train.txt --valid valid.txt --tokenizer byte-bpe --vocab-size 16000 --destdir data-bin
 """
 
-import signal
 import sys
 
 from mae_lm_fairseq.text.manifest import splits_table
 from mae_lm_fairseq.text.preparation import PARTS, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions as Options
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.signals import handled_by
+from mae_lm_fairseq.utils.signals import signals_as_errors
 
 
 def main(options: Options) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: on any error that the user can fix.
-    """
-    try:
-        with handled_by(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
-            manifest = prepare(options)
-            if manifest is None:
-                print(f"the parts of this run are in {options.destdir / PARTS}; the command without --part merges all")
-                return
-            print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
-            if malformed := sum(split.malformed for split in manifest.splits.values()):
-                print(f"skipped {malformed:,} malformed records")
-            if lost := sum(split.lost_joiners for split in manifest.splits.values()):
-                print(
-                    f"warning: the tokenizer drops {lost:,} zero-width joiners or non-joiners of this text, or "
-                    "makes spaces of them; --tokenizer byte-bpe keeps them",
-                    file=sys.stderr,
-                )
-            print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")
-    except OSError as error:
-        raise UserError(f"{error.filename or options.destdir}: {error.strerror or error}") from None
-    except KeyboardInterrupt:
-        parts = options.destdir / PARTS
-        state = (
-            f"{parts} has what is finished; the same command resumes" if parts.exists() else "nothing was left behind"
+    """Run the command."""
+    with signals_as_errors():
+        manifest = prepare(options)
+        if manifest is None:
+            print(f"the parts of this run are in {options.destdir / PARTS}; the command without --part merges all")
+            return
+    print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
+    if malformed := sum(split.malformed for split in manifest.splits.values()):
+        print(f"skipped {malformed:,} malformed records")
+    if lost := sum(split.lost_joiners for split in manifest.splits.values()):
+        print(
+            f"warning: the tokenizer drops {lost:,} zero-width joiners or non-joiners of this text, or makes spaces of "
+            "them; --tokenizer byte-bpe keeps them",
+            file=sys.stderr,
         )
-        sys.exit(f"error: interrupted; {state}")
+    print(f"ready for fairseq-train: {':'.join(map(str, options.data_bins))}")

@@ -17,7 +17,7 @@ from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
 def read_checkpoints_as_data() -> None:
@@ -78,8 +78,13 @@ def _load_checkpoint(
         with replaced(checkpoint_utils, "load_checkpoint_to_cpu", read):
             return load(trainer, file, reset_optimizer, *args, **kwargs)
     except Exception as error:
-        if isinstance(error.__context__, UserError):  # the trainer replaces any error of loading the weights
-            raise error.__context__ from None
+        cause = error.__context__  # the trainer replaces any error of loading the weights
+        if isinstance(cause, UserError):
+            raise cause from None
+        if "architectures match" in str(error):
+            difference = ([line.strip() for line in str(cause).splitlines()][1:] or [first_line(cause)])[0]
+            remedy = "give the options of its network, or choose another --save-dir"
+            raise UserError(f"{file} does not fit this model: {difference}; {remedy}") from error
         raise
 
 

@@ -123,11 +123,16 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
 
 # Section of the configuration, minimum, maximum, options: fairseq takes other values for no limit, or trains with them.
 _RANGES = (
-    ("dataset", 1, math.inf, ("batch_size", "batch_size_valid")),
+    ("common", 1, math.inf, ("log_interval",)),
+    ("dataset", 1, math.inf, ("batch_size", "batch_size_valid", "max_tokens", "required_batch_size_multiple")),
+    ("optimization", 1, math.inf, ("update_freq",)),
     ("optimization", 0, math.inf, ("lr", "clip_norm", "max_update", "max_epoch")),
     ("optimizer", 0, math.inf, ("weight_decay",)),
     ("lr_scheduler", 0, math.inf, ("warmup_updates", "end_learning_rate", "power")),
     ("ema", 0, 1, ("ema_decay",)),
+    ("task", 1, math.inf, ("mask_multiple_length",)),
+    ("task", 0, math.inf, ("mask_stdev",)),
+    ("task", 0, 1, ("leave_unmasked_prob", "random_token_prob")),
 )
 CHECKS = (
     Check(
@@ -184,6 +189,11 @@ CHECKS = (
     ),
     # fairseq unscales the gradients twice, once for torch's optimizer and once for its own wrapper of it.
     Check("--amp", lambda cfg: is_our_model(cfg) and cfg.common.amp, "is not supported; use --autocast bf16"),
+    Check(
+        "--mask-prob",
+        lambda cfg: not 0 < (rate := getattr(cfg.task, "mask_prob", 0.5)) < 1 and str(rate),
+        "{found} must be a number above 0 and below 1",
+    ),
     # The workers would fail, and training would wait for them forever.
     Check(
         "--num-workers",
@@ -196,6 +206,12 @@ CHECKS = (
         "--compile",
         lambda cfg: getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm",
         "has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm",
+    ),
+    # fairseq takes the batches of both from one iterator, so that a validation ends the epoch of training.
+    Check(
+        "--valid-subset",
+        lambda cfg: "".join({cfg.dataset.train_subset} & {*cfg.dataset.valid_subset.split(",")}),
+        "{cfg.dataset.valid_subset} has {found}, which is trained on; copy that split to another name",
     ),
     # It would take the cross-entropy of the alignment head's logits.
     Check(

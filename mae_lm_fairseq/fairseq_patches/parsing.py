@@ -1,8 +1,11 @@
 """Patches of how fairseq reads its options."""
 
+import argparse
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fairseq import options, utils
 from fairseq.trainer import Trainer
@@ -10,6 +13,12 @@ from fairseq.trainer import Trainer
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
+
+_WARNINGS = (
+    r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag"
+    r"|'pin_memory' argument|.torch\.cuda\.amp\.autocast)"
+)
+
 
 _NONE = "has no equivalent here"
 _OF_ROBERTA = {
@@ -39,22 +48,32 @@ def name_equivalents(message: str) -> str:
 
 
 def read_options() -> None:
-    """Do not confuse ``--bf16`` with ``--tpu``, and name the equivalents of unknown options of RoBERTa.
+    """Do not confuse ``--bf16`` with ``--tpu``; end in one message, with what options of RoBERTa are called here.
 
     On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even
-    on a GPU. Under Hydra, ``common.bf16=true`` is not affected.
+    on a GPU. Under Hydra, ``common.bf16=true`` is not affected. Errors come after a page of usage, and call a type
+    ``<lambda>``.
     """
     wrap(options, "parse_args_and_arch", _parse_args_and_arch)
 
 
 def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
-    error = parser.error
-    parser.error = lambda message: error(name_equivalents(message))
+    parser.error = partial(_end_in_one_message, parser)
     parsed = parse(parser, input_args, *args, **kwargs)
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(arguments, "bf16", False):
         arguments.tpu = parser.parse_known_args(input_args)[0].tpu
     return parsed
+
+
+def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    told = name_equivalents(message.replace("invalid <lambda> value", "invalid value"))
+    parser.exit(2, f"{parser.prog}: error: {told}\n")
+
+
+def suppress_warnings() -> None:
+    """Suppress the warnings of Hydra and torch about fairseq's use of them, which every command printed."""
+    warnings.filterwarnings("ignore", _WARNINGS)
 
 
 def check_options_of_the_trainer() -> None:

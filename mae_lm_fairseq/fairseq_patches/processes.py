@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from fairseq.data import iterators
 from fairseq.distributed import utils as distributed_utils
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import register
@@ -26,7 +27,8 @@ def start_training_with_checks() -> None:
 
     fairseq does not join processes without GPUs that ``torchrun`` or Slurm have started: each would train alone.
     ``fairseq-train`` starts its processes and reads all data before it checks some of its options. With this patch,
-    errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs.
+    errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs. At the
+    end, the first process prints the ``closing_summary(cfg)`` of the task, if it has one.
     """
     wrap(distributed_utils, "call_main", _call_main)
     distributed_utils.distributed_main = distributed_main
@@ -37,7 +39,13 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
         join_started_processes(cfg)
         with gpus_hidden(cfg):
             check_settings(cfg)
-            return call(cfg, *args, **kwargs)
+            rank = cfg.distributed_training.distributed_rank
+            result = call(cfg, *args, **kwargs)
+        summary = getattr(TASK_REGISTRY.get(getattr(cfg.task, "_name", None)), "closing_summary", None)
+        is_training = any("should_stop_early" in getattr(main, "__globals__", {}) for main in args)
+        if summary and is_training and not (rank or cfg.distributed_training.distributed_rank):
+            print(summary(cfg), flush=True)
+        return result
 
 
 fairseq_distributed_main = distributed_utils.distributed_main

@@ -24,6 +24,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = "patience"
 """Name of the count of ``--patience`` in a checkpoint's ``extra_state``."""
+_SEQUENCES = "sequences"
+"""Name of the number of training sequences there."""
+_OF_PLATEAU = ("num_bad_epochs", "cooldown_counter")
+"""Counts of torch's schedule."""
 
 
 def resume_from_newest_checkpoint() -> None:
@@ -45,12 +50,14 @@ def resume_from_newest_checkpoint() -> None:
     second one ends before it restores a checkpoint or trains; with ``--no-save``, any number of jobs can run.
 
     fairseq resumes from ``checkpoint_last.pt`` only, which after a kill can be damaged, outdated or missing. It also
-    runs one update too many when training is already finished.
+    runs one update too many when training is already finished, by ``--max-update`` or ``--stop-time-hours``. From the
+    checkpoint of the end of an epoch, it resumes without the step that the learning rate takes then. It applies the
+    position in an epoch to any data, whose beginning is skipped.
     """
     wrap(checkpoint_utils, "load_checkpoint", _load_newest_checkpoint)
 
 
-def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) -> Any:
+def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> Any:
     lock_save_dir(cfg, trainer)
     if _is_default(cfg) and not (cfg.no_save or cfg.no_last_checkpoints):
         if trainer.data_parallel_rank == 0:
@@ -58,18 +65,46 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Any, **kwargs) ->
         if trainer.data_parallel_world_size > 1:  # wait for the first process
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
-    extra_state, iterator = load(cfg, trainer, **kwargs)
-    _restore_patience(cfg, trainer, (extra_state or {}).get(PATIENCE, {}))
-    _stop_if_done(trainer)
+    extra_state, iterator = _load_at_position(load, cfg, trainer, **kwargs)
+    resets = iterator.iterations_in_epoch or cfg.reset_lr_scheduler or cfg.reset_optimizer
+    if iterator.epoch > 1 and not resets:
+        trainer.lr_step(iterator.epoch - 1, extra_state.get("val_loss"))
+    _stop_if_done(trainer, _restore_patience(extra_state or {}))
     return extra_state, iterator
 
 
-def keep_patience() -> None:
-    """Let ``--patience`` go on counting when a run resumes.
+def _load_at_position(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> tuple[dict[str, Any] | None, Any]:
+    remedy = "add --reset-dataloader to start with the first epoch of this text"
+    try:
+        extra_state, iterator = load(cfg, trainer, **kwargs)
+    except RuntimeError as error:
+        if "dataloader mismatch" not in str(error):
+            raise
+        raise UserError(f"the checkpoint is in an epoch that has fewer batches now; {remedy}") from error
+    before, now = (extra_state or {}).get(_SEQUENCES), len(iterator.dataset)
+    if iterator.iterations_in_epoch and before not in (None, now):
+        raise UserError(f"the checkpoint is in an epoch of {before:,} sequences, which are {now:,} now; {remedy}")
+    return extra_state, iterator
 
-    fairseq counts validations without progress in an attribute of a function, which every start begins again.
+
+def keep_counts() -> None:
+    """Let ``--patience`` and ``--lr-scheduler reduce_lr_on_plateau`` go on counting when a run resumes.
+
+    fairseq counts validations without progress in an attribute of a function, which every start begins again, and does
+    not save for how many epochs there has been no progress.
     """
-    wrap(Trainer, "save_checkpoint", _save_with_patience)  # _load_newest_checkpoint restores it
+    wrap(Trainer, "save_checkpoint", _save_with_counts)
+    wrap(ReduceLROnPlateauLRSchedule, "state_dict", _plateau)
+    wrap(ReduceLROnPlateauLRSchedule, "load_state_dict", _load_plateau)
+
+
+def _plateau(get: Callable, schedule: ReduceLROnPlateauLRSchedule) -> dict[str, Any]:
+    return get(schedule) | {name: vars(schedule.lr_scheduler)[name] for name in _OF_PLATEAU}
+
+
+def _load_plateau(load: Callable, schedule: ReduceLROnPlateauLRSchedule, state: dict[str, Any]) -> None:
+    load(schedule, state)
+    vars(schedule.lr_scheduler).update({name: state[name] for name in _OF_PLATEAU if name in state})
 
 
 def _early_stopping() -> Iterator[Callable]:
@@ -79,29 +114,38 @@ def _early_stopping() -> Iterator[Callable]:
             yield sys.modules[name].should_stop_early
 
 
-def _save_with_patience(save: Callable, trainer: Trainer, filename: str, extra_state: dict[str, Any]) -> None:
+def _save_with_counts(save: Callable, trainer: Trainer, filename: str, extra_state: dict[str, Any]) -> None:
+    if (train := trainer.cfg.dataset.train_subset) in trainer.task.datasets:
+        extra_state[_SEQUENCES] = len(trainer.task.dataset(train))
     counted = [vars(function) for function in _early_stopping() if "num_runs" in vars(function)]
     if counted:
         extra_state[PATIENCE] = {name: counted[0][name] for name in ("best", "num_runs")}
     save(trainer, filename, extra_state)
 
 
-def _restore_patience(cfg: Any, trainer: Trainer, saved: dict[str, Any]) -> None:
+def _restore_patience(extra_state: dict[str, Any]) -> int:
+    """Restore the count of validations without progress, and return it."""
+    saved = extra_state.get(PATIENCE, {})
     for function in _early_stopping():
         for name in ("best", "num_runs"):
             vars(function).pop(name, None)
         vars(function).update(saved)
-    if 0 < cfg.patience <= saved.get("num_runs", 0):
-        logger.info("training has stopped early: no progress in %d validations", saved["num_runs"])
-        trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
+    return saved.get("num_runs", 0)
 
 
-def _stop_if_done(trainer: Any) -> None:
-    """Stop if all updates are done. fairseq checks the number of updates only after the first one."""
-    most = trainer.cfg.optimization.max_update
-    if most and trainer.get_num_updates() >= most:
-        logger.info("training is complete: the checkpoint has %d of %d updates", trainer.get_num_updates(), most)
-        trainer.cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
+def _stop_if_done(trainer: Trainer, without_progress: int) -> None:
+    """Stop if all updates are done, the time is over, or there is no progress; fairseq trains once more before."""
+    cfg, updates = trainer.cfg, trainer.get_num_updates()
+    most, hours = cfg.optimization.max_update, cfg.optimization.stop_time_hours
+    if most and updates >= most:
+        logger.info("training is complete: the checkpoint has %d of %d updates", updates, most)
+    elif updates and 0 < hours < trainer.cumulative_training_time() / 3600:
+        logger.info("training is complete: it has taken --stop-time-hours %s", hours)
+    elif 0 < cfg.checkpoint.patience <= without_progress:
+        logger.info("training has stopped early: no progress in %d validations", without_progress)
+    else:
+        return
+    cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
 
 
 def convert_position(state: dict[str, Any], processes: int, limits: dict[str, int]) -> None:
@@ -182,7 +226,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
 
 def _restore_best(newest: Path, updates: int, best: Path) -> None:
     """Copy the newest checkpoint to ``checkpoint_best.pt`` if it is the best one and the run ended before that."""
-    state = value_at(_load(newest), "extra_state")
+    state = value_at(load_mapped(newest), "extra_state")
     loss = value_at(state, "val_loss")
     if loss is not None and loss == value_at(state, "best") and updates > saved_updates(best):
         PathManager.copy(str(newest), str(best), overwrite=True)
@@ -194,14 +238,15 @@ def saved_checkpoints(save_dir: Path, suffix: str = "") -> list[Path]:
     return [path for path in save_dir.glob("checkpoint*.pt") if name.fullmatch(path.name)]
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_mapped(path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint, whose weights are read when they are used."""
     return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 
 def fault_of(path: Path) -> str | None:
     """Return what is wrong with a file, or None if it is a valid checkpoint."""
     try:
-        read_checked(_load, os.fspath(path), path)
+        read_checked(load_mapped, os.fspath(path), path)
     except RefusedFile:
         raise
     except UserError as error:
@@ -212,6 +257,6 @@ def fault_of(path: Path) -> str | None:
 def saved_updates(path: Path) -> int:
     """Return the number of updates of a checkpoint, or -1 if it cannot be read."""
     try:
-        return _load(path)["optimizer_history"][-1]["num_updates"]
+        return load_mapped(path)["optimizer_history"][-1]["num_updates"]
     except Exception:  # a damaged file can raise anything
         return -1

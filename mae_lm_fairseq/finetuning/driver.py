@@ -11,11 +11,12 @@ from mae_lm_fairseq.finetuning.options import (
     TaggingOptions,
 )
 from mae_lm_fairseq.finetuning.origin import find_origin
-from mae_lm_fairseq.finetuning.results import MODEL, describe
+from mae_lm_fairseq.finetuning.results import MODEL, describe, print_summary
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
+from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.files import write_results
@@ -30,6 +31,12 @@ ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
 """The adapter of each kind of task, by its options."""
 _OWNED = (MODEL, "runs", "results.json", "report.md")
 """Names in the output directory that every fine-tuning uses or replaces."""
+
+
+def main(options: FinetuningOptions) -> None:
+    """Run a verb of fine-tuning."""
+    metrics = finetune(options)["metrics"]  # of entities, those over all types
+    print_summary({name: metric for name, metric in metrics.items() if SEPARATOR not in name}, options.out)
 
 
 def finetune(options: FinetuningOptions) -> dict:

@@ -8,13 +8,16 @@ dataclass ``Options`` and the function ``main``, and name the module in :data:`~
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Natural, Options, Probability
 from mae_lm_fairseq.utils.errors import UserError
+
+UNKNOWN_LENGTH = 128
+"""Length of the sequences to measure on, in tokens, if that of the training is unknown."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Trained:
         random_weights: replace the trained weights by random ones, as before training.
         kept: path, without an ending, of what the measure keeps; None to keep nothing.
         log: the log of its training.
+        trained_length: maximum length of a sequence in training, in tokens, if a verb has opened it and it is known.
     """
 
     label: str
@@ -61,6 +65,7 @@ class Trained:
     random_weights: bool = False
     kept: Path | None = None
     log: Path | None = None
+    trained_length: int | None = None
 
     def open(self, with_head: bool = False) -> Reader:
         """Return the model with its tokenizer."""
@@ -165,15 +170,24 @@ class MaskedText(Options):
 
     Attributes:
         tokens: number of tokens to read, evenly spaced in the text.
-        tokens_per_sample: maximum sequence length in tokens.
+        tokens_per_sample: maximum sequence length in tokens (default: that of the training; of models with several, the
+            shortest; 128 if it is unknown).
         mask_prob: fraction of the tokens to mask.
         seed: seed of the masked positions.
     """
 
     tokens: Count = 50_000
-    tokens_per_sample: Annotated[int, Argument("N", at_least=4)] = 128
+    tokens_per_sample: Annotated[int, Argument("N", at_least=4)] | None = None
     mask_prob: Probability = 0.15
     seed: Natural = 1
+
+    def at_length_of(self, models: Sequence[Trained]) -> Self:
+        """Return these options with a length, see ``tokens_per_sample``; print it, and models trained with another."""
+        known = {model.label: model.trained_length for model in models if model.trained_length}
+        length = self.tokens_per_sample or min(known.values(), default=UNKNOWN_LENGTH)
+        others = [f"{label} was trained with {other}" for label, other in known.items() if other != length]
+        print("; ".join([f"sequences of up to {length} tokens", *others]))
+        return replace(self, tokens_per_sample=length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,9 +222,9 @@ class ModelOptions(Options):
         for label, path in zip(labels, self.models, strict=True):
             model = Trained(label=label, path=path, data=data, ema=self.ema)
             reader = model.open(kind.with_head)
-            if isinstance(kind, MaskedText):
+            if isinstance(kind, MaskedText) and kind.tokens_per_sample:
                 reader.check_length(kind.tokens_per_sample)
-            found.append(model)
+            found.append(replace(model, trained_length=reader.trained_length))
         return found
 
 

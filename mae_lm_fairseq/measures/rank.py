@@ -224,9 +224,11 @@ def main(options: Options) -> None:
     """Run the verb."""
     make_output_directory(options.out)
     data = Data(options.data_bin, text=options.text)
+    trained = options.trained(options, data)
+    options = options.at_length_of(trained)
     exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
     models, exclusive = [], {}
-    for model in options.trained(options, data):
+    for model in trained:
         about = {"label": model.label, "model": str(model.path), "ema": options.ema, "text": str(options.text)}
         about["tokens_per_sample"] = options.tokens_per_sample
         models.append(about | options.measure(model) | {"exclusivity": []})

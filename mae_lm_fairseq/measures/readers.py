@@ -48,6 +48,7 @@ class Reader:
         line_end: ids after every line.
         special: ids that are never masked.
         path: where the model was read from.
+        trained_length: maximum length of a sequence in training, in tokens; None if it is unknown.
     """
 
     states: StatesOf
@@ -58,6 +59,7 @@ class Reader:
     closing: list[int]
     special: list[int]
     path: Path
+    trained_length: int | None = None
 
     def texts(self, path: Path, length: int, limit: int) -> list[tuple[Words, int]]:
         """Return about ``limit`` tokens of texts that are evenly spaced in a file, and the numbers of their documents.
@@ -159,6 +161,7 @@ def open_model(
         closing=[],
         special=[BOS, PAD, EOS],
         path=path,
+        trained_length=pretrained.about.tokens_per_sample,
     )
 
 

@@ -28,14 +28,12 @@ from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.report import Results, write_report
 from mae_lm_fairseq.study.results import Training, measure
-from mae_lm_fairseq.study.training import Workspace, training_runs
+from mae_lm_fairseq.study.training import Workspace, measuring_weight, training_runs
 from mae_lm_fairseq.training.keys import key_of
 from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json, write_text
 
 PLAN, RESULTS = "plan.json", "results.json"
-MEASURING_WEIGHT = 0.02
-"""Estimated duration of measuring a checkpoint, relative to a whole training."""
 
 
 @dataclass(frozen=True)
@@ -203,10 +201,8 @@ def runs_of(workspace: Workspace, training: Training) -> list[Run]:
         done, measuring = training.measured(updates), workspace.measuring(training, updates)
         missing = {key: one for key, one in measuring.measures.items() if key not in done}
         if run.result.exists() and missing:
-            name, weight = (
-                f"{training.name}, after {updates:,} updates",
-                MEASURING_WEIGHT * workspace.plan.train.updates,
-            )
+            name = f"{training.name}, after {updates:,} updates"
+            weight = measuring_weight(workspace.plan) * len(missing)
             result = training.folder / f"measures-{updates}-{key_of([*missing])}.json"
             read = partial(measure, measuring=replace(measuring, measures=missing))
             runs.append(Run(name, (), result, read, weight=weight))

@@ -4,14 +4,15 @@ docs/studies.md explains every key. Paths are relative to the current directory.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.measures.kind import Data, Kind
+from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
 from mae_lm_fairseq.study.measures import MEASURES
+from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
@@ -211,7 +212,16 @@ def parse_plan(text: str, name: str) -> Plan:
         document.read(tuple[int, ...], content.get("looks", []), ("looks",)),
     )
     _check(plan)
-    return plan
+    return replace(plan, measures=tuple(_at_trained_length(plan, measure) for measure in plan.measures))
+
+
+def _at_trained_length(plan: Plan, measure: Measure) -> Measure:
+    """Let a measure of text have the length that the models are trained with, the shortest of them, by default."""
+    if not isinstance(measure.options, MaskedText) or measure.options.tokens_per_sample:
+        return measure
+    stated = [{**plan.options, **model.options}.get("tokens-per-sample") for model in plan.models]
+    lengths = [length or recipe(model.arch)["tokens"].value for model, length in zip(plan.models, stated, strict=True)]
+    return replace(measure, options=replace(measure.options, tokens_per_sample=min(map(int, lengths))))
 
 
 def listing() -> str:

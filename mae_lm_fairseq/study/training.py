@@ -19,6 +19,8 @@ from mae_lm_fairseq.training.keys import key_of, run_key
 from mae_lm_fairseq.training.runner import Run, keep_everything
 from mae_lm_fairseq.training.settings import recipe, settings
 
+MEASURING_WEIGHT = 0.02
+"""Estimated duration of measuring a checkpoint, relative to a whole training."""
 SAVED = 20
 """Number of times that a training is saved for resuming."""
 PRECISIONS = ("fp16", "bf16", "amp", "autocast", "memory-efficient-fp16", "memory-efficient-bf16")
@@ -121,6 +123,11 @@ class Workspace:
         return {updates: values[key] for updates, values in found.items() if key in values}
 
 
+def measuring_weight(plan: Plan) -> float:
+    """Return the estimated duration of a measure of a checkpoint, in updates."""
+    return MEASURING_WEIGHT * plan.train.updates
+
+
 def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
     """Return the runs of a training, which measure as well, by the number of updates at their end.
 
@@ -147,6 +154,7 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
             updates=(before, updates),
             clean_up=partial(remove, folder=save) if ends else keep_everything,
             after=[runs[before]] if before else [],
-            weight=updates - before,
+            weight=updates - before + (measuring_time := measuring_weight(plan) * len(measuring.measures)),
+            evaluation=measuring_time / (updates - before + measuring_time),
         )
     return runs

@@ -1,13 +1,18 @@
 """Base of the pretraining task: checks of models and checkpoints, freezing, metrics; all but masked batches."""
 
+import math
+from pathlib import Path
+
 from fairseq.data import Dictionary
 from fairseq.tasks.masked_lm import MaskedLMTask
+from fairseq.utils import split_paths
 
+from mae_lm_fairseq.fairseq_patches.resuming import load_mapped
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
 from mae_lm_fairseq.tasks.splits import load_dictionary, load_sequences
-from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.text.data_bin import dictionary_fingerprint, unigram_entropy
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -80,6 +85,26 @@ class PretrainingTask(MaskedLMTask):
         """Log the criterion's metrics and the throughput."""
         super().reduce_metrics(logging_outputs, criterion)
         log_throughput(logging_outputs, self.peak_flops)
+
+    @classmethod
+    def closing_summary(cls, cfg) -> str:
+        """Return in words what a training has reached, where it is, and what can be done next."""
+        save_dir, data = Path(cfg.checkpoint.save_dir), split_paths(cfg.task.data)[0]
+        paths = (save_dir / f"checkpoint_{name}{cfg.checkpoint.checkpoint_suffix}.pt" for name in ("best", "last"))
+        path = None if cfg.checkpoint.no_save else next(filter(Path.exists, paths), None)
+        if path is None:
+            return "training has ended; no checkpoint was saved"
+        state = load_mapped(path)
+        lines = [f"training has ended; {path} is from update {state['optimizer_history'][-1]['num_updates']:,}"]
+        best, split = state["extra_state"].get("best"), Path(data, cfg.dataset.valid_subset.split(",")[0])
+        # The loss of several states for each mask is that of all targets together.
+        is_of_tokens = cfg.checkpoint.best_checkpoint_metric == "loss" and getattr(cfg.model, "mask_states", 1) == 1
+        if best is not None and is_of_tokens and split.with_suffix(".bin").exists():
+            lines.append(
+                f"best validation loss: {best * math.log(2):.3f} nats; unigram entropy, the loss without a look at the "
+                f"context: {unigram_entropy(split):.3f} nats"
+            )
+        return "\n".join([*lines, f"next: mae-lm bundle {path} --data-bin {data} --out BUNDLE"])
 
     def state_dict(self) -> dict:
         """Return the task state for checkpoints: the fingerprint of the dictionary."""

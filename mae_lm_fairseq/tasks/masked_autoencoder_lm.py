@@ -14,7 +14,7 @@ from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
 from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.base import PretrainingTask
-from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, word_starts
+from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, warn_of_long_words, word_starts
 from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, variable_rate
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
 from mae_lm_fairseq.tasks.splits import first_directory, load_sequences
@@ -55,6 +55,9 @@ class MaskedAutoencoderLMTask(PretrainingTask):
             UserError: if the split is missing, truncated, or of another dictionary.
         """
         sequences = load_sequences(self.cfg, self.dictionary, split, epoch, combine)
+        starts = self._word_starts() if self.cfg.mask_whole_words else None
+        if starts is not None:
+            warn_of_long_words(sequences, starts, self.cfg.mask_prob / self.cfg.mask_multiple_length)
         source, target = masked_pair(
             sequences,
             self.dictionary,
@@ -65,7 +68,7 @@ class MaskedAutoencoderLMTask(PretrainingTask):
             leave_unmasked_prob=self.cfg.leave_unmasked_prob,
             random_token_prob=self.cfg.random_token_prob,
             freq_weighted_replacement=self.cfg.freq_weighted_replacement,
-            mask_whole_words=self._word_starts() if self.cfg.mask_whole_words else None,
+            mask_whole_words=starts,
             mask_multiple_length=self.cfg.mask_multiple_length,
             mask_stdev=self.cfg.mask_stdev,
         )

@@ -5,6 +5,8 @@ treats ``<s>`` and ``</s>`` as ordinary tokens.
 """
 
 import functools
+import itertools
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -13,9 +15,17 @@ from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTok
 
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, batch_layout
 from mae_lm_fairseq.tasks.masking_rates import RateRange, RateSchedule, VariableMasksDataset
+from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer import SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_WORDS_TO_TRY = 100
+_SEQUENCES_TO_TRY = 1000
+_MOST_UNMASKED = 0.01
+"""Fraction of the sequences without a mask above which a warning is logged."""
 
 
 def masked_pair(
@@ -44,25 +54,52 @@ def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.B
         tokenizer: tokenizer of the data-bin; None for a data-bin without one, whose subwords are sentencepiece's.
 
     Raises:
-        UserError: if no subword is marked as the start of a word.
+        UserError: if no subword is marked as the start of a word, or words are marked elsewhere, as at their ends.
     """
     special = [dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.index("<mask>")]
     if tokenizer is None:
         starts = np.array([piece.startswith(WORD_START) for piece in dictionary.symbols])
+        ends = sum(piece.endswith(WORD_START) and piece != WORD_START for piece in dictionary.symbols)
     else:
-        starts = tokenizer.word_starts()
+        starts, ends = tokenizer.word_starts(), 0
     starts[special] = False
-    if not starts.any():
+    if starts.sum() <= ends or not (tokenizer is None or _marks_words(tokenizer, starts)):
         raise UserError(
-            "--mask-whole-words: the tokenizer marks no subword as the start of a word (no symbol of dict.txt starts "
-            "with U+2581), so word starts are unknown; put the tokenizer of the data into the data-bin, or remove the "
-            "option"
+            "--mask-whole-words: the tokenizer does not mark the subwords that start a word (as U+2581 at the start of "
+            "a symbol of dict.txt does), so word starts are unknown; put the tokenizer of the data into the data-bin, "
+            "or remove the option"
         )
     starts[special] = True
     found = torch.from_numpy(starts.astype(np.uint8))
     if tokenizer is not None and not starts[tokenizer.encode_lines(["a"])[0][:1]].all():
         return UnmarkedWordStarts(found, special)
     return found
+
+
+def _marks_words(tokenizer: Tokenizer, starts: np.ndarray) -> bool:
+    """Return whether most words of a text of the tokenizer's own subwords begin with a marked one."""
+    subwords = map(str.strip, map(tokenizer.token_text, range(len(SPECIALS), tokenizer.mask)))
+    text = " ".join(itertools.islice(filter(str.isalpha, subwords), _WORDS_TO_TRY))
+    ids, spans = encode_with_spans(tokenizer, f"a {text}")
+    begins = np.diff(word_numbers(f"a {text}", spans.tolist()), prepend=0) > 0
+    return 2 * starts[ids[begins]].sum() >= begins.sum()
+
+
+def warn_of_long_words(sequences: FairseqDataset, starts: "torch.ByteTensor | UnmarkedWordStarts", rate: float) -> None:
+    """Log a warning if nothing is masked in a part of the sequences, because the rate of their words is below one.
+
+    Args:
+        rate: masking rate of words.
+    """
+    count = min(len(sequences), _SEQUENCES_TO_TRY)
+    tried = [sequences[len(sequences) * number // count] for number in range(count)]
+    words = np.array([int(starts.gather(0, tokens).sum()) for tokens in tried])
+    if (unmasked := np.maximum(0, 1 - rate * words).mean()) > _MOST_UNMASKED:
+        logger.warning(
+            "--mask-whole-words: nothing is masked in about %.0f %% of the sequences, which have %.0f words of %.0f "
+            "tokens; a line without spaces is one word. Remove the option, or raise --mask-prob or --tokens-per-sample",
+            *(100 * unmasked, np.median(words), np.mean(list(map(len, tried))) / max(np.mean(words), 1)),
+        )
 
 
 class UnmarkedWordStarts:

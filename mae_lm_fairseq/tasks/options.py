@@ -98,6 +98,8 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
     if cfg.repeat_tokens > 1 and (cfg.mask_whole_words or cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0):
         others = "--mask-whole-words, --mask-multiple-length and --mask-stdev"
         raise UserError(f"--repeat-tokens {cfg.repeat_tokens} masks copies independently; remove {others}")
+    if cfg.shorten_method == "random_crop":
+        raise UserError("--shorten-method random_crop crops at places that differ in every run; use truncate or none")
     if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
         raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
 

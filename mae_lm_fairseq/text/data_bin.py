@@ -206,6 +206,14 @@ def check_token_range(prefix: str | Path, symbols: int):
         )
 
 
+def unigram_entropy(prefix: str | Path) -> float:
+    """Return the entropy in nats of the frequencies of a data-bin's tokens, ``</s>`` included."""
+    _, kind = _read_header(prefix)
+    counts = np.bincount(np.memmap(f"{prefix}.bin", dtype=kind, mode="r"))
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(-(frequencies * np.log(frequencies)).sum())
+
+
 def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
     path = f"{prefix}.idx"
     for file in (path, f"{prefix}.bin"):

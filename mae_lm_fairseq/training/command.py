@@ -1,8 +1,11 @@
 """The builder of all ``fairseq-train`` commands of this package: options by group, common values, words."""
 
+import difflib
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,26 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
     for name, value in options.items():
         words += [] if value is False else [f"--{name}"] if value is True else [f"--{name}", str(value)]
     return [*words, *extra]
+
+
+def check_option_names(words: Sequence[str]) -> None:
+    """Refuse options that are in no source file of fairseq and of this package, without importing fairseq.
+
+    Raises:
+        ValueError: if there is one. What is known but does not go together is found by fairseq-train.
+    """
+    spec = find_spec("fairseq")
+    if spec is None or "--user-dir" in {word.partition("=")[0] for word in words}:
+        return
+    known = {"--help", "--version"}
+    for source in (path for root in (Path(spec.origin).parent, PACKAGE) for path in root.rglob("*.py")):
+        text = source.read_text(encoding="utf-8", errors="replace")
+        known.update(re.findall(r"--[\w-]+", text))
+        known.update(f"--{name.replace('_', '-')}" for name in re.findall(r"^    (\w+):", text, re.MULTILINE))
+    for name in (word.partition("=")[0] for word in words):
+        if re.match(r"--\w", name) and not any(option.startswith(name) for option in known):  # may be abbreviated
+            close = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+            raise ValueError(f"unknown option {name} of fairseq-train" + "".join(f"; is {one} meant?" for one in close))
 
 
 def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:

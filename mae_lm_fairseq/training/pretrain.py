@@ -1,31 +1,12 @@
-"""Pretrain an architecture with its recipe, on a CPU, on all GPUs of this machine, or on several nodes.
-
-Arguments after SAVE_DIR are passed to fairseq-train and override the recipe. Prints the size of the training and the
-fairseq-train command. Started again with the same directory, it resumes. An update takes the recipe's number of
-sequences, whatever the number of processes: --update-freq is computed from it and from --batch-size, unless you give
---update-freq, which --max-tokens needs. Precision on GPUs is fp16, or that of your flags, such as --bf16.
-
-Examples:
-    all GPUs of this machine; CUDA_VISIBLE_DEVICES chooses among them
-        mae-lm pretrain mae_lm_base data-bin checkpoints/mae_lm
-    on a CPU, for the small sizes
-        mae-lm pretrain mae_lm_tiny data-bin checkpoints/tiny --cpu
-    several nodes with torchrun: on each of them, the first of which is called node0
-        torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node0:29500 --no-python \\
-            mae-lm pretrain mae_lm_base data-bin checkpoints/mae_lm
-    several nodes with Slurm: one task per node, which starts a process for each GPU
-        srun --nodes 4 --ntasks-per-node 1 --gpus-per-node 8 mae-lm pretrain mae_lm_base data-bin checkpoints/mae_lm
-"""
+"""The work of ``mae-lm pretrain``: the configuration of a recipe on this machine, and the start of fairseq-train."""
 
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from fairseq import options as fairseq_options
@@ -36,37 +17,24 @@ from fairseq.optim import fused_adam
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes, started_processes
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, duration, hours_between_checkpoints, warnings_about
-from mae_lm_fairseq.training.settings import RECIPES, describe_amount, recipe, settings
-from mae_lm_fairseq.utils.command_line import Argument
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 
 AT_RISK = 0.5
 """Hours of training that a kill may cost by default."""
+_START = """
+import sys
+sys.argv[0] = "fairseq-train"
+try:
+    from fairseq_cli.train import cli_main
+    cli_main()
+except KeyboardInterrupt:  # in the imports, before this package is loaded
+    sys.exit("error: interrupted")
+"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(Base):
-    """Architecture, paths and flags of a pretraining.
-
-    Attributes:
-        preset: architecture, such as mae_lm_base.
-        data_bin: data-bin made by mae-lm prepare; several shards with ``:`` between them.
-        save_dir: directory for checkpoints.
-        recipe: settings of the training (default: development for tiny and small, base, large++).
-        flags: flags of fairseq-train, which override the recipe.
-    """
-
-    preset: Annotated[str, Argument("PRESET", positional=True)]
-    data_bin: Annotated[str, Argument("DATA_BIN", positional=True)]
-    save_dir: Annotated[str, Argument("SAVE_DIR", positional=True)]
-    recipe: Annotated[Literal[*RECIPES], Argument("NAME")] | None = None
-    flags: Annotated[tuple[str, ...], Argument("FLAGS", positional=True, rest=True)] = ()
-
-
-def main(options: Options) -> None:
+def main(options: Any) -> None:
     """Print what will be trained, and replace this process by fairseq-train, which checks paths and options."""
-    warnings.filterwarnings("ignore", category=UserWarning)  # from hydra; fairseq-train repeats them
     data = options.data_bin
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
     number, rank = processes(cfg)
@@ -85,13 +53,12 @@ def main(options: Options) -> None:
         print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first.
-    os.execv(sys.executable, [sys.executable, "-m", "fairseq_cli.train", *words])
+    os.execv(sys.executable, [sys.executable, "-c", _START, *words])
 
 
 def parse_configuration(words: list[str]):
     """Return the configuration (a DictConfig) that fairseq-train builds from its arguments."""
     parser = fairseq_options.get_training_parser()
-    parser.print_usage = lambda file=None: None  # fairseq's is a page long
     return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
 
 

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mae_lm_fairseq.training.training_log import last_update
+from mae_lm_fairseq.training.training_log import last_update, phase
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.output import progress_bar
@@ -49,6 +49,7 @@ class Run:
             before, because the process may have been killed in between; removes what only resuming needs.
         after: runs that must be finished before this one is started.
         weight: expected duration relative to the other runs, for the estimated time left.
+        evaluation: expected fraction of it that :attr:`read_result` takes.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Run:
     clean_up: Callable[["Run"], None] = keep_everything
     after: Sequence["Run"] = ()
     weight: float = 1.0
+    evaluation: float = 0.1
 
     @property
     def log(self) -> Path:
@@ -72,8 +74,9 @@ class Run:
         return min(1.0, max(0, last_update(self.log) - first) / (last - first))
 
     def progress(self) -> str:
-        """Return the name with the number of the current update, if known."""
-        return f"{self.name}: update {last_update(self.log):,} of {self.updates[1]:,}" if self.updates else self.name
+        """Return the current update, if known, and the phase."""
+        update = f"update {last_update(self.log):,} of {self.updates[1]:,}, " if self.updates else ""
+        return update + (phase(self.log) if self.command else "evaluating")
 
 
 def run_all(
@@ -214,17 +217,17 @@ def _ending(active: list[_Active]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
-    """Show runs done, the current update of each active run, and the estimated time left.
+    """Show what is done, update and phase of each active run, and the estimated time left.
 
     Yields the function that updates the progress bar, given the active runs.
     """
 
     def done() -> float:
-        return sum(run.weight * (1.0 if run.result.exists() else run.fraction_done()) for run in runs)
+        trained = (1.0 if run.result.exists() else run.fraction_done() * (1 - run.evaluation) for run in runs)
+        return sum(run.weight * fraction for run, fraction in zip(runs, trained, strict=True))
 
     def show(active: Sequence[Run]) -> None:
-        finished = sum(run.result.exists() for run in runs)
-        shown = [f"{finished} of {len(runs)} runs done", *(run.progress() for run in active)]
+        shown = [_count(runs), *(f"{_name(run, runs)}: {run.progress()}" for run in active)]
         bar.set_postfix_str("; ".join(shown), refresh=False)
         now = done()
         # A run that resumes goes back to its last checkpoint; the time left is estimated from there.
@@ -239,6 +242,22 @@ def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
             yield show
         finally:
             show([])
+
+
+def _count(runs: Sequence[Run]) -> str:
+    """Return how many runs are done; of trainings in several runs, how many of both."""
+    done = sum(run.result.exists() for run in runs)
+    if len({run.name for run in runs}) == len(runs):
+        return f"{done} of {len(runs)} runs done"
+    trainings = {run.name for run in runs if run.command}
+    finished = trainings - {run.name for run in runs if not run.result.exists()}
+    return f"{len(finished)} of {len(trainings)} trainings and {done} of {len(runs)} measurements done"
+
+
+def _name(run: Run, runs: Sequence[Run]) -> str:
+    """Return the name of a run; of a training in several runs, with how many are done."""
+    same = [one.result.exists() for one in runs if one.name == run.name]
+    return run.name if len(same) == 1 else f"{run.name} ({sum(same)} of {len(same)})"
 
 
 def _wait_for_other_runner(run: Run, log: BinaryIO) -> None:

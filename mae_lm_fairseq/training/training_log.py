@@ -14,6 +14,16 @@ import numpy as np
 
 NATS_PER_BIT = math.log(2)
 """fairseq logs losses in bits, rounded to three digits, which is a precision of 0.0004 nats."""
+_TAIL = 1 << 14
+_PHASES = {
+    b'num_updates": "': "training",
+    b"Start iterating over samples": "training",
+    b"begin validation on": "validating",
+    b"Preparing to save checkpoint": "saving",
+    b"Saved checkpoint": "training",
+    b"done training in": "evaluating",
+}
+"""Phases of a training by what fairseq logs at their beginning."""
 
 
 def read_records(path: Path, stage: str) -> dict[int, dict]:
@@ -61,18 +71,30 @@ def seconds_per_update(path: Path) -> float:
     return statistics.median(durations) if durations else math.nan
 
 
+def phase(path: Path) -> str:
+    """Return what a training is doing, by the end of its log."""
+    end = _end(path, _TAIL)
+    found = {end.rfind(words): phase for words, phase in _PHASES.items()}
+    return found[max(found)] if max(found) >= 0 else "starting"
+
+
+def _end(path: Path, length: int) -> bytes:
+    """Return the last bytes of a file; none if it is missing."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, path.stat().st_size - length))
+            return log.read()
+    except FileNotFoundError:
+        return b""
+
+
 def last_update(path: Path) -> int:
     """Return the number of updates that the log has reached; 0 if it is missing or empty.
 
     Reads only the end of the file, because progress displays call this repeatedly. A resumed run prints its
     configuration first, so the end is longer then.
     """
-    try:
-        with open(path, "rb") as log:
-            for length in (1 << 14, 1 << 18):
-                log.seek(max(0, path.stat().st_size - length))
-                if updates := re.findall(rb'num_updates": "(\d+)"', log.read()):
-                    return int(updates[-1])
-    except FileNotFoundError:
-        pass
+    for length in (_TAIL, 16 * _TAIL):
+        if updates := re.findall(rb'num_updates": "(\d+)"', _end(path, length)):
+            return int(updates[-1])
     return 0

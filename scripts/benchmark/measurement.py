@@ -49,7 +49,7 @@ class Results:
     setting: Setting
     rows: list[Row] = field(default_factory=list)
     matrix_gflops: dict[str, list[float]] = field(default_factory=dict)
-    """Rates of the matrix product by precision; those of fp32 and bf16 are always measured."""
+    """Rates of the matrix product by precision; those of fp32 and bf16 are measured wherever the machine has them."""
     failed: dict[str, str] = field(default_factory=dict)
     """Reasons of failed subjects, by title."""
     batches: dict[str, list[Sample]] = field(default_factory=dict)
@@ -58,8 +58,11 @@ class Results:
     """Whether the run has ended."""
 
     def __post_init__(self):
-        for precision in ("fp32", "bf16", *self.setting.precisions):
-            self.matrix_gflops.setdefault(precision, [])
+        for precision in {"fp32": 0, "bf16": 0} | dict.fromkeys(self.setting.precisions):
+            if precision in self.setting.left_out:
+                self.failed[precision] = "left out: this CPU has no instructions for it"
+            else:
+                self.matrix_gflops.setdefault(precision, [])
 
 
 def measure(
@@ -134,7 +137,7 @@ class _Run:
         threads = torch.get_num_threads()  # all cores, or OMP_NUM_THREADS
         started = []
         for subject in subjects:
-            started.append(Process(subject, self.setting, self.directory, threads))
+            started.append(Process(subject, self.setting, self.directory, threads, self.deadline))
             stack.callback(started[-1].close)
         alive = []
         for process in started:

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from benchmark.settings import Setting, Subject
 WORKER = Path(__file__).parent / "workers" / "worker.py"
 PATIENCE = 240
 """Seconds that a subject may take to start, compile or run a step before it counts as hung."""
+AFTER_THE_LIMIT = 20
+"""Seconds that it has to end a step after the time limit."""
 
 
 class SubjectFailed(Exception):
@@ -21,8 +24,8 @@ class SubjectFailed(Exception):
 class Process:
     """Process of a subject, idle between requests."""
 
-    def __init__(self, subject: Subject, setting: Setting, directory: Path, threads: int):
-        self.subject = subject
+    def __init__(self, subject: Subject, setting: Setting, directory: Path, threads: int, deadline: float):
+        self.subject, self.deadline = subject, deadline
         self.connection, theirs = multiprocessing.Pipe()
         descriptor = theirs.fileno()
         self.process = subprocess.Popen(
@@ -34,7 +37,7 @@ class Process:
         )
         theirs.close()
         shape = {**asdict(setting), "length": subject.cases[0].length if subject.cases else 0}
-        del shape["precisions"], shape["sweep_lengths"], shape["sweep_masks"]
+        del shape["precisions"], shape["sweep_lengths"], shape["sweep_masks"], shape["left_out"]
         self.connection.send({**shape, **_build_options(subject), "directory": str(directory), "threads": threads})
 
     def answer(self):
@@ -43,9 +46,10 @@ class Process:
         Raises:
             SubjectFailed: if the process reports a failure, has died, or hangs.
         """
+        seconds = min(PATIENCE, max(self.deadline - time.monotonic(), 0) + AFTER_THE_LIMIT)
         try:
-            if not self.connection.poll(PATIENCE):
-                raise SubjectFailed(f"no answer within {PATIENCE} seconds")
+            if not self.connection.poll(seconds):
+                raise SubjectFailed(f"no answer within {seconds:.0f} seconds")
             word, value = self.connection.recv()
         except (EOFError, ConnectionError):
             raise SubjectFailed(f"its process ended with code {self.process.wait()}") from None

@@ -44,6 +44,8 @@ class Setting:
     """Names of the only subjects to measure; empty for all."""
     data_bin: str = ""
     """Data-bin to take the batches from; empty for invented text."""
+    left_out: tuple[str, ...] = ()
+    """Precisions that this machine has no instructions for."""
 
     @property
     def attention(self) -> tuple[str, ...]:
@@ -161,6 +163,18 @@ class Subject:
             # The authors' decoder computes all positions of its last layer.
             predicted = sequence if predicts_everywhere else sample.predicted
             yield Sample(sequence, visible, predicted, decoded=sequence)
+
+
+def feasible(setting: Setting) -> Setting:
+    """Return a setting without what this machine cannot do: an emulated product in bfloat16 takes minutes."""
+    import torch  # not for --help
+
+    if setting.device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return setting
+    precisions, compiled = (
+        tuple(one for one in kinds if one != "bf16") for kinds in (setting.precisions, setting.compiled)
+    )
+    return replace(setting, precisions=precisions, compiled=compiled, left_out=("bf16",))
 
 
 def subjects(setting: Setting, authors: Path | None) -> list[list[Subject]]:

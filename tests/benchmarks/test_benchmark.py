@@ -1,11 +1,13 @@
 """scripts/benchmark.py at a size that only shows that it works."""
 
+import contextlib
 import json
 import runpy
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -13,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark import measurement, report
+from benchmark import measurement, processes, report
 from benchmark.batches import PAD, Case, record_batch, vocabulary_size, write_text
 from benchmark.data import measure_pipeline
 from benchmark.measurement import Results, Row, measure
-from benchmark.settings import SETTINGS, Subject, subjects
+from benchmark.settings import SETTINGS, Subject, feasible, subjects
 from benchmark.workers.training import Training
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -30,6 +32,26 @@ def run_script(monkeypatch, *arguments, setting="cpu-tiny"):
     """Run scripts/benchmark.py in this process."""
     monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", setting, *map(str, arguments)])
     runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
+
+
+def test_a_cpu_without_bf16_measures_the_rest(monkeypatch):
+    """Its first product in bfloat16 took longer than the time limit, so that nothing was measured."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    setting = feasible(SETTINGS["cpu-small"])
+    groups = subjects(setting, None)
+    assert {subject.precision for group in groups for subject in group} == {"fp32"}
+    assert [*Results(setting).matrix_gflops] == ["fp32"]
+    assert Results(setting).failed == {"bf16": "left out: this CPU has no instructions for it"}
+
+
+def test_a_step_does_not_outlast_the_time_limit(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "AFTER_THE_LIMIT", 0.2)
+    monkeypatch.setattr(processes, "WORKER", tmp_path / "worker.py")
+    processes.WORKER.write_text("import time; time.sleep(60)")
+    subject = Subject("mae_lm", "ours", "fp32")
+    process = processes.Process(subject, TINY, tmp_path, 1, time.monotonic())
+    with contextlib.closing(process), pytest.raises(processes.SubjectFailed, match="no answer within"):
+        process.answer()
 
 
 @pytest.mark.slow  # starts a process for each peer

@@ -116,6 +116,8 @@ def test_several_validation_splits(train, two_validation_splits, caplog):
     [
         ("mae_lm_tiny", ["--relative-bucketing", "symmetric"], "--relative-bucketing is t5 in the checkpoint"),
         ("mae_lm_roberta_tiny", ["--mask-join", "encoder"], "--mask-join is embeddings in the checkpoint"),
+        ("mae_lm_tiny", ["--encoder-layers", 3], "Missing key"),  # which fairseq ended in a traceback
+        ("mae_lm_tiny", ["--encoder-embed-dim", 32], "size mismatch"),
     ],
 )
 def test_a_run_is_not_resumed_with_another_meaning_of_its_weights(train, arch, options, named):
@@ -141,17 +143,6 @@ def test_checkpoints_to_keep_and_patience(train):
     names = sorted(path.name for path in train(*keep, *rest, *metric).glob("*.pt"))
     assert names[:2] == ["checkpoint.best_loss_" + names[0].rpartition("_")[2], "checkpoint_1_2.pt"]
     assert names[2:] == ["checkpoint_1_3.pt", "checkpoint_best.pt", "checkpoint_last.pt"]
-
-
-@pytest.mark.parametrize("patience", [2, 3])
-def test_patience_goes_on_counting_when_a_run_resumes(train, patience):
-    """Without progress, so that a run ends after the first validation and ``patience`` more; in one run or several."""
-    options = ["--validate-interval-updates", 1, "--save-interval-updates", 1, "--no-epoch-checkpoints"]
-    options += ["--patience", patience, "--best-checkpoint-metric", "loss", "--lr", 0]
-    for updates in (2, 3, 9):
-        directory = train(*options, "--max-update", updates)
-    last = torch.load(directory / "checkpoint_last.pt", weights_only=False)
-    assert last["optimizer_history"][-1]["num_updates"] == 1 + patience
 
 
 def test_fairseq_validate(data_bin, tmp_path, caplog):
@@ -230,15 +221,8 @@ def test_hydra_multirun(run_cli, data_bin, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(
-            ["--autocast", "bf16"],
-            ["--checkpoint-activations"],
-            ["--max-tokens", 200],
-            ["--required-seq-len-multiple", 8],
-        ),
-        *(["--skip-remainder-batch"], ["--curriculum", 1], ["--max-valid-steps", 1], ["--fixed-validation-seed", 3]),
-        *(["--empty-cache-freq", 1], ["--heartbeat-timeout", 60], ["--stop-time-hours", 1]),
-        *(["--keep-last-epochs", 1], ["--keep-interval-updates-pattern", 2], ["--ema-start-update", 1, "--store-ema"]),
+        *(["--autocast", "bf16"], ["--required-seq-len-multiple", 8]),
+        *(["--empty-cache-freq", 1], ["--heartbeat-timeout", 60]),
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -75,7 +75,7 @@ def test_error_in_the_processes_that_fairseq_spawns(run_cli, tmp_path):
     rest = ["--optimizer", "adam", "--lr", "1e-3", "--batch-size", "4", "--user-dir", PACKAGE]
     done = run_cli(["python", script, tmp_path / "empty", *together, *backends, *options, *rest])
     assert done.returncode == 1
-    assert f"\nerror: {tmp_path}/empty/dict.txt: No such file" in done.stderr
+    assert f"error: {tmp_path}/empty/dict.txt: No such file or directory" in done.stderr
 
 
 LOADING_AHEAD = """

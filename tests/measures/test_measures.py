@@ -113,6 +113,23 @@ def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
     assert found["words"] == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "length", "others"),
+    [([], 32, ""), (["--tokens-per-sample", 16], 16, "; mae_lm_tiny was trained with 32; mae_lm_tiny.pt")],
+)
+def test_the_default_length_is_that_of_the_training(
+    checkpoints, bundles, text_data, stock, tmp_path, capsys, options, length, others
+):
+    """Of a bundle and of a checkpoint; the length of another model is unknown."""
+    (tmp_path / "text").write_text("\n\n".join(pair[0] for pair in PAIRS * 9))
+    models = [bundles["mae_lm_tiny"], checkpoints["mae_lm_tiny"], stock]
+    labels = ["--labels", "mae_lm_tiny", "mae_lm_tiny.pt", "bert"]
+    files = ["--data-bin", text_data, "--text", tmp_path / "text", "--out", tmp_path / "out.json"]
+    run("evaluate", *models, *files, *options, *labels, "--tokens", 300, "--pseudo-tokens", 50)
+    assert f"sequences of up to {length} tokens{others}" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out.json").read_text())["settings"]["tokens_per_sample"] == length
+
+
 def test_a_perplexity_without_meaning_is_not_a_number():
     assert perplexity(-20.0, 10) == pytest.approx(math.exp(2))
     assert perplexity(-1e5, 2) is None  # does not fit a float

@@ -17,7 +17,6 @@ import pytest
 import safetensors.numpy
 import torch
 
-from mae_lm_fairseq.commands import study
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
@@ -26,6 +25,7 @@ from mae_lm_fairseq.study.engine import Study, all_runs, begin, changes, needed
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.processes import runs_in_children, wait_for
 from tests.support.tagging import sentences, write_conllu
@@ -126,8 +126,8 @@ def finished(directory):
     """Return the directory of a finished study."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
-        Path("plan.toml").write_text(PLAN)
-        study.main(study.Options(plan="plan.toml", out=Path("finished"), jobs=2))
+        Products(Path("finished"), "mae-lm study", ())  # as the verb does, which resumes copies of it
+        Study(parse_plan(PLAN, "plan.toml"), Path("finished"), jobs=2).run()
     return directory / "finished"
 
 

@@ -169,6 +169,16 @@ def test_schedules_have_the_length_of_the_training(scheduler, lengths):
     assert "mask-prob-updates" not in options_of(plan, plan.models[0])
 
 
+def test_text_is_measured_at_the_length_of_the_trainings():
+    def length(text):
+        return parse_plan(text, "plan.toml").measures[0].options.tokens_per_sample
+
+    assert length(PLAN) == 32
+    assert length(PLAN.replace("mask-prob = 0.3", "tokens-per-sample = 16")) == 16  # the shortest
+    assert length(PLAN.replace("tokens-per-sample = 32", "")) == 64  # the recipe's
+    assert length(PLAN.replace('kind = "loss"', 'kind = "loss"\ntokens_per_sample = 48')) == 48
+
+
 def test_mistakes_of_the_file_itself():
     with pytest.raises(UserError, match=r"plan\.toml: .*\(at line 1, column 9\)"):
         parse_plan("title = = 3", "plan.toml")

@@ -1,14 +1,17 @@
 """Masking: rate, whole words, and changes from epoch to epoch."""
 
+import io
 import re
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary
 
-from mae_lm_fairseq.tasks.masking import masked_pair, word_starts
+from mae_lm_fairseq.tasks.masking import masked_pair, warn_of_long_words, word_starts
 from mae_lm_fairseq.text.offsets import encode_with_spans
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.tokenizers import ALL_KINDS, make, paragraphs
 
@@ -141,8 +144,41 @@ def words_and_ids(tokenizer, line):
     return [line[: end - 1].count(" ") for _, end in spans.tolist()], ids.tolist()
 
 
-def test_a_dictionary_without_word_starts_is_refused():
+@pytest.mark.parametrize("symbols", [["262"], ["▁", "the▁", "s▁", "un"]], ids=["no marks", "marks at the ends"])
+def test_a_dictionary_without_word_starts_is_refused(symbols):
     dictionary = Dictionary()
-    dictionary.add_symbol("262")
+    for symbol in symbols:
+        dictionary.add_symbol(symbol)
     with pytest.raises(UserError, match="--mask-whole-words"):
         word_starts(dictionary, None)
+
+
+def test_a_tokenizer_that_marks_the_ends_of_words_is_refused(tmp_path):
+    """It has the mark as a subword of its own, so that it has marks; whole lines were masked, or nothing."""
+    model = io.BytesIO()
+    options = {"vocab_size": 90, "treat_whitespace_as_suffix": True, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(paragraphs(300)), model_writer=model, **options)
+    tokenizer = SentencePieceTokenizer(tmp_path / "sentencepiece.bpe.model", model.getvalue())
+    assert "▁" in tokenizer.pieces
+    dictionary = Dictionary()
+    for piece in (*tokenizer.pieces, "<mask>"):
+        dictionary.add_symbol(piece)
+    with pytest.raises(UserError, match="--mask-whole-words"):
+        word_starts(dictionary, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("words", "rate", "unmasked"), [(12, 0.15, None), (2, 0.15, 40), (2, 0.3, None), (1, 0.15, 55)]
+)
+def test_sequences_in_which_nothing_can_be_masked_are_reported(dictionary, caplog, words, rate, unmasked):
+    """A sequence has <s>, </s> and some words, all of which count as words; 0.15 of four is less than one."""
+    ids = [dictionary.index(piece) for piece in ("▁un", "believ", "able")]
+    sequences, starts = Items([torch.tensor([0, *words * ids, 2])] * 50), word_starts(dictionary, None)
+    warn_of_long_words(sequences, starts, rate)
+    assert [f"about {unmasked} %" in record.getMessage() for record in caplog.records] == [True] * (
+        unmasked is not None
+    )
+    _, target = pair(dictionary, mask_whole_words=starts, mask_prob=rate)
+    target.dataset = sequences
+    nothing = sum(target[number].eq(dictionary.pad()).all().item() for number in range(50))
+    assert nothing == pytest.approx((unmasked or 0) / 2, abs=12)

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq import options as fairseq_options
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
 from mae_lm_fairseq.finetuning.sweep import Origin, Sweep
-from mae_lm_fairseq.training.command import train_command
+from mae_lm_fairseq.training.command import check_option_names, train_command
 from tests.support.tokenizers import make
+from tests.support.training import RECIPE
 
 COMMON = {f"user-dir {PACKAGE}", "required-batch-size-multiple 1", "no-epoch-checkpoints"}
 COMMON |= {"adam-betas (0.9, 0.98)", "adam-eps 1e-06", "lr-scheduler polynomial_decay"}
@@ -58,12 +60,25 @@ def test_flags_and_further_words():
     assert words[1:] == ["-m", "fairseq_cli.train", "data", "--lr", "0.1", "--cpu", "--lr", "0.2"]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_option_that_fairseq_takes_is_known():
+    parser = fairseq_options.get_training_parser()
+    fairseq_options.parse_args_and_arch(parser, ["data", *RECIPE, "--arch", "mae_lm_tiny"])
+    names = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+    assert len(names) > 200
+    check_option_names([*names, "--save-interval-upd", "--lr=1", "-1", "--", "value"])  # fairseq takes abbreviations
+    with pytest.raises(ValueError, match=r"^unknown option --update-frequ of fairseq-train; is --update-freq meant\?"):
+        check_option_names(["--lr", "1", "--update-frequ=2"])
+
+
 def test_every_training_of_the_package_is_a_fairseq_train_process():
     """So what is promised of fairseq-train holds in studies, adaptation and fine-tuning, too."""
-    rooms = (room for room in PACKAGE.iterdir() if room.name != "fairseq_patches")  # which names what it patches
-    modules = (path for room in rooms for path in room.rglob("*.py"))
-    starts = {path for path in modules if re.search(r"fairseq_cli\.train|\bTrainer\(", path.read_text())}
-    assert {str(path.relative_to(PACKAGE)) for path in starts} == {
+    modules = (
+        path
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r'"-m", "fairseq_cli\.train|import cli_main|\bTrainer\(', path.read_text())
+    )
+    assert {str(path.relative_to(PACKAGE)) for path in modules} == {
         "training/command.py",
         "training/pretrain.py",
     }

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mae_lm_fairseq.commands.pretrain import Options
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.cost.planned_run import kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token
@@ -28,7 +29,6 @@ from mae_lm_fairseq.training.estimate import (
 )
 from mae_lm_fairseq.training.pretrain import (
     AT_RISK,
-    Options,
     configure,
     often_enough,
     parse_configuration,

@@ -206,7 +206,7 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
         """
     training = run("training", program, updates=(0, 40))
     run_all([training])
-    assert re.search(r"75%\|.*left, 0 of 1 runs done; training: update 30 of 40", capsys.readouterr().out)
+    assert re.search(r"68%\|.*left, 0 of 1 runs done; training: update 30 of 40, training", capsys.readouterr().out)
     assert [
         replace(training, updates=(0, 20)).fraction_done(),
         replace(training, updates=(20, 40)).fraction_done(),

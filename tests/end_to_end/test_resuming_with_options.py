@@ -1,0 +1,162 @@
+"""Interrupted runs end as one run does, with each option that docs/options.md lists and a value of its own."""
+
+import contextlib
+import shutil
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.trainer import Trainer
+from torch.utils._pytree import keystr, tree_leaves_with_path
+
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.finetuning import train_here
+from tests.support.training import RECIPE
+
+UNSCHEDULED = [*RECIPE[: RECIPE.index("--lr-scheduler")], *RECIPE[RECIPE.index("--clip-norm") :]]
+OPTIONS = ["--arch", "mae_lm_tiny", "--num-workers", 0, "--batch-size", 96, "--max-update", 14]
+OPTIONS += ["--save-interval-updates", 2, "--validate-interval-updates", 2]
+UPDATES = (3, 6, 8)
+"""Updates after which a start is interrupted; an epoch has six batches."""
+
+
+class Killed(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def killed_after(updates):
+    step = Trainer.train_step
+
+    def train_step(trainer, *args, **kwargs):
+        if trainer.get_num_updates() >= updates:
+            raise Killed
+        return step(trainer, *args, **kwargs)
+
+    with mock.patch.object(Trainer, "train_step", train_step), contextlib.suppress(Killed):
+        yield
+
+
+def outcome(directory):
+    state = torch.load(directory / "checkpoint_last.pt", weights_only=False)
+    for name in ("metrics", "previous_training_time"):
+        state["extra_state"].pop(name, None)
+    del state["optimizer_history"][:-1]  # it grows with every start
+    return state | {"cfg": None, "files": sorted(path.name for path in directory.glob("*.pt"))}
+
+
+def assert_equal(found, expected):
+    pairs = zip(*(tree_leaves_with_path(state) for state in (found, expected)), strict=True)
+    for (path, one), (other_path, other) in pairs:
+        assert path == other_path
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, keystr(path)
+
+
+@pytest.fixture
+def train(tmp_path, data_bin):
+    def run(name, *options, data=data_bin):
+        recipe = UNSCHEDULED if "--lr-scheduler" in options else RECIPE
+        train_here(data, *recipe, *OPTIONS, "--save-dir", tmp_path / name, *options)
+        return tmp_path / name
+
+    return run
+
+
+AT_RISK = [
+    ["--update-freq", "1,2,3"],
+    ["--update-freq", "2,1", "--skip-remainder-batch"],
+    ["--store-ema", "--ema-decay", 0.9, "--ema-update-freq", 3, "--ema-start-update", 5],
+    ["--patience", 3, "--lr", 0],
+    ["--keep-best-checkpoints", 2, "--keep-interval-updates", 2, "--keep-interval-updates-pattern", 4],
+    ["--lr-scheduler", "reduce_lr_on_plateau", "--batch-size", 200, "--lr-patience", 1, "--lr-threshold", 0.5],
+]
+OTHERS = [
+    ["--update-freq", 3],
+    ["--skip-remainder-batch"],
+    ["--store-ema", "--ema-decay", 0.9, "--ema-fp32", "--ema-update-freq", 2],
+    ["--save-interval", 2, "--no-epoch-checkpoints"],
+    ["--validate-interval", 2, "--validate-after-updates", 5],
+    ["--keep-last-epochs", 2, "--batch-size", 200],
+    ["--keep-best-checkpoints", 3, "--best-checkpoint-metric", "ppl", "--maximize-best-checkpoint-metric"],
+    ["--patience", 2, "--lr", 0, "--best-checkpoint-metric", "loss", "--maximize-best-checkpoint-metric"],
+    ["--max-epoch", 2],
+    ["--max-tokens", 500],
+    ["--max-valid-steps", 2, "--batch-size-valid", 3],
+    ["--curriculum", 2],
+    ["--fixed-validation-seed", 3, "--seed", 5],
+    ["--num-workers", 2, "--data-buffer-size", 2],
+    ["--checkpoint-activations"],
+    ["--required-batch-size-multiple", 2],
+    ["--criterion", "masked_lm"],
+    ["--task", "masked_lm", "--tokens-per-sample", 64],
+    *(["--sample-break-mode", mode] for mode in ("none", "eos", "complete")),
+    ["--mask-prob-end", 0.4, "--mask-prob-schedule", "cosine"],
+    ["--mask-prob-range", "0.1,0.4"],
+    ["--mask-multiple-length", 2, "--mask-stdev", 0.5],
+    ["--leave-unmasked-prob", 0.1, "--random-token-prob", 0.1, "--freq-weighted-replacement"],
+    ["--mask-whole-words"],
+    ["--mask-in-encoder", 0.5],
+    ["--repeat-tokens", 2],
+    ["--effective-rank-interval", 3],
+    ["--freeze-encoder-updates", 5],
+    ["--optimizer", "fused_adamw", "--layer-lr-decay", 0.9, "--weight-decay", 0.1],
+    *(
+        ["--lr-scheduler", *schedule]
+        for schedule in (
+            ["fixed", "--warmup-updates", 3, "--lr", "1e-3,5e-4", "--force-anneal", 2, "--lr-shrink", 0.5],
+            ["inverse_sqrt", "--warmup-updates", 3],
+            ["cosine", "--warmup-updates", 2, "--lr-period-updates", 4, "--t-mult", 2, "--lr-shrink", 0.5],
+            ["polynomial_decay", "--warmup-updates", 3, "--total-num-update", 20, "--power", 2],
+            ["tri_stage", "--warmup-steps", 3, "--hold-steps", 3, "--decay-steps", 4],
+            ["triangular", "--max-lr", 2e-3, "--lr-period-updates", 5, "--lr-shrink", 0.5, "--shrink-min"],
+            ["manual", "--update2lr", "{'1-5': 0.0005, '6': 0.0002}"],
+            ["step", "--lr-deacy-period", 5, "--lr-decay", 0.5, "--warmup-updates", 3],
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [*AT_RISK, *(pytest.param(options, marks=pytest.mark.slow) for options in OTHERS)],
+    ids=lambda options: " ".join(map(str, options))[:60],
+)
+def test_interruptions_change_nothing(train, options):
+    expected = outcome(train("one", *options))
+    for updates in UPDATES:
+        with killed_after(updates):
+            train("many", *options)
+    assert_equal(outcome(train("many", *options)), expected)
+
+
+@pytest.mark.slow
+def test_interruptions_change_nothing_with_shards(train, data_bin, tmp_path):
+    shutil.copytree(data_bin, tmp_path / "second")
+    for suffix in ("bin", "idx"):
+        shutil.copy(data_bin / f"valid.{suffix}", tmp_path / "second" / f"train.{suffix}")
+    data = f"{data_bin}:{tmp_path / 'second'}"
+    expected = outcome(train("one", data=data))
+    for updates in UPDATES:
+        with killed_after(updates):
+            train("many", data=data)
+    assert_equal(outcome(train("many", data=data)), expected)
+
+
+def test_a_position_is_not_applied_to_another_text(train, data_bin, tmp_path):
+    """fairseq skipped the beginning of a longer text, and ended in a traceback for a shorter one."""
+    start = train("first", "--max-update", 2) / "checkpoint_last.pt"
+    shutil.copytree(data_bin, tmp_path / "other")
+    for suffix in ("bin", "idx"):
+        shutil.copy(data_bin / f"valid.{suffix}", tmp_path / "other" / f"train.{suffix}")
+    for batch_size in (2, 96):  # more batches than before, and fewer
+        with pytest.raises(UserError, match="add --reset-dataloader"):
+            train("second", "--restore-file", start, "--batch-size", batch_size, data=tmp_path / "other")
+    found = train("second", "--restore-file", start, "--reset-dataloader", "--max-update", 4, data=tmp_path / "other")
+    assert outcome(found)["optimizer_history"][-1]["num_updates"] == 4
+
+
+def test_a_run_whose_time_is_over_does_not_train_again(train):
+    options = ["--stop-time-hours", 1e-9]
+    before = outcome(train("run", *options))
+    assert before["optimizer_history"][-1]["num_updates"] == 1
+    assert outcome(train("run", *options))["optimizer_history"] == before["optimizer_history"]
