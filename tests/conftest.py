@@ -49,7 +49,9 @@ INTEGRATION = {"end_to_end", "fault_injection"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests as integration tests if they are in such a directory or use a fixture that starts commands."""
     for item in items:
-        starts_commands = {"run_cli", "fairseq_train", "torchrun", "mae_lm"} & set(getattr(item, "fixturenames", ()))
+        starts_commands = {"run_cli", "fairseq_train", "train_together", "mae_lm"} & set(
+            getattr(item, "fixturenames", ())
+        )
         if starts_commands or INTEGRATION & set(item.path.relative_to(ROOT).parts):
             item.add_marker(pytest.mark.integration)
 
@@ -94,9 +96,9 @@ def mae_lm() -> Callable:
 
 
 @pytest.fixture(scope="session")
-def torchrun() -> Callable:
-    """Return the function ``torchrun(2, "data-bin", ...)``, which trains in two processes on the CPU."""
-    return processes.torchrun
+def train_together() -> Callable:
+    """Return the function ``train_together(2, "data-bin", ...)``, which trains in two processes on the CPU."""
+    return processes.train_together
 
 
 @pytest.fixture

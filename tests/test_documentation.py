@@ -46,15 +46,26 @@ def test_every_block_says_how_it_is_tested():
     assert DRY
 
 
+def test_the_example_of_a_treatment_applies(run_cli, tmp_path):
+    (tmp_path / "example.diff").write_text(example_of_a_treatment(), encoding="utf-8")
+    applied = run_cli([shutil.which("git"), "apply", "--check", tmp_path / "example.diff"])
+    assert applied.returncode == 0, applied.stderr
+
+
+def example_of_a_treatment() -> str:
+    [diff] = re.findall(r"```diff\n(.*?)```", (DOCS / "new-treatment.md").read_text(encoding="utf-8"), re.DOTALL)
+    return diff
+
+
 @pytest.mark.integration
+@pytest.mark.slow  # imports everything in a copy of the repository
 def test_the_example_of_a_treatment_works(tmp_path, run_cli):
     """The diff of the page, in a copy of the repository, with the tests that it names."""
-    [diff] = re.findall(r"```diff\n(.*?)```", (DOCS / "new-treatment.md").read_text(encoding="utf-8"), re.DOTALL)
     for name in ("mae_lm_fairseq", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "example.diff").write_text(diff, encoding="utf-8")
+    (tmp_path / "example.diff").write_text(example_of_a_treatment(), encoding="utf-8")
     applied = run_cli([shutil.which("git"), "apply", "example.diff"], cwd=tmp_path)
     assert applied.returncode == 0, applied.stderr
     tests = ["tests/core/test_autoencoder.py", "-k", "share_layers", "-q", "-p", "no:cacheprovider"]

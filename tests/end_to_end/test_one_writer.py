@@ -10,9 +10,8 @@ import pytest
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
-from tests.end_to_end.test_torchrun import free_port
 from tests.fault_injection.training import SETTINGS, Workplace, difference, make_data, prepare_to_fork
-from tests.support.processes import wait_for
+from tests.support.processes import free_port, wait_for
 from tests.utils.test_locks import is_free
 
 ENDLESS = 10**6

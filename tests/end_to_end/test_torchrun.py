@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoin
 from tests.fault_injection.processes import children
 from tests.fault_injection.training import make_data
 from tests.support import ROOT
-from tests.support.processes import ENVIRONMENT, torchrun_command, wait_for
+from tests.support.processes import ENVIRONMENT, connected, start_training, torchrun_command, wait_for
 from tests.support.training import RECIPE, batches, set_up
 
 SETTINGS = [*RECIPE, "--arch", "mae_lm_tiny", "--dropout", 0, "--attention-dropout", 0]
@@ -25,12 +24,12 @@ SPARSE = ["--batch-size", 1, "--mask-prob", 0.02]
 
 
 @pytest.fixture(scope="module")
-def train(fairseq_train, torchrun, data_bin):
+def train(fairseq_train, train_together, data_bin):
     """Return ``train(processes, save_dir, *options)``, which trains and checks the exit code."""
 
     def run(processes, save_dir, *options, data=data_bin):
         arguments = [data, *SETTINGS, "--save-dir", save_dir, *options]
-        done = fairseq_train(*arguments) if processes == 1 else torchrun(processes, *arguments)
+        done = fairseq_train(*arguments) if processes == 1 else train_together(processes, *arguments)
         assert done.returncode == 0, done.stderr
         return done
 
@@ -167,9 +166,10 @@ def endless(data_bin, tmp_path):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "number"),
-    [pytest.param("process 1", signal.SIGKILL, marks=pytest.mark.slow), ("the launcher", signal.SIGINT)],
+    [("process 1", signal.SIGKILL), ("the launcher", signal.SIGINT)],
 )
 def test_failure_of_one_process_ends_all(endless, victim, number):
     """Even a process that is stopped."""
@@ -199,20 +199,15 @@ def is_running(pid: int) -> bool:
 
 def test_a_process_that_waits_for_a_stopped_one_ends_with_a_message(data_bin, tmp_path):
     """Processes started by hand, as on two machines whose connection is lost: nothing stops the waiting one."""
-    program = Path(sys.executable).parent / "fairseq-train"
     endless = ["--no-save", "--batch-size", 1, "--max-update", 10**6, "--total-num-update", 10**6, "--ddp-timeout", 20]
-    command = [*map(str, [program, data_bin, *SETTINGS, "--cpu", *endless, "--save-dir", tmp_path])]
-    job = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = [data_bin, *SETTINGS, "--cpu", *endless, "--save-dir", tmp_path]
     logs = [tmp_path / "0", tmp_path / "1"]
-    processes = [
-        subprocess.Popen(command, stdout=log.open("w"), stderr=subprocess.STDOUT, cwd=ROOT,
-                         env={**os.environ, **ENVIRONMENT, **job, "RANK": str(rank)})
-        for rank, log in enumerate(logs)
-    ]  # fmt: skip
+    processes = [start_training(command, log, job) for log, job in zip(logs, connected(2), strict=True)]
     try:
         wait_for(lambda: "num_updates=20," in logs[0].read_text())
-        processes[1].send_signal(signal.SIGSTOP)
-        assert processes[0].wait(120) == 1
+        os.kill(processes[1].pid, signal.SIGSTOP)
+        processes[0].join(120)
+        assert processes[0].exitcode == 1
         *_, last = logs[0].read_text().splitlines()
         assert last.startswith("error: lost the connection to another process of this job: Timed out waiting 20000ms")
         assert "(--ddp-timeout)" in last
@@ -220,11 +215,4 @@ def test_a_process_that_waits_for_a_stopped_one_ends_with_a_message(data_bin, tm
     finally:
         for process in processes:
             process.kill()
-            process.wait()
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as opened:
-        opened.bind(("localhost", 0))
-        return opened.getsockname()[1]
+            process.join()

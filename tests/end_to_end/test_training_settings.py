@@ -111,6 +111,7 @@ def ragged_data(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_memory_stays_flat(ragged_data, tmp_path):
     """Without the limits, primitives of earlier shapes fill memory: faster in bfloat16, where the CPU has it."""
     shape = ["--batch-size", 32, "--tokens-per-sample", 128, "--encoder-embed-dim", 64, "--encoder-layers", 1]

@@ -65,6 +65,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow  # two processes that import everything
 def test_error_in_the_processes_that_fairseq_spawns(run_cli, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SPAWNING)

@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from mae_lm_fairseq.commands import study
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
@@ -25,9 +26,8 @@ from mae_lm_fairseq.study.engine import Study, all_runs, begin, changes, needed
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
-from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.processes import runs_in_children, wait_for
+from tests.support.processes import fork, runs_in_children, wait_for
 from tests.support.tagging import sentences, write_conllu
 
 PLAN = """
@@ -124,10 +124,10 @@ def here(directory, monkeypatch):
 @pytest.fixture(scope="module")
 def finished(directory):
     """Return the directory of a finished study."""
+    (directory / "plan.toml").write_text(PLAN)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
-        Products(Path("finished"), "mae-lm study", ())  # as the verb does, which resumes copies of it
-        Study(parse_plan(PLAN, "plan.toml"), Path("finished"), jobs=2).run()
+        study.main(study.Options(plan="plan.toml", out=Path("finished"), jobs=2))
     return directory / "finished"
 
 
@@ -196,10 +196,10 @@ def remove_part(out: Path) -> None:
 def test_a_killed_study_resumes_with_the_same_results(finished, here):
     shutil.copytree(finished, here / "killed")
     remove_part(here / "killed")
-    killed = start(here, "killed")
-    wait_for(lambda: [*here.glob("killed/runs/MAE-LM-seed2-*/checkpoints/checkpoint_last.pt")], 120)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed = fork(study.main, study.Options(plan="plan.toml", out=Path("killed"), jobs=2))
+    wait_for(lambda: [*here.glob("killed/runs/MAE-LM-seed2-*/checkpoints/checkpoint_last.pt")])
+    killed.kill()
+    killed.join()
     Study(parse_plan(PLAN, "plan.toml"), Path("killed"), jobs=2).run()
     assert results(here / "killed") == results(finished)
 

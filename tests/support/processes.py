@@ -1,7 +1,7 @@
 """Subprocesses started by tests.
 
-Importing torch and fairseq takes several seconds of CPU time. :func:`fairseq_train` and :func:`torchrun` therefore
-run their commands in children of a server that has already imported both (multiprocessing's fork server). Like a real
+Importing torch and fairseq takes several seconds of CPU time. :func:`fairseq_train` and others therefore run
+their commands in children of a server that has already imported both (multiprocessing's fork server). Like a real
 command, each child has its own streams and exit code. :func:`run_command` runs a real command.
 """
 
@@ -13,11 +13,13 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -124,9 +126,39 @@ def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     return _run_in_child(_mae_lm, ["mae-lm", *arguments], cwd)
 
 
-def torchrun(processes: int, *arguments: object) -> subprocess.CompletedProcess:
-    """Run ``fairseq-train --cpu`` in several processes in the checkout, with torchrun in a child of the server."""
-    return _run_in_child(_torchrun, torchrun_command(processes, *arguments))
+def start_training(arguments: Sequence[object], log: Path, environment: Mapping[str, str]) -> BaseProcess:
+    """Start ``fairseq-train`` in the checkout, in a child of the server that writes to a log."""
+    words = ["fairseq-train", *map(str, arguments)]
+    process = _SERVER.Process(target=_child, args=(functools.partial(_train_in, environment), words, ROOT, log, log))
+    with _environment():
+        process.start()
+    return process
+
+
+def train_together(processes: int, *arguments: object) -> subprocess.CompletedProcess:
+    """Run ``fairseq-train --cpu`` in several connected processes in the checkout, as torchrun does."""
+    with tempfile.TemporaryDirectory() as directory:
+        logs = [Path(directory, str(rank)) for rank in range(processes)]
+        jobs = [variables | {"LOCAL_RANK": variables["RANK"]} for variables in connected(processes)]
+        started = [start_training([*arguments, "--cpu"], log, job) for log, job in zip(logs, jobs, strict=True)]
+        for process in started:
+            process.join(LONGEST_COMMAND_SECONDS)
+            process.kill()
+        stdout, stderr = logs[0].read_text(), "".join(log.read_text() for log in logs)
+    return subprocess.CompletedProcess(arguments, max(abs(process.exitcode) for process in started), stdout, stderr)
+
+
+def connected(processes: int) -> list[dict[str, str]]:
+    """Return the environment variables with which each process of a job on this machine finds the others."""
+    job = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    return [job | {"RANK": str(rank)} for rank in range(processes)]
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as opened:
+        opened.bind(("localhost", 0))
+        return opened.getsockname()[1]
 
 
 def torchrun_command(processes: int, *arguments: object) -> list[str]:
@@ -194,16 +226,15 @@ def _train(threads: int) -> None:
     cli_main()
 
 
+def _train_in(environment: Mapping[str, str]) -> None:
+    os.environ.update(environment)
+    _train(1)
+
+
 def _mae_lm() -> None:
     from mae_lm_fairseq.cli import main
 
     sys.exit(main())
-
-
-def _torchrun() -> None:
-    from torch.distributed.run import main
-
-    main()
 
 
 def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> subprocess.CompletedProcess:
@@ -241,7 +272,7 @@ def _child(main: Callable[[], None], words: list[str], cwd: Path, stdout: Path, 
     multiprocessing.set_start_method(None, force=True)  # data workers are forked, as in a real command
     for stream, path in ((sys.stdout, stdout), (sys.stderr, stderr)):
         assert isinstance(stream, io.TextIOWrapper)
-        with open(path, "w") as file:
+        with open(path, "a") as file:
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(cwd)
     sys.argv = words
