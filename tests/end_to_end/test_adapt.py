@@ -59,11 +59,11 @@ def test_a_stock_directory_is_adapted_and_a_killed_run_resumes(stock, text, tmp_
     with pytest.raises(UserError, match=r"has data-bin but no made\.json"):
         main(command)
     shutil.rmtree(out)
-    killed = fork(main, command)
-    wait_for(lambda: [*out.glob("runs/*/checkpoints/checkpoint_last.pt")])
-    kill_with_children(killed)
-    assert not [*out.glob("runs/*/training-20.json")]
     with runs_in_children():
+        killed = fork(main, command)
+        wait_for(lambda: [*out.glob("runs/*/checkpoints/checkpoint_last.pt")])
+        kill_with_children(killed)
+        assert not [*out.glob("runs/*/training-20.json")]
         start_again(command, out, tmp_path, stock["bert"])
 
 

@@ -44,13 +44,13 @@ def fork(function: Callable, *args, **options) -> multiprocessing.Process:
     """Start a forked process that calls a function and can be interrupted with SIGINT."""
 
     def call():
+        global _SERVER
         # Background processes of a shell without job control ignore SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        _SERVER = multiprocessing.get_context("fork")  # the server is a child of another process
         gc.callbacks.clear()  # hypothesis registers one; a KeyboardInterrupt raised in it is lost
-        multiprocessing.forkserver._forkserver.__init__()  # one that runs already is a child of another process
-        _SERVER.set_forkserver_preload(_PRELOADED)
         with errors_end_the_program():
             function(*args, **options)
 
