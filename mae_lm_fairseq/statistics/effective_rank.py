@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MEASURES = {
+RANKS = {
     "threshold": "smallest k whose k largest squared singular values hold a fraction of their sum (Meng et al., 2024)",
     "entropy": "exp of the entropy of the singular values divided by their sum (Roy and Vetterli, 2007)",
     "stable": "sum of the squared singular values divided by the largest of them",
@@ -28,7 +28,7 @@ digits; eigenvalues of second moments have 16 digits, but are squares."""
 
 
 def ranks(energies: Tensor, fraction: float = 0.9) -> dict[str, Tensor]:
-    """Compute the ranks of matrices from their singular values, by the names of :data:`MEASURES`; 0 for a zero matrix.
+    """Compute the ranks of matrices from their singular values, by the names of :data:`RANKS`; 0 for a zero matrix.
 
     Args:
         energies: ``[..., d]`` squared singular values in any order.
@@ -50,7 +50,7 @@ def ranks(energies: Tensor, fraction: float = 0.9) -> dict[str, Tensor]:
         "stable": total / energies[..., 0].where(is_nonzero, 1.0),
         "numerical": (energies > 0).sum(-1).double(),
     }
-    return {name: found[name].where(is_nonzero, 0.0) for name in MEASURES}
+    return {name: found[name].where(is_nonzero, 0.0) for name in RANKS}
 
 
 class SecondMoments:

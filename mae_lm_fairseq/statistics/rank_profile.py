@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.statistics.effective_rank import (
-    MEASURES,
+    RANKS,
     SecondMoments,
     fraction_outside,
     interval,
@@ -135,7 +135,7 @@ def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dic
         else:
             base, name = found[layer, "clean", "real"], "gaps"
         if base is not values:
-            difference = {measure: values[measure] - base[measure] for measure in MEASURES}
+            difference = {measure: values[measure] - base[measure] for measure in RANKS}
             rows[name].append(key | _with_intervals(difference, weights))
     return rows
 

@@ -1,6 +1,6 @@
 """Masking of sequences, and the layout of masked batches.
 
-fairseq's ``MaskTokensDataset`` selects the tokens to mask by seed, epoch and index of the sequence, as in RoBERTa. It
+fairseq's ``MaskTokensDataset`` draws the tokens to mask from seed, epoch and index of the sequence, as in RoBERTa. It
 treats ``<s>`` and ``</s>`` as ordinary tokens.
 """
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.statistics.effective_rank import (
-    MEASURES,
+    RANKS,
     SecondMoments,
     fraction_outside,
     interval,
@@ -56,7 +56,7 @@ def test_the_mean_counts_as_a_direction():
 
 def test_every_measure_of_a_known_spectrum():
     found = ranks(torch.tensor([[4.0, 1.0, 1.0, 0.0], [0.0, 0.0, 9.0, 0.0], [0.0] * 4]).double())
-    assert list(found) == list(MEASURES)
+    assert list(found) == list(RANKS)
     assert found["threshold"].tolist() == [3, 1, 0]
     assert found["numerical"].tolist() == [3, 1, 0]
     assert found["stable"].tolist() == [1.5, 1, 0]
