@@ -25,7 +25,6 @@ from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError
 
 Text = str | Sequence[int] | np.ndarray | Tensor
 """A text as a string or as token ids."""
@@ -319,7 +318,10 @@ def from_pretrained(
     path: str | Path | None = None,
     data_bin: str | Path | None = None,
     ema: bool | str | Path = False,
-    **fairseqs: str | Path,
+    *,
+    model_name_or_path: str | Path | None = None,
+    checkpoint_file: str | Path | None = None,
+    data_name_or_path: str | Path | None = None,
 ) -> MAELMHubInterface:
     """Load a trained model for use outside of fairseq's programs, without a task.
 
@@ -333,30 +335,22 @@ def from_pretrained(
             imported; or a checkpoint of fairseq-train.
         data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
         ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
-        fairseqs: names of fairseq's arguments. Others, such as ``bpe``, are refused: model and tokenizer say it all.
+        model_name_or_path, checkpoint_file, data_name_or_path: as in fairseq, which has further arguments, such as
+            ``bpe``: here, model and tokenizer say it all.
 
     Raises:
-        UserError: if a file is missing, damaged, could run code, or does not match the others; if an argument is
-            unknown, or names several checkpoints.
+        UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
-    if fairseqs or (data_bin is not None and os.path.isdir(path) and not os.path.isdir(data_bin)):
-        path, data_bin, ema = _checkpoint_of(path, data_bin, ema, fairseqs)
+    is_named = model_name_or_path or checkpoint_file or data_name_or_path
+    if is_named or (data_bin is not None and os.path.isdir(path) and not os.path.isdir(data_bin)):
+        places = [place for place in (data_bin, ema) if not isinstance(place, bool | None)]
+        directory = Path(model_name_or_path or path)
+        path = directory / (checkpoint_file or (places.pop(0) if places else "checkpoint_last.pt"))
+        data = str(data_name_or_path or (places.pop(0) if places else "."))
+        data_bin, ema = directory / data if data.startswith(".") else data, ema is True
     if data_bin is None and not ema and transformers_type(path):
         return hub_interface(import_foreign(Path(path), "mae_lm_roberta"), model_type)
     return hub_interface(read(path, data_bin, ema), model_type)
-
-
-def _checkpoint_of(path, second, third, named: dict[str, str | Path]) -> tuple[Path, Path, bool]:
-    """Return checkpoint, data and ``ema`` of fairseq's arguments: by place, the last two may be given by name."""
-    if unknown := named.keys() - {"model_name_or_path", "checkpoint_file", "data_name_or_path"}:
-        raise UserError(f"from_pretrained does not take {', '.join(sorted(unknown))}")
-    places = [place for place in (second, third) if not isinstance(place, bool | None)]
-    file = str(named.get("checkpoint_file") or (places.pop(0) if places else "checkpoint_last.pt"))
-    data = str(named.get("data_name_or_path") or (places.pop(0) if places else "."))
-    if os.pathsep in file:
-        raise UserError(f"checkpoint_file {file}: ensembles are not supported; name one checkpoint")
-    directory = Path(named.get("model_name_or_path", path))
-    return directory / file, directory / data if data.startswith(".") else Path(data), third is True
 
 
 MAELMModel.from_pretrained = classmethod(from_pretrained)

@@ -18,7 +18,7 @@ from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.docstrings import PACKAGES, corpus_documents, docstring_documents, write_corpus
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.measures.kind import Data
-from mae_lm_fairseq.study.engine import RESULTS, Study
+from mae_lm_fairseq.study.engine import RESULTS, run_study
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.preparation import PARTS, prepare
@@ -108,7 +108,7 @@ def quickstart(options: Options) -> None:
         plan = replace(recipe.plan, data=make_data(products, recipe, corpus))
     names = " and ".join(model.name for model in plan.models)
     with step(2, 3, f"Pretraining and measuring: {names}, {plan.train.updates:,} updates, at the same time"):
-        content = Study(plan, out, jobs=len(plan.models)).run()
+        content = run_study(plan, out, jobs=len(plan.models))
     with step(3, 3, "Models and report"):
         sentence = find_gap(plan.data.text.read_text(encoding="utf-8")) if corpus else DOCSTRING_GAP
         bundles = [str(make_bundle(products, plan, model, content).relative_to(out)) for model in plan.models]

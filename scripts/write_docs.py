@@ -18,7 +18,7 @@ from typing import Any
 from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.training.command import merge
-from mae_lm_fairseq.training.published import NOT_FOUND, PUBLISHED, ROWS, SOURCES, Setting
+from mae_lm_fairseq.training.published import PUBLISHED, ROWS, SOURCES, Setting
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.output import markdown_table
@@ -314,7 +314,7 @@ RECIPES_PAGE = """\
 The pretraining settings that the papers and their public code state, and the settings that `mae-lm pretrain` uses.
 [pretraining.md](pretraining.md) describes how to train with them.
 
-`scripts/write_docs.py` generates this page from `mae_lm_fairseq/training/published.py`; edit that file, not this page.
+`scripts/write_docs.py` generates this page from `mae_lm_fairseq/training/published.toml`; edit that file instead.
 Every value has a source. "Not found" means that no public source states the value.
 """
 
@@ -342,7 +342,7 @@ def _in_words(cell: Setting) -> str:
     if cell.words is not None:
         return cell.words
     if cell.value is None:
-        return NOT_FOUND
+        return "not found in a public source"
     if isinstance(cell.value, float) and 0 < cell.value < 0.01:
         mantissa, exponent = f"{cell.value:e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"

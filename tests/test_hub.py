@@ -55,10 +55,6 @@ class TestFormsOfFromPretrained:
             assert all(torch.equal(weight, expected[name]) for name, weight in form.state_dict().items())
         with pytest.raises(UserError, match=r"ck is a directory without config.json, so no bundle"):
             load("ck", "bin")
-        with pytest.raises(UserError, match=r"other.pt:checkpoint_last.pt: ensembles are not supported"):
-            load("ck", "other.pt:checkpoint_last.pt", "bin")
-        with pytest.raises(UserError, match="does not take arg_overrides, bpe"):
-            load("ck", "other.pt", "bin", bpe="gpt2", arg_overrides={})
         with pytest.raises(UserError, match=r"ck/absent.pt"):
             load("ck", "absent.pt", "bin")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mae_lm_fairseq.study.checks import check, dry_run
-from mae_lm_fairseq.study.engine import PLAN, RESULTS, Study
+from mae_lm_fairseq.study.engine import PLAN, RESULTS, run_study
 from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
@@ -55,5 +55,5 @@ def main(options: Options) -> None:
     check(plan)
     with directory_lock(options.out):
         Products(options.out, "mae-lm study", (PLAN, RESULTS, "report.md", "runs"))
-        Study(plan, options.out, options.jobs).run()
+        run_study(plan, options.out, options.jobs)
     print(f"Report: {options.out / 'report.md'}")

@@ -4,13 +4,11 @@ fairseq would ignore these options or train wrongly. :mod:`processes` runs the c
 :mod:`parsing` in its trainer.
 """
 
-import logging
 import math
 import os
 from argparse import Namespace
 from collections.abc import Callable
-from functools import cache, partial
-from tempfile import gettempdir
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,11 +22,7 @@ from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_few_segment
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
 
-logger = logging.getLogger(__name__)
-
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
-LONGEST_TMPDIR = 107 - len("/pymp-XXXXXXXX/listener-XXXXXXXX")
-"""Bytes that Linux takes for the path of a socket, less the names that multiprocessing gives those of data workers."""
 
 
 class Check(NamedTuple):
@@ -37,13 +31,11 @@ class Check(NamedTuple):
     Attributes:
         find: returns what is wrong in a configuration; false if nothing is.
         reason: what is wrong, and what to do; may refer to ``{found}`` and to the configuration ``{cfg}``.
-        is_warning: whether training starts nevertheless.
     """
 
     option: str
     find: Callable[[Any], Any]
     reason: str
-    is_warning: bool = False
 
 
 def check_settings(cfg: Any) -> None:
@@ -58,15 +50,7 @@ def check_settings(cfg: Any) -> None:
     keep_few_segments()
     for check in CHECKS:
         if found := check.find(cfg):
-            message = f"{check.option} {check.reason.format(found=found, cfg=cfg)}"
-            if not check.is_warning:
-                raise UserError(message)
-            _warn_once(message)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning(message)
+            raise UserError(f"{check.option} {check.reason.format(found=found, cfg=cfg)}")
 
 
 def option(name: str) -> str:
@@ -102,11 +86,6 @@ def _decays(cfg: Any) -> bool:
 def _ends_in_warmup(cfg: Any) -> bool:
     """Return whether the learning rate stays near 0, and then drops to its end."""
     return _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
-
-
-def _trains_without_learning_rate(cfg: Any) -> bool:
-    schedule = cfg.lr_scheduler
-    return _decays(cfg) and schedule.end_learning_rate == 0 and schedule.total_num_update < cfg.optimization.max_update
 
 
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
@@ -153,13 +132,6 @@ CHECKS = (
         "the learning rate rises until the latter and then decays until the former",
     ),
     Check(
-        "--max-update",
-        _trains_without_learning_rate,
-        "{cfg.optimization.max_update} is more than --total-num-update {cfg.lr_scheduler.total_num_update:g}: the "
-        "learning rate is 0 after it",
-        is_warning=True,
-    ),
-    Check(
         "--stop-min-lr",
         lambda cfg: cfg.optimization.stop_min_lr >= 0 and _decays(cfg) and cfg.lr_scheduler.warmup_updates > 0,
         "with --warmup-updates would end training before the first update, whose learning rate is 0; remove one",
@@ -193,19 +165,6 @@ CHECKS = (
         "--mask-prob",
         lambda cfg: not 0 < (rate := getattr(cfg.task, "mask_prob", 0.5)) < 1 and str(rate),
         "{found} must be a number above 0 and below 1",
-    ),
-    # The workers would fail, and training would wait for them forever.
-    Check(
-        "--num-workers",
-        lambda cfg: cfg.dataset.num_workers and len(os.fsencode(path := gettempdir())) > LONGEST_TMPDIR and path,
-        "{cfg.dataset.num_workers} needs sockets in the temporary directory, whose path {found} is too long: set "
-        f"TMPDIR to one of at most {LONGEST_TMPDIR} bytes, or use --num-workers 0",
-    ),
-    # That criterion asks for all logits, which are not compiled.
-    Check(
-        "--compile",
-        lambda cfg: getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm",
-        "has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm",
     ),
     # fairseq takes the batches of both from one iterator, so that a validation ends the epoch of training.
     Check(

@@ -1,6 +1,7 @@
 """Patches of how fairseq reads its options."""
 
 import argparse
+import tomllib
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -18,33 +19,8 @@ _WARNINGS = (
     r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag"
     r"|'pin_memory' argument|.torch\.cuda\.amp\.autocast)"
 )
-
-
-_NONE = "has no equivalent here"
-_OF_ROBERTA = {
-    "is called --pre-norm here": "--encoder-normalize-before",
-    "is called --untie-output-weights here": "--untie-weights-roberta",
-    "is called --classifier-dropout here": "--pooler-dropout",
-    "is always gelu here": "--activation-fn",
-    "is always tanh here": "--pooler-activation-fn",
-    "is always on here": "--layernorm-embedding",
-    "is not needed: from_pretrained and mae-lm predict load heads": "--load-checkpoint-heads",
-    f"{_NONE}; RoBERTa's is 0": "--activation-dropout",
-    f"{_NONE}: every layer is trained and kept": "--encoder-layerdrop --encoder-layers-to-keep",
-    f"{_NONE}: --ddp-backend fully_sharded is not supported": "--min-params-to-wrap",
-    f"{_NONE}; --checkpoint-activations saves memory": "--offload-activations",
-    f"{_NONE}: no quantisation": "--quant-noise-pq --quant-noise-pq-block-size --quant-noise-scalar",
-    f"{_NONE}: no pruning": "--mha-reg-scale-factor --ffn-reg-scale-factor --mha-heads-to-keep --ffn-blocks-to-remove",
-    _NONE: "--spectral-norm-classification-head",
-}
-OF_ROBERTA = {name: reason for reason, names in _OF_ROBERTA.items() for name in names.split()}
+OF_ROBERTA = tomllib.loads(Path(__file__).with_name("roberta_options.toml").read_text(encoding="utf-8"))
 """Options of fairseq's ``--arch roberta`` that have another name here, or none, and why."""
-
-
-def name_equivalents(message: str) -> str:
-    """Add to a message about unknown options what those of fairseq's RoBERTa are called here."""
-    words = dict.fromkeys(word.split("=")[0] for word in message.split())
-    return "; ".join([message, *(f"{word} {OF_ROBERTA[word]}" for word in words if word in OF_ROBERTA)])
 
 
 def read_options() -> None:
@@ -67,8 +43,10 @@ def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *
 
 
 def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    told = name_equivalents(message.replace("invalid <lambda> value", "invalid value"))
-    parser.exit(2, f"{parser.prog}: error: {told}\n")
+    words = dict.fromkeys(word.split("=")[0] for word in message.split())
+    told = [message.replace("invalid <lambda> value", "invalid value")]
+    told += [f"{word} {OF_ROBERTA[word]}" for word in words if word in OF_ROBERTA]
+    parser.exit(2, f"{parser.prog}: error: {'; '.join(told)}\n")
 
 
 def suppress_warnings() -> None:

@@ -36,33 +36,22 @@ from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_j
 PLAN, RESULTS = "plan.json", "results.json"
 
 
-@dataclass(frozen=True)
-class Study:
-    """A plan, its output directory, and the number of runs at the same time."""
+def run_study(plan: Plan, out: Path, jobs: int = 1) -> dict[str, Any]:
+    """Run, or resume, everything; write ``results.json`` and the report, and return the results.
 
-    plan: Plan
-    out: Path
-    jobs: int = 1
+    Args:
+        jobs: number of runs at the same time.
 
-    def run(self) -> dict[str, Any]:
-        """Run, or resume, everything; write ``results.json`` and the report, and return the results.
-
-        Raises:
-            UserError: if a run fails.
-            Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP; what is finished is reported.
-        """
-        workspace = begin(self.plan, self.out, self.jobs)
-        try:
-            complete(workspace, self.jobs, lambda: collect(workspace))
-        finally:
-            results = report(workspace)
-        return results
-
-
-def report(workspace: Workspace) -> dict[str, Any]:
-    """Write ``results.json`` and the report, record its looks in ``plan.json``, and return the results."""
-    results = collect(workspace, is_reported=True)
-    write_report(workspace.out, results)
+    Raises:
+        UserError: if a run fails.
+        Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP; what is finished is reported.
+    """
+    workspace = begin(plan, out, jobs)
+    try:
+        complete(workspace, jobs, lambda: collect(workspace))
+    finally:
+        results = collect(workspace, is_reported=True)
+        write_report(out, results)
     return results
 
 

@@ -330,13 +330,5 @@ def _check_value(plan: Plan, value: str, key: tuple, is_compared_over_time: bool
 
 
 def without_defaults(item: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, as JSON-serialisable data."""
-    found = {field.name: getattr(item, field.name) for field in fields(item)}
-    defaults = {field.name: field.default for field in fields(item)}
-    return {name: _plain(value) for name, value in found.items() if value != defaults[name] and value != {}}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else dict(value) if isinstance(value, Mapping) else value
+    """Return the fields of a dataclass that differ from their defaults."""
+    return {one.name: value for one in fields(item) if (value := getattr(item, one.name)) != one.default}

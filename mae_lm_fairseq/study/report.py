@@ -188,11 +188,11 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
     if plot_measure(figure, measure, measured):
         lines += [f"![{measure.name}]({quote(figure.name)})", ""]
     if same:
-        lines += [
-            f"Of all models, seeds and checkpoints: {', '.join(f'{name} {same[name]:.4g}' for name in same)}.",
-            "",
-        ]
-    return lines + (_folded("All other values", _final(measured, others)) if others else [])
+        shared = ", ".join(f"{name} {value:.4g}" for name, value in same.items())
+        lines += [f"Of all models, seeds and checkpoints: {shared}.", ""]
+    if others:
+        lines += ["<details>", "<summary>All other values</summary>", "", *_final(measured, others), "</details>", ""]
+    return lines
 
 
 def _settings(measure: Measure) -> list[str]:
@@ -213,10 +213,6 @@ def _same_everywhere(measured: Mapping[str, Values], names: Sequence[str]) -> di
         for name in names
     }
     return {name: float(*values) for name, values in found.items() if len(values) == 1 and None not in values}
-
-
-def _folded(title: str, lines: Sequence[str]) -> list[str]:
-    return ["<details>", f"<summary>{title}</summary>", "", *lines, "</details>", ""]
 
 
 def _final(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
@@ -284,9 +280,8 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
     )
     return [
         f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours, pauses included ({content['threads']} threads "
-        f"per run), commit "
-        f"{commits}; {machines}; {versions}. `results.json` has the plan, every command, seed "
-        "and checkpoint.",
+        f"per run), commit {commits}; {machines}; {versions}. `results.json` has the plan, every command, seed and "
+        "checkpoint.",
         "",
         "```toml",
         content["plan"].rstrip("\n"),

@@ -8,16 +8,6 @@ MIN_SAMPLE_TOKENS = 4
 """Minimum of --tokens-per-sample: <s> and three tokens, so that no part has a single token."""
 
 
-def split_long_lines(dataset: FairseqDataset, max_tokens: int) -> FairseqDataset:
-    """Return the same tokens in lines of at most ``max_tokens`` tokens.
-
-    Returns the dataset itself if no line is longer.
-    """
-    if (np.asarray(dataset.sizes) <= max_tokens).all():
-        return dataset
-    return SplitLongLinesDataset(dataset, max_tokens)
-
-
 class SplitLongLinesDataset(BaseWrapperDataset):
     """Lines split into parts of ``max_tokens`` tokens and a remainder of at least two tokens.
 

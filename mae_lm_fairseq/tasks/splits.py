@@ -4,12 +4,13 @@ import itertools
 import logging
 import os
 
+import numpy as np
 from fairseq import utils
 from fairseq.data import Dictionary, FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
 
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
-from mae_lm_fairseq.tasks.sequences import RepeatedTokensDataset, split_long_lines
+from mae_lm_fairseq.tasks.sequences import RepeatedTokensDataset, SplitLongLinesDataset
 from mae_lm_fairseq.text.data_bin import (
     DICTIONARY,
     check_data_bin,
@@ -88,8 +89,8 @@ def load_sequences(
     lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
     block_size = (cfg.tokens_per_sample - 1) // cfg.repeat_tokens  # one less for <s>
     lines = maybe_shorten_dataset(lines, split, cfg.shorten_data_split_list, cfg.shorten_method, block_size, cfg.seed)
-    if cfg.sample_break_mode != "none":
-        lines = split_long_lines(lines, block_size)
+    if cfg.sample_break_mode != "none" and np.max(lines.sizes, initial=0) > block_size:
+        lines = SplitLongLinesDataset(lines, block_size)
     pad, eos = dictionary.pad(), dictionary.eos()
     blocks = TokenBlockDataset(lines, lines.sizes, block_size, pad=pad, eos=eos, break_mode=cfg.sample_break_mode)
     logger.info("loaded %d blocks from: %s", len(blocks), prefix)

@@ -26,8 +26,8 @@ _WITHOUT_EFFECT = {*_LOGGING, "save-dir", "user-dir", "num-workers"}
 
 
 def key_of(content: Any) -> str:
-    """Return the key of JSON-serialisable content; the order of names does not count."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    """Return the key of JSON-serialisable content, which may have paths; the order of names does not count."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=os.fspath)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 

@@ -245,13 +245,9 @@ def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
 
 
 def _count(runs: Sequence[Run]) -> str:
-    """Return how many runs are done; of trainings in several runs, how many of both."""
-    done = sum(run.result.exists() for run in runs)
-    if len({run.name for run in runs}) == len(runs):
-        return f"{done} of {len(runs)} runs done"
-    trainings = {run.name for run in runs if run.command}
-    finished = trainings - {run.name for run in runs if not run.result.exists()}
-    return f"{len(finished)} of {len(trainings)} trainings and {done} of {len(runs)} measurements done"
+    """Return how many runs are done; those of one training count once."""
+    names, left = {run.name for run in runs}, {run.name for run in runs if not run.result.exists()}
+    return f"{len(names) - len(left)} of {len(names)} runs done"
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:

@@ -22,7 +22,7 @@ from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
-from mae_lm_fairseq.study.engine import Study, all_runs, begin, changes, needed
+from mae_lm_fairseq.study.engine import all_runs, begin, changes, needed, run_study
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
@@ -200,7 +200,7 @@ def test_a_killed_study_resumes_with_the_same_results(finished, here):
     wait_for(lambda: [*here.glob("killed/runs/MAE-LM-seed2-*/checkpoints/checkpoint_last.pt")])
     killed.kill()
     killed.join()
-    Study(parse_plan(PLAN, "plan.toml"), Path("killed"), jobs=2).run()
+    run_study(parse_plan(PLAN, "plan.toml"), Path("killed"), jobs=2)
     assert results(here / "killed") == results(finished)
 
 
@@ -289,12 +289,12 @@ class TestPlanThatChanged:
         """The report has the values of the current plan, and says what was changed."""
         shutil.copytree(finished, here / "changed")
         changed = ONE_MODEL + MEASURES.replace("tokens = 500", "tokens = 400", 1)
-        [now] = Study(parse_plan(changed, "plan.toml"), Path("changed"), 2).run()["runs"]
+        [now] = run_study(parse_plan(changed, "plan.toml"), Path("changed"), 2)["runs"]
         then = results(finished)["runs"][0]
         assert now["measures"]["rank"] == then["measures"]["rank"]
         assert now["measures"]["loss"] != then["measures"]["loss"]
         assert "-tokens = 500\n+tokens = 400\n" in (here / "changed" / "report.md").read_text()
-        Study(parse_plan(PLAN, "plan.toml"), Path("changed"), 1).run()
+        run_study(parse_plan(PLAN, "plan.toml"), Path("changed"), 1)
         assert results(here / "changed")["runs"] == results(finished)["runs"]
 
     def test_a_damaged_record_of_the_plan_is_named(self, missing, tmp_path):
@@ -310,7 +310,7 @@ def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, h
     plan += '[[measure]]\nkind = "loss"\ntokens = 500\n'
     found = {}
     for out in ("parts", "later"):
-        [run] = Study(parse_plan(plan, "plan.toml"), Path(out), 2).run()["runs"]
+        [run] = run_study(parse_plan(plan, "plan.toml"), Path(out), 2)["runs"]
         found[out] = run["measures"]["loss"]
         assert not list((here / out).rglob("checkpoints*"))
     assert found["parts"] == found["later"]
@@ -411,13 +411,13 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     kinds |= {"probe": 'name = "control"\nrandom_weights = true'}
     kinds |= {"tagging": 'train = "train.conllu"\ndev = "test.conllu"\nmax_updates = 2'}
     plan += "".join(f'[[measure]]\nkind = "{kind}"\nat = "last"\n{options}\n' for kind, options in kinds.items())
-    study = Study(parse_plan(plan, "plan.toml"), Path("kinds"))
-    [run] = study.run()["runs"]
+    parsed = parse_plan(plan, "plan.toml")
+    [run] = run_study(parsed, Path("kinds"))["runs"]
     assert run["measures"]["of text"]["0"] == results(finished)["runs"][0]["measures"]["loss"]["6"]
     assert run["measures"]["of text"]["6"]["loss"] < run["measures"]["of text"]["0"]["loss"]
     measured = {name: found["6"] for name, found in run["measures"].items()}
     for name, values in measured.items():
-        kind = next(one.options for one in study.plan.measures if one.name == name)
+        kind = next(one.options for one in parsed.measures if one.name == name)
         assert kind.numbers is None or {*values} <= {*kind.numbers, *kind.by_layer}
         assert {key for key, value in values.items() if isinstance(value, list)} <= {*kind.by_layer}
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3

@@ -7,7 +7,7 @@ from fairseq.data import BaseWrapperDataset, TokenBlockDataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mae_lm_fairseq.tasks.sequences import SplitLongLinesDataset, split_long_lines
+from mae_lm_fairseq.tasks.sequences import SplitLongLinesDataset
 
 EOS = 2
 
@@ -39,12 +39,6 @@ def test_by_hand():
     assert split.sizes.tolist() == [2, 3, 2, 2, 3, 2, 2, 1]
 
 
-def test_short_lines_are_left_as_they_are():
-    lines = Lines([2, 7, 3])
-    assert split_long_lines(lines, 7) is lines
-    assert len(split_long_lines(lines, 6)) == 4
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(3, 12))
 def test_same_tokens_in_order_no_piece_too_long_and_none_of_one_token(lengths, max_tokens):
     lines = Lines(lengths)
@@ -61,7 +55,7 @@ def test_same_tokens_in_order_no_piece_too_long_and_none_of_one_token(lengths, m
 def test_blocks_keep_every_token_but_document_ends(mode, lengths, block):
     if mode == "complete_doc" and max(lengths) == 1:
         return
-    lines = split_long_lines(Lines(lengths), block)
+    lines = SplitLongLinesDataset(Lines(lengths), block)
     blocks = TokenBlockDataset(lines, lines.sizes, block, pad=1, eos=EOS, break_mode=mode)
     ends = lengths.count(1) if mode == "complete_doc" else 0
     assert blocks.sizes.sum() == sum(lengths) - ends
