@@ -79,12 +79,11 @@ def _text(record: dict[str, Any], column: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """Return the finite number that a text is; None if it is none."""
+    """Return the number that a text is, which may be infinite or NaN; None if it is none."""
     try:
-        value = float(text)
-    except (ValueError, OverflowError):
+        return float(text)
+    except ValueError:
         return None
-    return value if math.isfinite(value) else None
 
 
 def _label(task: Task, text: str) -> int | float:
@@ -97,7 +96,7 @@ def _label(task: Task, text: str) -> int | float:
         return task.labels.index(text)
     score = number(text)
     low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
-    if score is None or not low <= score <= high:
+    if score is None or not (math.isfinite(score) and low <= score <= high):
         limits = f" from {low:g} to {high:g}" if task.is_bounded else ""
         raise ValueError(f"the label {text!r:.80} {place} is not a number{limits}")
     return score

@@ -4,7 +4,6 @@ The layout is that of sentence pairs in RoBERTa's fine-tuning (``--init-token 0 
 ``sentence_prediction``), and of Hugging Face's RoBERTa and MPNet tokenizers.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -132,20 +131,14 @@ class SpanWindows(WindowDataset):
             encoded = EncodedQuestion(
                 question.id, ids[: self.longest_question], context, _pieces_of_answer(question, context.spans)
             )
-            windows = list(self._windows_of_question(encoded))
+            room, length = self.tokens_per_sample - SPECIAL_TOKENS - len(encoded.ids), len(context.ids)
+            step = min(self.doc_stride, room)
+            begins = range(0, max(1, length - room + step), step)
+            windows = [Window(encoded, begin, min(begin + room, length)) for begin in begins]
             self.counts["questions"] += 1
             self.counts["cut_questions"] += len(ids) > self.longest_question
             self.counts["strided_contexts"] += len(windows) > 1
             yield from windows
-
-    def _windows_of_question(self, question: EncodedQuestion) -> Iterator[Window]:
-        room = self.tokens_per_sample - SPECIAL_TOKENS - len(question.ids)
-        step = min(self.doc_stride, room)
-        length = len(question.context.ids)
-        for begin in itertools.count(0, step):
-            yield Window(question, begin, min(begin + room, length))
-            if begin + room >= length:
-                return
 
     def __getitem__(self, index: int) -> dict:
         window = self.windows[index]
