@@ -28,7 +28,6 @@ ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
     SquadOptions: SquadAdapter,
     TaggingOptions: TaggingAdapter,
 }
-"""The adapter of each kind of task, by its options."""
 _OWNED = (MODEL, "runs", "results.json", "report.md")
 """Names in the output directory that every fine-tuning uses or replaces."""
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LAYER = "layer (0: embeddings)"
-"""Label of an axis."""
 
 # Okabe and Ito's palette, which is distinguishable with colour blindness, and black for a seventh model.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -22,10 +21,8 @@ SERIES = {
 """Lines in the panel of a model, by input and tokens."""
 
 KINDS = {"as_trained": "", "forced": ", forced [MASK]"}
-"""Ends of labels, by input."""
 
 CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
-"""Labels of the controls of exclusivity."""
 
 
 class Lines(NamedTuple):

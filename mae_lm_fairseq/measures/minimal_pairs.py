@@ -40,7 +40,6 @@ CONTROLS = {
     "unigram": "the sum of the tokens' log-frequencies",
     "length": "the sentence with fewer tokens wins",
 }
-"""The controls of every model, and what they are."""
 TIE = 1e-4
 """Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
 when the same sentence is computed in another batch."""
@@ -50,7 +49,6 @@ SETTINGS = {
     "bootstrap_seed": BOOTSTRAP_SEED,
     "random_weights_seed": RANDOM_SEED,
 }
-"""Settings that results depend on, beside options and data."""
 _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
 

@@ -40,7 +40,6 @@ SETTINGS = {
     "bootstrap_seed": BOOTSTRAP_SEED,
     "random_weights_seed": RANDOM_SEED,
 }
-"""Settings that results depend on, beside options and data."""
 _LOOKUP = "lookup: the most frequent label of each word"
 
 

@@ -168,7 +168,6 @@ class Exclusivity(Kind, MaskedText):
     def figure(
         self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
     ) -> bool:
-        """Plot the exclusivity of ``[MASK]`` beside its controls, one panel per model."""
         return plot_exclusivity(path, title, lines)
 
 

@@ -9,8 +9,7 @@ left out of the fit that it is compared with, and random groups of real tokens.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +24,7 @@ TYPES, GROUPS = 20, 20
 """Number of frequent tokens and of random groups."""
 
 
-@dataclass(frozen=True)
-class Halves:
+class Halves(NamedTuple):
     """Texts for the measurement.
 
     Attributes:
@@ -145,17 +143,11 @@ def _shares(moments: _Moments) -> dict[str, Any]:
         found[f"dimensions_{threshold:g}"] = basis.shape[1]
     first = THRESHOLDS[0]
     basis, of_mask = subspace(fit, first), found[f"exclusivity_{first:g}"]
-    types = [
-        _type_outside(fit - of_fit, held_out - of_held_out, of_held_out, first)
-        for of_fit, of_held_out in zip(moments.fit_types.products, moments.held_out_types.products, strict=True)
-        if of_held_out.any()  # else it does not occur there
-    ]
     groups = [fraction_outside(group, basis) - found[f"held_out_{first:g}"] for group in moments.groups.products]
+    types = []
+    for of_fit, of_held_out in zip(moments.fit_types.products, moments.held_out_types.products, strict=True):
+        if of_held_out.any():  # else it does not occur there
+            others = subspace(fit - of_fit, first)
+            types.append(fraction_outside(of_held_out, others) - fraction_outside(held_out - of_held_out, others))
     quantile = float(np.mean([of_type < of_mask for of_type in types])) if types else float("nan")
     return found | {"types": types, "type_quantile": quantile, "groups": groups}
-
-
-def _type_outside(fit: Tensor, held_out: Tensor, of_type: Tensor, threshold: float) -> float:
-    """Return the share of a type outside of the space of the other tokens, less the share of the other tokens."""
-    basis = subspace(fit, threshold)
-    return fraction_outside(of_type, basis) - fraction_outside(held_out, basis)

@@ -13,7 +13,7 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 10
-_DROP = "or drop them with --skip-malformed"
+DROP = "or drop them with --skip-malformed"
 BY_ROW = "as predictions are assigned by row (mae-lm predict --skip-malformed leaves those of empty texts empty)"
 
 
@@ -37,7 +37,7 @@ class Rows:
         more = len(self.malformed) - _MAX_SHOWN
         return f"{len(self.malformed)} malformed rows: {shown}" + (f"; and {more} more" if more > 0 else "")
 
-    def check(self, skip_malformed: bool = False, remedy: str = _DROP) -> None:
+    def check(self, skip_malformed: bool = False, remedy: str = DROP) -> None:
         """Log malformed rows, if they may be skipped.
 
         Raises:

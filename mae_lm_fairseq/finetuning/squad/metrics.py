@@ -49,7 +49,8 @@ def evaluate_1_1(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, fl
 
     def mean(metric: Callable[[str, str], float]) -> float:
         answered = ((predictions[name], answers) for name, answers in gold.items() if name in predictions)
-        return 100.0 * sum(_best(metric, prediction, answers) for prediction, answers in answered) / len(gold)
+        best = (max(metric(prediction, answer) for answer in answers) for prediction, answers in answered)
+        return 100.0 * sum(best) / len(gold)
 
     return {"exact_match": mean(exact_match), "f1": mean(f1)}
 
@@ -70,9 +71,13 @@ def evaluate_2_0(
     """
     metrics = {"exact": exact_match, "f1": f1_or_no_answer}
     scores = {name: _scores_2_0(metric, gold, predictions) for name, metric in metrics.items()}
-    result = _means(scores, list(gold), "")
-    result |= _means(scores, [name for name, answers in gold.items() if answers], "HasAns_")
-    result |= _means(scores, [name for name, answers in gold.items() if not answers], "NoAns_")
+    parts = {"": [*gold], "HasAns_": [name for name in gold if gold[name]]}
+    parts["NoAns_"] = [name for name in gold if not gold[name]]
+    result = {}
+    for prefix, names in ((prefix, names) for prefix, names in parts.items() if names):
+        for metric, of_metric in scores.items():
+            result[f"{prefix}{metric}"] = 100.0 * sum(of_metric[name] for name in names) / len(names)
+        result[f"{prefix}total"] = len(names)
     if na_probs is not None:
         for metric, of_metric in scores.items():
             best, threshold = best_threshold(gold, predictions, of_metric, na_probs)
@@ -101,25 +106,11 @@ def best_threshold(
     return 100.0 * best / len(scores), threshold
 
 
-def _best(metric: Callable[[str, str], float], prediction: str, answers: list[str]) -> float:
-    return max(metric(prediction, answer) for answer in answers)
-
-
 def _scores_2_0(metric: Callable, gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, float]:
     return {
-        name: _best(metric, predictions[name], [answer for answer in answers if normalise(answer)] or [""])
+        name: max(metric(predictions[name], answer) for answer in [*filter(normalise, answers)] or [""])
         for name, answers in gold.items()
     }
-
-
-def _means(scores: dict[str, dict[str, float]], names: list[str], prefix: str) -> dict[str, float | int]:
-    if not names:
-        return {}
-    means = {
-        f"{prefix}{metric}": 100.0 * sum(of_metric[name] for name in names) / len(names)
-        for metric, of_metric in scores.items()
-    }
-    return {**means, f"{prefix}total": len(names)}
 
 
 def gold_answers(paragraphs: Sequence[Paragraph]) -> GoldAnswers:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +29,7 @@ EVEN_CHANCE = 0.5
 """Threshold for no answer where that of the development set is not known."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """The characters from ``begin`` to ``end`` of a context, scored by the sum of the start and end logits."""
 
     text: str

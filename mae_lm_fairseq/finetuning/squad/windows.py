@@ -6,6 +6,7 @@ The layout is that of sentence pairs in RoBERTa's fine-tuning (``--init-token 0 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +27,7 @@ MIN_SAMPLE = 16
 """Minimum of ``tokens_per_sample``: leaves room for a question and a context."""
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """A text, its token ids, and the character span of each token, [tokens, 2]."""
 
     text: str
@@ -35,8 +35,7 @@ class Context:
     spans: np.ndarray
 
 
-@dataclass(frozen=True)
-class EncodedQuestion:
+class EncodedQuestion(NamedTuple):
     """A tokenized question; ``answer`` is the first and last token of its answer in the context."""
 
     id: str
@@ -68,9 +67,7 @@ class Window:
 
     def target(self) -> tuple[int, int]:
         """Return the positions of the answer's start and end; (0, 0), ``<s>``, unless the window contains all of it."""
-        if self.question.answer is None:
-            return 0, 0
-        first, last = self.question.answer
+        first, last = self.question.answer or (-1, -1)
         if first < self.begin or last >= self.end:
             return 0, 0
         return self.offset + first - self.begin, self.offset + last - self.begin
