@@ -71,7 +71,7 @@ def main(arguments: LoopOptions) -> None:
 
     name, settings, run = {"glue": _glue, "tagging": _tagging}[arguments.kind](arguments)
     found = [run(seed).run(f"seed {seed}") for seed in range(1, arguments.seeds + 1)]
-    metrics = {name: asdict(summarise([each[name] for each in found])) for name in found[0]}
+    metrics = {name: summarise([each[name] for each in found]) for name in found[0]}
     described = asdict(settings) | {"model": settings.model.name}
     write_json(arguments.json, {"task": name, "settings": described, "metrics": metrics, "versions": versions()})
     for name, summary in metrics.items():

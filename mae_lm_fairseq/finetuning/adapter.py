@@ -4,14 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from mae_lm_fairseq.finetuning.options import Recipe
+from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.utils.files import file_sha256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,25 @@ class TaskSetup:
     inputs: Mapping[str, Any]
     evaluate: Callable[[Path], dict[str, float]]
     selection: str
+
+    @classmethod
+    def of_windows(cls, options: FinetuningOptions, task: dict[str, Any], **others) -> Self:
+        """Return the setup of a task that trains on windows of texts, whose criterion has the same name.
+
+        Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+        """
+        files = {"train_file": options.train.resolve(), "valid_file": options.dev.resolve()}
+        return cls(
+            data=options.tokenizer.resolve(),
+            settings={
+                "task": task | files,
+                "criterion": {"_name": task["_name"]},
+                "dataset": {"disable_validation": True},
+                "checkpoint": {"save_interval_updates": 500},
+            },
+            inputs={name.replace("_", "-"): file_sha256(path) for name, path in files.items()},
+            **others,
+        )
 
 
 class Adapter(ABC):

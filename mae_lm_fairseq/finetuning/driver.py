@@ -11,7 +11,7 @@ from mae_lm_fairseq.finetuning.options import (
     TaggingOptions,
 )
 from mae_lm_fairseq.finetuning.origin import find_origin
-from mae_lm_fairseq.finetuning.results import MODEL, describe, print_summary
+from mae_lm_fairseq.finetuning.results import MODEL, describe
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.sweep import Sweep
@@ -28,15 +28,17 @@ ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
     SquadOptions: SquadAdapter,
     TaggingOptions: TaggingAdapter,
 }
-"""The adapter of each kind of task, by its options."""
 _OWNED = (MODEL, "runs", "results.json", "report.md")
 """Names in the output directory that every fine-tuning uses or replaces."""
 
 
 def main(options: FinetuningOptions) -> None:
     """Run a verb of fine-tuning."""
-    metrics = finetune(options)["metrics"]  # of entities, those over all types
-    print_summary({name: metric for name, metric in metrics.items() if SEPARATOR not in name}, options.out)
+    for name, metric in finetune(options)["metrics"].items():
+        if SEPARATOR not in name:  # of entities, those over all types
+            values = ", ".join(f"{value:.1f}" for value in metric["values"])
+            print(f"{name}: median {metric['median']:.1f}, seeds {values}")
+    print(f"report: {options.out / 'report.md'}")
 
 
 def finetune(options: FinetuningOptions) -> dict:

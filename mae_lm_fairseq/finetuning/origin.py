@@ -89,10 +89,8 @@ def origin_of(path: Path) -> Origin:
     Raises:
         UserError: if the file is missing, damaged, or from another model.
     """
-    return _of_bundle(path) if os.path.isdir(path) else _of_checkpoint(path)
-
-
-def _of_checkpoint(path: Path) -> Origin:
+    if os.path.isdir(path):
+        return _of_bundle(path)
     state = load_as_data(path, mapped=True)
     with content_errors(path):
         config, heads = saved_config(state), tuple(head_names(state["model"]))

@@ -2,8 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.output import markdown_table
@@ -12,31 +10,17 @@ MODEL = "model"
 """Subdirectory of ``--out`` that holds the bundle of the best run."""
 
 
-def prediction_names(split: str) -> tuple[str, str]:
-    """Return patterns of the names of the files with the predictions of a set, in any format."""
-    return f"{split}_predictions", f"{split}_predictions.*"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Values of one metric over several seeds, in their order."""
-
-    median: float
-    mean: float
-    std: float | None
-    """Sample standard deviation (n - 1); None for a single seed."""
-    values: list[float]
-
-    def __str__(self) -> str:
-        spread = "one seed" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
-        return f"{self.median:.1f} ({spread})"
-
-
-def summarise(values: Sequence[float]) -> Summary:
-    """Return the median, mean and standard deviation of at least one value."""
+def summarise(values: Sequence[float]) -> dict[str, Any]:
+    """Return ``median``, ``mean``, ``std`` (sample standard deviation; None for a single value) and ``values``."""
     values = [float(value) for value in values]
     std = statistics.stdev(values) if len(values) > 1 else None
-    return Summary(statistics.median(values), statistics.fmean(values), std, values)
+    return {"median": statistics.median(values), "mean": statistics.fmean(values), "std": std, "values": values}
+
+
+def summary_cell(summary: Mapping[str, Any]) -> str:
+    """Return what :func:`summarise` returns in words: the median, and the spread of the seeds."""
+    spread = "one seed" if summary["std"] is None else "{mean:.1f} ± {std:.1f}".format(**summary)
+    return f"{summary['median']:.1f} ({spread})"
 
 
 def describe(counts: Mapping[str, int]) -> str:
@@ -69,7 +53,7 @@ def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], en
     if content["options"]:
         lines += [f"Options of fairseq-train, which override the recipe's: `{' '.join(content['options'])}`.", ""]
     rows = [
-        [lr, name, str(Summary(**summary)), ", ".join(f"{value:.1f}" for value in summary["values"])]
+        [lr, name, summary_cell(summary), ", ".join(f"{value:.1f}" for value in summary["values"])]
         for lr, of_lr in content["grid"].items()
         for name, summary in of_lr.items()
         if not name.endswith(tuple(hidden))
@@ -77,10 +61,3 @@ def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], en
     table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
     ending = f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip()
     return "\n".join([*lines, table, "", ending, ""])
-
-
-def print_summary(metrics: Mapping[str, Mapping[str, Any]], out: Path) -> None:
-    """Print the chosen metrics of ``results.json``, and where the report is."""
-    for name, metric in metrics.items():
-        print(f"{name}: median {metric['median']:.1f}, seeds {', '.join(f'{value:.1f}' for value in metric['values'])}")
-    print(f"report: {out / 'report.md'}")

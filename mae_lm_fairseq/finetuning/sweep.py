@@ -1,10 +1,9 @@
 """Fine-tuning sweeps for any task: runs over learning rates and seeds, and the bundle of the best one."""
 
-import argparse
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from mae_lm_fairseq.training.command import (
     train_command,
     unattended_settings,
 )
-from mae_lm_fairseq.training.keys import run_key
+from mae_lm_fairseq.training.keys import run_key, values_of_words
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.versions import versions
 
@@ -49,11 +48,8 @@ class Sweep:
     @cached_property
     def batch_size(self) -> int:
         """Sequences per update: the recipe's, unless options after ``--`` change it."""
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        parser.add_argument("--batch-size", type=int, default=self.setup.recipe.batch_size)
-        parser.add_argument("--update-freq", type=int, default=1)
-        given, _ = parser.parse_known_args(self.options.extra)
-        return given.batch_size * given.update_freq
+        given = {"batch-size": [self.setup.recipe.batch_size], "update-freq": [1]} | values_of_words(self.options.extra)
+        return int(given["batch-size"][0]) * int(given["update-freq"][0])
 
     @cached_property
     def updates(self) -> int:
@@ -156,10 +152,9 @@ def select(
     summaries = {
         lr: {name: summarise([one[name] for one in of_lr]) for name in of_lr[0]} for lr, of_lr in found.items()
     }
-    rate = max(sorted(summaries), key=lambda lr: summaries[lr][selection].median)
+    rate = max(sorted(summaries), key=lambda lr: summaries[lr][selection]["median"])
     run, metrics = max(zip(runs[rate], found[rate], strict=True), key=lambda pair: pair[1][selection])
-    grid = {f"{lr:g}": {name: asdict(summary) for name, summary in of.items()} for lr, of in summaries.items()}
-    return rate, run, metrics, grid
+    return rate, run, metrics, {f"{lr:g}": of_lr for lr, of_lr in summaries.items()}
 
 
 def _evaluate(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:

@@ -3,7 +3,6 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,22 +16,8 @@ from torch import Tensor
 
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.command import Settings
 
 logger = logging.getLogger(__name__)
-
-
-def window_settings(task: dict[str, Any]) -> Settings:
-    """Return fairseq's options of a task that trains on windows of texts, whose criterion has the same name.
-
-    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
-    """
-    return {
-        "task": task,
-        "criterion": {"_name": task["_name"]},
-        "dataset": {"disable_validation": True},
-        "checkpoint": {"save_interval_updates": 500},
-    }
 
 
 class WindowDataset(FairseqDataset):

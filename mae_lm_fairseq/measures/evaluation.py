@@ -11,7 +11,7 @@ Example:
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -159,7 +159,11 @@ def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, f
     """
     texts = reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)
     words = [text for text, _ in texts]
-    fixed = [_fixed_positions(text, number, reader, sample) for number, text in enumerate(words)]
+    fixed, masking = [], (reader.predictor.pad, reader.special, sample.mask_prob, sample.seed)
+    for number, text in enumerate(words):
+        row = mask_texts([text.ids.tolist()], *masking, first=number).is_masked.numpy()
+        row = row[row.any(1)]  # none if the fraction is less than one token
+        fixed.append(Masking(row, row))
     masked = _outcome(reader, words, fixed, f"{model.label}, masked positions")
     predicted = int(masked.predicted.sum())
     if not predicted:
@@ -177,15 +181,6 @@ def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking]
     return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
 
 
-def _fixed_positions(text: Words, number: int, reader: Reader, sample: MaskedText) -> Masking:
-    """Mask a fraction of a text's tokens in one row; in none if the fraction is less than one token."""
-    seed, fraction = sample.seed, sample.mask_prob
-    masked = mask_texts([text.ids.tolist()], reader.predictor.pad, reader.special, fraction, seed, first=number)
-    row = masked.is_masked.numpy()
-    rows = row[row.any(1)]
-    return Masking(rows, rows)
-
-
 def load_with_validation_split(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module, object]:
     """Load a trained model in evaluation mode, and its task with the validation split of a data-bin.
 
@@ -198,12 +193,6 @@ def load_with_validation_split(checkpoint: Path, data: Path, **task_options) -> 
     return models[0].eval(), task
 
 
-def _batches(task, size: int) -> Iterator[dict]:
-    dataset = task.dataset("valid")
-    for start in range(0, len(dataset), size):
-        yield dataset.collater([dataset[index] for index in range(start, min(start + size, len(dataset)))])
-
-
 @torch.no_grad()
 def validation_loss(model: torch.nn.Module, task) -> float:
     """Return the cross-entropy in nats per masked token of the validation split, computed on a GPU if available.
@@ -212,7 +201,9 @@ def validation_loss(model: torch.nn.Module, task) -> float:
     ``<mask>`` tokens, whose training loss is that of all targets together, each target is predicted on its own.
     """
     states = model.autoencoder.config.mask_states
-    criterion, batches = MaskedAutoencoderLMCriterion(task), _batches(task, max(1, BATCH_SIZE // states**2))
+    criterion, dataset = MaskedAutoencoderLMCriterion(task), task.dataset("valid")
+    rows, size = range(len(dataset)), max(1, BATCH_SIZE // states**2)
+    batches = (dataset.collater([dataset[row] for row in rows[at : at + size]]) for at in rows[::size])
     if torch.cuda.is_available():
         model, batches = model.cuda(), map(utils.move_to_cuda, batches)
     loss_of = criterion if states == 1 else marginal_loss  # which holds the logits of all states

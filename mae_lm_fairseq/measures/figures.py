@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LAYER = "layer (0: embeddings)"
-"""Label of an axis."""
 
 # Okabe and Ito's palette, which is distinguishable with colour blindness, and black for a seventh model.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -22,10 +21,8 @@ SERIES = {
 """Lines in the panel of a model, by input and tokens."""
 
 KINDS = {"as_trained": "", "forced": ", forced [MASK]"}
-"""Ends of labels, by input."""
 
 CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
-"""Labels of the controls of exclusivity."""
 
 
 class Lines(NamedTuple):
@@ -37,15 +34,8 @@ class Lines(NamedTuple):
     """[seeds, points]; NaN for missing points."""
 
 
-class Band(NamedTuple):
-    """A shaded range of a panel."""
-
-    x: np.ndarray
-    """[points]."""
-    low: np.ndarray
-    """[points]; NaN for missing points."""
-    high: np.ndarray
-    """[points]."""
+Band = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""A shaded range of a panel: x, and its lower and upper ends, each [points]; NaN for missing points."""
 
 
 class Panel(NamedTuple):
@@ -171,7 +161,7 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
             ends = [lines.get(f"{control}_{end}", {}).get(model) for end in ("lowest", "median", "highest")]
             if None not in ends:
                 low, middle, high = (100 * line.y.mean(0) for line in ends)
-                shown[label], ranges[label] = Lines(of_mask.x, middle[None]), Band(of_mask.x, low, high)
+                shown[label], ranges[label] = Lines(of_mask.x, middle[None]), (of_mask.x, low, high)
         panels.append(Panel(model, LAYER, shown, ranges))
     label = "share of the sum of squares outside the directions of"
     label += "\nreal tokens, less that of held-out ones (percentage points)"
@@ -193,7 +183,7 @@ def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float =
     for label, of in ((label, of) for label, of in rows.items() if of):
         layers = np.array([row["layer"] for row in of])
         low, middle, high = (scale * np.array([row[name + end] for row in of]) for end in ("_low", "", "_high"))
-        lines[label], bands[label] = Lines(layers, middle[None]), Band(layers, low, high)
+        lines[label], bands[label] = Lines(layers, middle[None]), (layers, low, high)
     return Panel(title, LAYER, lines, bands)
 
 

@@ -214,7 +214,9 @@ class ModelOptions(Options):
             UserError: if there are not as many different labels as models, or a model cannot be read, lacks a head that
                 the measure needs, or does not take sequences of its length.
         """
-        labels = self.labels or tuple(map(default_label, self.models))
+        # The name of a directory, or the directory name and stem of a checkpoint.
+        names = (path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}" for path in self.models)
+        labels = self.labels or tuple(names)
         if len(labels) != len(self.models) or len(set(labels)) < len(labels):
             listed = " ".join(labels)
             raise UserError(f"--labels: {len(self.models)} models need as many different labels, not {listed}")
@@ -226,8 +228,3 @@ class ModelOptions(Options):
                 reader.check_length(kind.tokens_per_sample)
             found.append(replace(model, trained_length=reader.trained_length))
         return found
-
-
-def default_label(path: Path) -> str:
-    """Return the name of a directory, or the directory name and stem of a checkpoint."""
-    return path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}"

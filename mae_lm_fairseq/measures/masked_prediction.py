@@ -7,7 +7,7 @@ in batches of similar length.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device
-from mae_lm_fairseq.statistics.token_states import early_masks, hugging_face_positions
+from mae_lm_fairseq.statistics.token_states import early_masks
 from mae_lm_fairseq.text.tokenizer import SPECIALS
 
 NEVER_MASKED = -1
@@ -51,27 +51,6 @@ class Outcome(NamedTuple):
     """int64[texts]: how many of them were the most likely token."""
 
 
-class Predictor(Protocol):
-    """A masked language model in evaluation mode.
-
-    Attributes:
-        max_tokens: maximum sequence length.
-        pad, mask: ids of the padding and the mask token.
-    """
-
-    max_tokens: int
-    pad: int
-    mask: int
-
-    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
-        """Return the float32 logits [number predicted, vocabulary] at the predicted positions, row by row.
-
-        Args:
-            tokens: [B, T] int64 on the CPU, padded on the right.
-            is_predicted: [B, T] bool on the CPU.
-        """
-
-
 class NetworkPredictor:
     """A network of this package, which predicts through its decoder if it has one.
 
@@ -95,11 +74,16 @@ class NetworkPredictor:
     ):
         self.network, self.without_masks = network, without_masks
         self.pad, self.mask = pad, mask
-        self.max_tokens = network.config.max_positions
         self.mask_in_encoder = mask_in_encoder
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
+        """Return the float32 logits [number predicted, vocabulary] at the predicted positions, row by row.
+
+        Args:
+            tokens: [B, T] int64 on the CPU, padded on the right.
+            is_predicted: [B, T] bool on the CPU.
+        """
         if self.without_masks:
             # As in fairseq's dictionary: special tokens come first, <mask> last.
             drawn = torch.from_numpy(np.random.default_rng(0).integers(len(SPECIALS), self.mask, tokens.shape[1]))
@@ -116,12 +100,14 @@ class HuggingFacePredictor:
     def __init__(self, model: nn.Module, pad: int, mask: int):
         self.model = model
         self.pad, self.mask = pad, mask
-        self.max_tokens = hugging_face_positions(model)
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
         tokens, is_predicted = tokens.to(self.model.device), is_predicted.to(self.model.device)
         return self.model(tokens, attention_mask=tokens.ne(self.pad).long()).logits[is_predicted].float()
+
+
+Predictor = NetworkPredictor | HuggingFacePredictor
 
 
 def unigram_entropy(texts: Iterable[np.ndarray | Tensor]) -> float:
@@ -132,9 +118,7 @@ def unigram_entropy(texts: Iterable[np.ndarray | Tensor]) -> float:
     Args:
         texts: ids of the tokens that can be masked, int[T] each.
     """
-    counts = Counter()
-    for ids in texts:
-        counts.update(ids.tolist())
+    counts = Counter(index for ids in texts for index in ids.tolist())
     total = counts.total()
     return -sum(count / total * math.log(count / total) for count in counts.values())
 
@@ -172,28 +156,23 @@ def predict(
     batches = list(batches_of_similar_length([len(texts[text]) for text, _ in rows]))
     outcome = Outcome(np.zeros(len(texts)), *np.zeros((2, len(texts)), dtype=np.int64))
     for batch in progress(batches):
-        ids, hidden, predicted = _rows_as_batch([rows[index] for index in batch], texts, maskings, model.pad)
+        of_batch = [rows[index] for index in batch]
+        ids = _padded([texts[text].astype(np.int64) for text, _ in of_batch], model.pad)
+        hidden, predicted = (
+            _padded([getattr(maskings[text], name)[row] for text, row in of_batch], False) for name in Masking._fields
+        )
         logits = model(ids.masked_fill(hidden, model.mask), predicted)
         targets = ids[predicted].to(logits.device)
         chosen = logits.gather(1, targets[:, None]).squeeze(1) - logits.logsumexp(1)
-        owners = np.array([rows[index][0] for index in batch])[predicted.nonzero()[:, 0].numpy()]
+        owners = np.array([text for text, _ in of_batch])[predicted.nonzero()[:, 0].numpy()]
         np.add.at(outcome.log_likelihoods, owners, chosen.double().cpu().numpy())
         np.add.at(outcome.predicted, owners, 1)
         np.add.at(outcome.correct, owners, logits.argmax(1).eq(targets).long().cpu().numpy())
     return outcome
 
 
-def _rows_as_batch(
-    rows: Sequence[tuple[int, int]], texts: Sequence[np.ndarray], maskings: Sequence[Masking], pad: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    shape = len(rows), max(len(texts[text]) for text, _ in rows)
-    ids, hidden, predicted = np.full(shape, pad), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    for index, (text, row) in enumerate(rows):
-        length = len(texts[text])
-        ids[index, :length] = texts[text]
-        hidden[index, :length] = maskings[text].hidden[row]
-        predicted[index, :length] = maskings[text].predicted[row]
-    return tuple(map(torch.from_numpy, (ids, hidden, predicted)))
+def _padded(rows: list[np.ndarray], padding: int) -> Tensor:
+    return nn.utils.rnn.pad_sequence([*map(torch.from_numpy, rows)], batch_first=True, padding_value=padding)
 
 
 def pseudo_log_likelihoods(

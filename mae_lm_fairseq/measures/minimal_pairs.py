@@ -40,7 +40,6 @@ CONTROLS = {
     "unigram": "the sum of the tokens' log-frequencies",
     "length": "the sentence with fewer tokens wins",
 }
-"""The controls of every model, and what they are."""
 TIE = 1e-4
 """Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
 when the same sentence is computed in another batch."""
@@ -50,7 +49,6 @@ SETTINGS = {
     "bootstrap_seed": BOOTSTRAP_SEED,
     "random_weights_seed": RANDOM_SEED,
 }
-"""Settings that results depend on, beside options and data."""
 _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
 
@@ -110,14 +108,22 @@ class MinimalPairs(Kind):
         return read_paradigms(self.pairs or data.pairs, self.limit)
 
     def measure(self, model: Trained) -> dict[str, dict[str, Any]]:
-        """Return the accuracies of ``model``, of sentence ``length`` and, where tokens are counted, of ``unigram``.
+        """Return :func:`accuracies` of ``model``, of sentence ``length`` and, where tokens are counted, of ``unigram``.
 
         Raises:
             UserError: if a sentence is too long for the model, or a file cannot be read.
         """
-        reader = model.open(with_head=True)
-        counts = token_counts(reader, model.data.data_bin, self.unigram)
-        return score(reader, self.paradigms(model.data), self.mask_words, counts, model.label)
+        reader, paradigms = model.open(with_head=True), self.paradigms(model.data)
+        sentences = [reader.sentence(text) for paradigm in paradigms for pair in paradigm.pairs for text in pair]
+        longest, most = max(len(sentence.ids) for sentence in sentences), reader.states.max_tokens
+        if longest > most:
+            raise UserError(f"--pairs: a sentence has {longest} tokens, and {model.path} takes at most {most}")
+        progress = partial(progress_bar, desc=model.label)
+        found = {"model": pseudo_log_likelihoods(reader.predictor, sentences, self.mask_words, progress)}
+        if counts := token_counts(reader, model.data.data_bin, self.unigram):
+            found["unigram"] = unigram_log_likelihoods(sentences, counts)
+        found["length"] = negative_lengths(sentences)
+        return {name: accuracies(paradigms, scores.reshape(-1, 2)) for name, scores in found.items()}
 
     def recorded(self, found: dict[str, dict[str, Any]]) -> dict[str, float]:
         """Return the accuracies in per cent."""
@@ -256,29 +262,6 @@ def _zorro(path: Path) -> Paradigm:
             pairs.append(Pair(line, bad))
         bad = "" if bad else line
     return Paradigm(path.stem, path.stem.partition("-")[0], pairs)
-
-
-def score(
-    reader: Reader, paradigms: Sequence[Paradigm], mask_words: bool, counts: Mapping[int, int] | None, label: str
-) -> dict[str, dict[str, Any]]:
-    """Return the :func:`accuracies` of a model (``model``), of sentence ``length`` and, with counts, of ``unigram``.
-
-    Args:
-        label: name of the model in the progress display.
-
-    Raises:
-        UserError: if a sentence is too long for the model.
-    """
-    sentences = [reader.sentence(text) for paradigm in paradigms for pair in paradigm.pairs for text in pair]
-    longest, most = max(len(sentence.ids) for sentence in sentences), reader.predictor.max_tokens
-    if longest > most:
-        raise UserError(f"--pairs: a sentence has {longest} tokens, and {reader.path} takes at most {most}; remove it")
-    progress = partial(progress_bar, desc=label)
-    found = {"model": pseudo_log_likelihoods(reader.predictor, sentences, mask_words, progress)}
-    if counts:
-        found["unigram"] = unigram_log_likelihoods(sentences, counts)
-    found["length"] = negative_lengths(sentences)
-    return {name: accuracies(paradigms, scores.reshape(-1, 2)) for name, scores in found.items()}
 
 
 def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Mapping[int, int] | None:

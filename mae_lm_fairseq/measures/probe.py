@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
@@ -41,7 +40,6 @@ SETTINGS = {
     "bootstrap_seed": BOOTSTRAP_SEED,
     "random_weights_seed": RANDOM_SEED,
 }
-"""Settings that results depend on, beside options and data."""
 _LOOKUP = "lookup: the most frequent label of each word"
 
 
@@ -313,12 +311,10 @@ def token_states(
         slots = np.concatenate([np.arange(ends[text] - counts[text], ends[text]) for text in batch])
         found = encoder(tokens, see_masks=False)
         for layer, into in zip(layers, states, strict=True):
-            into[slots] = _at(found[layer].states, found[layer].index, torch.tensor(wanted, dtype=torch.int64))
+            of_layer, index = found[layer]
+            places = torch.searchsorted(index, torch.tensor(wanted, dtype=torch.int64))
+            into[slots] = of_layer[places.to(of_layer.device)].cpu().numpy()
     return states
-
-
-def _at(states: Tensor, index: Tensor, wanted: Tensor) -> np.ndarray:
-    return states[torch.searchsorted(index, wanted).to(states.device)].cpu().numpy()
 
 
 def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Sequence[str]]) -> list[np.ndarray]:

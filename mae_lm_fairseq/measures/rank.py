@@ -35,8 +35,7 @@ from mae_lm_fairseq.measures.figures import (
 from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
-from mae_lm_fairseq.statistics.rank_profile import rank_profile
-from mae_lm_fairseq.statistics.rank_settings import RankSettings
+from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, write_json, write_text
@@ -169,7 +168,6 @@ class Exclusivity(Kind, MaskedText):
     def figure(
         self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
     ) -> bool:
-        """Plot the exclusivity of ``[MASK]`` beside its controls, one panel per model."""
         return plot_exclusivity(path, title, lines)
 
 

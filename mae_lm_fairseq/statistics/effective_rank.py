@@ -20,7 +20,6 @@ RANKS = {
     "stable": "sum of the squared singular values divided by the largest of them",
     "numerical": "number of singular values above a millionth of the largest",
 }
-"""Rank measures and their definitions."""
 
 NEGLIGIBLE = 1e-6
 """Singular values below this fraction of the largest are treated as rounding errors. Hidden states are float32 with 7

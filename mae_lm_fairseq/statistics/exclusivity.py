@@ -9,25 +9,22 @@ left out of the fit that it is compared with, and random groups of real tokens.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, fraction_outside, subspace
-from mae_lm_fairseq.statistics.token_states import StatesOf, mask_texts
+from mae_lm_fairseq.statistics.token_states import StatesOf, masked_batches
 
 THRESHOLDS = (0.9, 0.99)
 """Fractions of the sum of squares that U holds; the controls are at the first one."""
 TYPES, GROUPS = 20, 20
 """Number of frequent tokens and of random groups."""
-TEXTS_AT_ONCE = 16
 
 
-@dataclass(frozen=True)
-class Halves:
+class Halves(NamedTuple):
     """Texts for the measurement.
 
     Attributes:
@@ -40,19 +37,12 @@ class Halves:
     held_out: Sequence[Sequence[int]]
     types: Sequence[int]
 
-    def __post_init__(self):
-        if not (self.fit and self.held_out):
-            raise ValueError("exclusivity needs texts of at least two documents")
-
 
 def halves(texts: Sequence[Sequence[int]], documents: Sequence[int], words: Sequence[Sequence[int]]) -> Halves:
-    """Divide texts into the two halves, every other document, and find the most frequent words of one token.
+    """Divide texts of at least two documents into the two halves, and find the most frequent words of one token.
 
     Args:
         words: number of the word of each token, ascending; negative for special tokens.
-
-    Raises:
-        ValueError: if there are fewer than two documents.
     """
     order = {document: number for number, document in enumerate(dict.fromkeys(documents))}
     parts: tuple[list, list] = ([], [])
@@ -99,8 +89,7 @@ def exclusivity(
         real tokens. Layers that do not see ``[MASK]`` have ``layer`` only.
     """
     moments = [_Moments(encoder.dim, len(texts.types)) for _ in range(encoder.layers + 1)]
-    for batch in progress(_batches(texts.fit), "fit"):
-        ids = mask_texts(batch, encoder.pad, keep, 0.0, seed).tokens
+    for ids, _ in progress(masked_batches(texts.fit, encoder.pad, keep, 0.0, seed), "fit"):
         for of_layer, (states, index) in zip(moments, encoder(ids, see_masks=False), strict=True):
             of_layer.fit.add(states)
             _add_types(of_layer.fit_types, states, ids.flatten()[index], texts.types)
@@ -113,21 +102,13 @@ def exclusivity(
     return rows
 
 
-def _batches(texts: Sequence[Sequence[int]]) -> list[Sequence[Sequence[int]]]:
-    return [texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)]
-
-
 def _add_types(moments: SecondMoments, states: Tensor, ids: Tensor, types: Sequence[int]) -> None:
     for number, index in enumerate(types):
         moments.add(states[(ids == index).to(states.device)], number)
 
 
 def _add_held_out(encoder, moments, texts: Halves, keep, mask_prob, seed, progress) -> None:
-    batches, first = _batches(texts.held_out), np.cumsum([0, *map(len, _batches(texts.held_out))])
-    masked = [
-        mask_texts(batch, encoder.pad, keep, mask_prob, seed, int(number))
-        for batch, number in zip(batches, first, strict=False)
-    ]
+    masked = masked_batches(texts.held_out, encoder.pad, keep, mask_prob, seed)
     members = _groups(sum(map(len, texts.held_out)), sum(int(batch.is_masked.sum()) for batch in masked), seed)
     done = 0
     for batch in progress(masked, "held-out"):
@@ -162,17 +143,11 @@ def _shares(moments: _Moments) -> dict[str, Any]:
         found[f"dimensions_{threshold:g}"] = basis.shape[1]
     first = THRESHOLDS[0]
     basis, of_mask = subspace(fit, first), found[f"exclusivity_{first:g}"]
-    types = [
-        _type_outside(fit - of_fit, held_out - of_held_out, of_held_out, first)
-        for of_fit, of_held_out in zip(moments.fit_types.products, moments.held_out_types.products, strict=True)
-        if of_held_out.any()  # else it does not occur there
-    ]
     groups = [fraction_outside(group, basis) - found[f"held_out_{first:g}"] for group in moments.groups.products]
+    types = []
+    for of_fit, of_held_out in zip(moments.fit_types.products, moments.held_out_types.products, strict=True):
+        if of_held_out.any():  # else it does not occur there
+            others = subspace(fit - of_fit, first)
+            types.append(fraction_outside(of_held_out, others) - fraction_outside(held_out - of_held_out, others))
     quantile = float(np.mean([of_type < of_mask for of_type in types])) if types else float("nan")
     return found | {"types": types, "type_quantile": quantile, "groups": groups}
-
-
-def _type_outside(fit: Tensor, held_out: Tensor, of_type: Tensor, threshold: float) -> float:
-    """Return the share of a type outside of the space of the other tokens, less the share of the other tokens."""
-    basis = subspace(fit, threshold)
-    return fraction_outside(of_type, basis) - fraction_outside(held_out, basis)

@@ -1,9 +1,9 @@
 """Effective ranks of an encoder, layer by layer, as plain data."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,14 +18,32 @@ from mae_lm_fairseq.statistics.effective_rank import (
     resamples,
     subspace,
 )
-from mae_lm_fairseq.statistics.rank_settings import RankSettings
-from mae_lm_fairseq.statistics.token_states import StatesOf, mask_texts, states_by_kind
+from mae_lm_fairseq.statistics.token_states import MaskedText, StatesOf, masked_batches, states_by_kind
+from mae_lm_fairseq.utils.command_line import Argument, Fraction, Natural, Options, Probability
 
 CHUNKS = 20
 """Number of chunks of the texts for the bootstrap."""
 MEMORY = 1 << 32
 """Maximum bytes of second moments in memory. If all layers need more, the text is read several times."""
-TEXTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings(Options):
+    """Settings for the measurement of effective ranks.
+
+    Attributes:
+        mask_prob: fraction of the tokens to mask.
+        threshold: fraction of the sum of squares that defines the threshold rank.
+        centred: measure ranks around the mean instead of zero, unlike the paper.
+        bootstrap: number of bootstrap resamples for the intervals.
+        seed: seed of masks and resamples.
+    """
+
+    mask_prob: Probability = 0.15
+    threshold: Fraction = 0.9
+    centred: bool = False
+    bootstrap: Annotated[int, Argument("N", at_least=2)] = 100
+    seed: Natural = 1
 
 
 def rank_profile(
@@ -40,6 +58,7 @@ def rank_profile(
     """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
 
     Args:
+        texts: at least two.
         keep: ids of special tokens, which are never masked.
         progress: iterates over the given steps, and may show progress under the given name.
         memory: maximum bytes of second moments in memory.
@@ -58,16 +77,14 @@ def rank_profile(
           ``high``; ``share_of_real``, the same fraction for the real tokens themselves; ``excess``, the difference,
           with ``low`` and ``high`` (as ``excess_low``, ``excess_high``); ``dimensions`` of the space of ``[MASK]``, and
           ``dimensions_outside``; ``angles``, the principal angles in degrees.
-
-    Raises:
-        ValueError: if there are fewer than two texts.
     """
-    chunks = _chunks(texts)
-    weights = resamples(len(chunks), settings.bootstrap, settings.seed)
+    chunks = min(CHUNKS, len(texts))
+    weights = resamples(chunks, settings.bootstrap, settings.seed)
+    batches = _batches(encoder, texts, chunks, keep, settings)
     found, outside, counts = {}, [], {}
-    for layers in _passes(encoder, len(chunks), memory):
+    for layers in _passes(encoder, chunks, memory):
         name = f"layers {layers[0]} to {layers[-1]}"
-        moments = _collect(encoder, progress(_batches(chunks), f"{name}, text"), len(chunks), layers, keep, settings)
+        moments = _collect(encoder, progress(batches, f"{name}, text"), chunks, layers)
         for layer in progress(layers, f"{name}, ranks"):
             for key in sorted(key for key in moments if key[0] == layer):
                 found[key] = ranks(moments[key].energies(weights, settings.centred), settings.threshold)
@@ -82,20 +99,11 @@ def rank_profile(
         "layers": encoder.layers,
         "texts": len(texts),
         "tokens": sum(map(len, texts)),
-        "chunks": len(chunks),
+        "chunks": chunks,
         **{field.name: getattr(settings, field.name) for field in fields(RankSettings)},
         **_rank_rows(found, counts, weights),
         "outside": outside,
     }
-
-
-def _chunks(texts: Sequence[list[int]]) -> list[Sequence[list[int]]]:
-    """Divide the texts into contiguous chunks of equal size, because neighbouring texts are often from one document."""
-    if len(texts) < 2:
-        raise ValueError(f"intervals need at least two texts, not {len(texts)}")
-    count = min(CHUNKS, len(texts))
-    bounds = [len(texts) * k // count for k in range(count + 1)]
-    return [texts[start:end] for start, end in pairwise(bounds)]
 
 
 def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
@@ -104,19 +112,19 @@ def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
     return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]
 
 
-def _batches(chunks: list[Sequence[list[int]]]) -> list[tuple[int, int, Sequence[list[int]]]]:
-    batches, number = [], 0
-    for chunk, texts in enumerate(chunks):
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            batches.append((chunk, number + start, texts[start : start + TEXTS_AT_ONCE]))
-        number += len(texts)
-    return batches
+def _batches(encoder, texts, chunks, keep, settings) -> list[tuple[int, MaskedText]]:
+    # Contiguous chunks of equal size, because neighbouring texts are often from one document.
+    bounds, masking = [len(texts) * k // chunks for k in range(chunks + 1)], (settings.mask_prob, settings.seed)
+    return [
+        (chunk, batch)
+        for chunk, (start, end) in enumerate(pairwise(bounds))
+        for batch in masked_batches(texts[start:end], encoder.pad, keep, *masking, first=start)
+    ]
 
 
-def _collect(encoder, batches, chunks, layers, keep, settings) -> dict[tuple[int, str, str], SecondMoments]:
+def _collect(encoder, batches, chunks, layers) -> dict[tuple[int, str, str], SecondMoments]:
     moments = {}
-    for chunk, first, texts in batches:
-        batch = mask_texts(texts, encoder.pad, keep, settings.mask_prob, settings.seed, first)
+    for chunk, batch in batches:
         for kind, tokens, layer, states in states_by_kind(encoder, batch):
             if layer in layers:
                 key = layer, kind, tokens

@@ -6,7 +6,7 @@ masked in any of them.
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ INPUTS = {
     "forced": "text with [MASK], which passes through all layers of the encoder, unlike in pretraining",
 }
 """The ways in which a text is encoded."""
+TEXTS_AT_ONCE = 16
 
 
 class MaskedText(NamedTuple):
@@ -42,29 +43,6 @@ class LayerStates(NamedTuple):
     """[N] int64, the index of each position in the flattened batch."""
 
 
-class StatesOf(Protocol):
-    """Interface to the hidden states of an encoder.
-
-    Attributes:
-        inputs: the :data:`INPUTS` that differ for this encoder, "clean" first.
-    """
-
-    inputs: tuple[str, ...]
-    layers: int
-    dim: int
-    max_tokens: int
-    pad: int
-    mask: int
-
-    def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
-        """Return the hidden states of the embeddings and every layer.
-
-        Args:
-            tokens: [B, T] int64 on the CPU.
-            see_masks: whether every layer sees ``[MASK]``, from the embeddings on.
-        """
-
-
 class EncoderStates:
     """Hidden states of an encoder of this package, always computed in evaluation mode.
 
@@ -72,6 +50,9 @@ class EncoderStates:
         encoder: the encoder; the decoder is not needed.
         mask_in_encoder: the fraction of ``<mask>`` tokens that the encoder saw in pretraining because of the option
             ``--mask-in-encoder``.
+
+    Attributes:
+        inputs: the :data:`INPUTS` that differ for this encoder, "clean" first.
     """
 
     def __init__(self, encoder: Encoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
@@ -86,6 +67,12 @@ class EncoderStates:
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
+        """Return the hidden states of the embeddings and every layer.
+
+        Args:
+            tokens: [B, T] int64 on the CPU.
+            see_masks: whether every layer sees ``[MASK]``, from the embeddings on.
+        """
         early = early_masks(tokens, self.mask, 1.0 if see_masks else self.mask_in_encoder)
         device = self.encoder.embed_tokens.weight.device
         layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
@@ -112,7 +99,11 @@ class HuggingFaceStates:
         self.pad, self.mask = pad, mask
         config = model.config
         self.layers, self.dim = config.num_hidden_layers, config.hidden_size
-        self.max_tokens = hugging_face_positions(model)
+        tables = (table for name, table in model.named_modules() if name.endswith("position_embeddings"))
+        padding = getattr(next(tables, None), "padding_idx", None)
+        # RoBERTa and its descendants number positions from the padding id + 1.
+        offset = 0 if padding is None else padding + 1
+        self.max_tokens = getattr(config, "max_position_embeddings", sys.maxsize) - offset
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
@@ -127,6 +118,9 @@ class HuggingFaceStates:
         return [LayerStates(layer.flatten(0, 1).index_select(0, positions), index) for layer in output.hidden_states]
 
 
+StatesOf = EncoderStates | HuggingFaceStates
+
+
 def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
     """Return which ``<mask>`` tokens the encoder sees, [B, T] bool: those at a fraction of the positions.
 
@@ -137,15 +131,6 @@ def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
         tokens: [B, T] int64 on the CPU.
     """
     return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
-
-
-def hugging_face_positions(model: nn.Module) -> int:
-    """Return the maximum sequence length of a model of ``transformers``."""
-    tables = (table for name, table in model.named_modules() if name.endswith("position_embeddings"))
-    padding = getattr(next(tables, None), "padding_idx", None)
-    # RoBERTa and its descendants number positions from the padding id + 1.
-    offset = 0 if padding is None else padding + 1
-    return getattr(model.config, "max_position_embeddings", sys.maxsize) - offset
 
 
 def mask_texts(
@@ -166,6 +151,16 @@ def mask_texts(
         generator = np.random.default_rng((seed, first + row))
         is_masked[row, generator.choice(positions, round(mask_prob * len(positions)), replace=False)] = True
     return MaskedText(tokens, is_masked)
+
+
+def masked_batches(
+    texts: Sequence[list[int]], pad: int, keep: Sequence[int], mask_prob: float, seed: int, first: int = 0
+) -> list[MaskedText]:
+    """Return texts in batches of :data:`TEXTS_AT_ONCE`, masked as by :func:`mask_texts`."""
+    return [
+        mask_texts(texts[start : start + TEXTS_AT_ONCE], pad, keep, mask_prob, seed, first + start)
+        for start in range(0, len(texts), TEXTS_AT_ONCE)
+    ]
 
 
 def states_by_kind(encoder: StatesOf, text: MaskedText) -> Iterator[tuple[str, str, int, Tensor]]:

@@ -15,8 +15,8 @@ from mae_lm_fairseq.core.encoder import Encoder
 from mae_lm_fairseq.cost.planned_run import DEVICES, kind_of_gpu
 from mae_lm_fairseq.models.architectures import Autocast
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
-from mae_lm_fairseq.statistics.rank_profile import TEXTS_AT_ONCE, RankSettings
-from mae_lm_fairseq.statistics.token_states import EncoderStates, mask_texts, states_by_kind
+from mae_lm_fairseq.statistics.rank_profile import RankSettings
+from mae_lm_fairseq.statistics.token_states import EncoderStates, masked_batches, states_by_kind
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +46,7 @@ class RankMonitor:
         self.pad, self.mask, self.mask_in_encoder, self.interval = pad, mask, mask_in_encoder, interval
         self.latest: dict[str, float] = {}
         settings = RankSettings()
-        self.batches = [
-            mask_texts(texts[start : start + TEXTS_AT_ONCE], pad, keep, settings.mask_prob, settings.seed, start)
-            for start in range(0, len(texts), TEXTS_AT_ONCE)
-        ]
+        self.batches = masked_batches(texts, pad, keep, settings.mask_prob, settings.seed)
 
     @torch.no_grad()
     def measure(self, encoder: Encoder) -> dict[str, float]:

@@ -20,7 +20,7 @@ from mae_lm_fairseq.finetuning.options import (
     for_size,
 )
 from mae_lm_fairseq.finetuning.origin import Origin
-from mae_lm_fairseq.finetuning.results import summarise
+from mae_lm_fairseq.finetuning.results import summarise, summary_cell
 from mae_lm_fairseq.finetuning.squad import adapter as squad
 from mae_lm_fairseq.finetuning.sweep import Sweep, keep_best_checkpoint, select
 from mae_lm_fairseq.finetuning.tagging import adapter as tagging
@@ -131,10 +131,10 @@ def test_any_other_file_or_option_gives_another_run(data_bin, tmp_path):
 
 def test_a_summary():
     summary = summarise([70.0, 60.0, 80.0, 75.0])
-    assert summary.median == 72.5
-    assert summary.std == pytest.approx(np.std(summary.values, ddof=1))
-    assert str(summary) == "72.5 (71.2 ± 8.5)"
-    assert str(summarise([70.0])) == "70.0 (one seed)"
+    assert summary["median"] == 72.5
+    assert summary["std"] == pytest.approx(np.std(summary["values"], ddof=1))
+    assert summary_cell(summary) == "72.5 (71.2 ± 8.5)"
+    assert summary_cell(summarise([70.0])) == "70.0 (one seed)"
 
 
 def test_the_learning_rate_with_the_best_median_and_its_best_run_are_selected(data_bin):
@@ -143,7 +143,7 @@ def test_the_learning_rate_with_the_best_median_and_its_best_run_are_selected(da
     rate, best, metrics, grid = select(runs, [{"score": value} for value in scores], "score")
     assert (rate, best.name, metrics) == (2e-5, "lr2e-05-seed1", {"score": 70.0})  # the lowest rate of a tie
     assert list(grid) == ["1e-05", "3e-05", "2e-05"]
-    assert json.loads(json.dumps(grid["1e-05"]["score"])) == vars(summarise(scores[:3]))
+    assert json.loads(json.dumps(grid["1e-05"]["score"])) == summarise(scores[:3])
     _, first, _, _ = select({3e-5: runs[3e-5]}, [{"score": value} for value in scores[3:6]], "score")
     assert first.name == "lr3e-05-seed2"
 

@@ -87,7 +87,7 @@ def test_predictions_equal_a_loop(variant, masking):
 def test_masks_in_the_encoder_are_there_as_in_training(fraction):
     model = network("mae_lm").eval()
     predictor = NetworkPredictor(model, PAD, MASK, fraction)
-    is_early = early_masks(torch.full((1, predictor.max_tokens), MASK), MASK, fraction)[0]
+    is_early = early_masks(torch.full((1, model.config.max_positions), MASK), MASK, fraction)[0]
     assert is_early.float().mean() == (1 if fraction == 1 else pytest.approx(0.5, abs=0.25))
 
     @torch.no_grad()

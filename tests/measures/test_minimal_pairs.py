@@ -77,7 +77,7 @@ def test_what_is_no_pair_is_refused_with_its_line(tmp_path, content, problem):
 class Constant:
     """A model for which all tokens are equally likely."""
 
-    max_tokens, pad, mask = 100, 1, 29
+    pad, mask = 1, 29
 
     def __call__(self, tokens, is_predicted):
         return torch.full((int(is_predicted.sum()), 30), 0.3)

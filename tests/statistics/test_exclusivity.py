@@ -120,5 +120,3 @@ def test_halves_are_documents_in_turn_and_types_are_words_of_one_token():
     assert found.types[:2] == [5, 6]
     # The same tokens as parts of one word are no types.
     assert halves(texts, [3, 3, 4, 9], [[-1, 1, 1, 1], *words[1:]]).types == [5, 7, 6]
-    with pytest.raises(ValueError, match="at least two documents"):
-        halves(texts, [1, 1, 1, 1], words)

@@ -108,11 +108,6 @@ def test_every_setting_changes_the_profile(known):
         assert any(other[name] != known[name] for name in ("ranks", "outside")), changes
 
 
-def test_a_single_text_is_refused():
-    with pytest.raises(ValueError, match="at least two texts"):
-        rank_profile(KnownStates(), TEXTS[:1], [BOS], SETTINGS)
-
-
 def test_monitor_agrees_with_profile():
     """Compare the last layer on the same texts with the same masks."""
     texts = [text(20 - seed % 3, seed).tolist() for seed in range(40)]

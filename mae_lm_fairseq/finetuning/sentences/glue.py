@@ -12,7 +12,7 @@ from typing import Any
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
-from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, Rows, to_rows
+from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, DROP, Rows, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text, read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
 from mae_lm_fairseq.finetuning.sweep import best_checkpoint
@@ -61,10 +61,7 @@ class GlueFiles:
         elif is_hub:
             _name_labels(task, table)
         rows = to_rows(task, table, is_labelled)
-        if is_labelled:
-            rows.check(self.skip_malformed)
-        else:
-            rows.check(remedy=BY_ROW)
+        rows.check(self.skip_malformed and is_labelled, DROP if is_labelled else BY_ROW)
         if len(rows.sentences) != (expected := task.rows.get(official, len(rows.sentences))):
             logger.warning("%s: %d rows; the official %s has %d", path, len(rows.sentences), official, expected)
         return rows

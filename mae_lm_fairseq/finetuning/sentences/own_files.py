@@ -11,7 +11,7 @@ import numpy as np
 from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD
 from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
-from mae_lm_fairseq.finetuning.results import MODEL, prediction_names
+from mae_lm_fairseq.finetuning.results import MODEL
 from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, number, to_rows
 from mae_lm_fairseq.finetuning.sentences.tables import WRITTEN, Table, cell_text, read_table
@@ -29,7 +29,7 @@ class OwnFiles:
     """
 
     splits = ("train", "valid")
-    outputs = prediction_names("test")
+    outputs = ("test_predictions", "test_predictions.*")
 
     def __init__(self, options: ClassificationOptions):
         self.options = options
@@ -95,9 +95,10 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     """
     table.check_columns((*columns, label_column))
     labels = sorted({text for _, row in table.rows if (text := cell_text(row.get(label_column))).strip()})
-    scores = [score for label in labels if (score := number(label)) is not None]
-    if scores and all(number(label) is not None or _is_no_value(label) for label in labels):
-        labels = [label for label in labels if not _is_no_value(label)]  # among numbers, NaN is none; else a class
+    numbers = [number(label) for label in labels]
+    scores = [value for value in numbers if value is not None and math.isfinite(value)]
+    if scores and None not in numbers:  # among numbers, NaN is none; else a class
+        labels = [label for label, value in zip(labels, numbers, strict=True) if math.isfinite(value)]
     are_numbers = len(scores) == len(labels) and any(score != int(score) for score in scores)
     regression = regression or are_numbers
     if len(set(scores) if regression else labels) < 2:
@@ -117,13 +118,6 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     name = f"{'/'.join(table.path.resolve().with_suffix('').parts[-2:])} {label_column}"
     # Names of modules have no dots, which the name of the file may have.
     return Task(name, tuple(columns), label_column, head=SENTENCE_HEAD, **kind)
-
-
-def _is_no_value(text: str) -> bool:
-    try:
-        return not math.isfinite(float(text))
-    except (ValueError, OverflowError):
-        return False
 
 
 def _has_labels(task: Task, table: Table) -> bool:

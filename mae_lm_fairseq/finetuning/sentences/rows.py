@@ -13,7 +13,7 @@ from mae_lm_fairseq.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 10
-_DROP = "or drop them with --skip-malformed"
+DROP = "or drop them with --skip-malformed"
 BY_ROW = "as predictions are assigned by row (mae-lm predict --skip-malformed leaves those of empty texts empty)"
 
 
@@ -37,7 +37,7 @@ class Rows:
         more = len(self.malformed) - _MAX_SHOWN
         return f"{len(self.malformed)} malformed rows: {shown}" + (f"; and {more} more" if more > 0 else "")
 
-    def check(self, skip_malformed: bool = False, remedy: str = _DROP) -> None:
+    def check(self, skip_malformed: bool = False, remedy: str = DROP) -> None:
         """Log malformed rows, if they may be skipped.
 
         Raises:
@@ -79,12 +79,11 @@ def _text(record: dict[str, Any], column: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """Return the finite number that a text is; None if it is none."""
+    """Return the number that a text is, which may be infinite or NaN; None if it is none."""
     try:
-        value = float(text)
-    except (ValueError, OverflowError):
+        return float(text)
+    except ValueError:
         return None
-    return value if math.isfinite(value) else None
 
 
 def _label(task: Task, text: str) -> int | float:
@@ -97,7 +96,7 @@ def _label(task: Task, text: str) -> int | float:
         return task.labels.index(text)
     score = number(text)
     low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
-    if score is None or not low <= score <= high:
+    if score is None or not (math.isfinite(score) and low <= score <= high):
         limits = f" from {low:g} to {high:g}" if task.is_bounded else ""
         raise ValueError(f"the label {text!r:.80} {place} is not a number{limits}")
     return score

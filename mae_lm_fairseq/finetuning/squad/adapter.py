@@ -13,11 +13,10 @@ from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, 
 from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_batches
 from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import TOKENS_PER_SAMPLE, SpanWindows
-from mae_lm_fairseq.finetuning.windows import window_settings
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.utils.files import file_sha256, read_json, write_json, write_text
+from mae_lm_fairseq.utils.files import read_json, write_json, write_text
 
 PREDICTIONS, NA_PROB = "predictions.json", "na_prob.json"
 
@@ -42,19 +41,16 @@ class SquadAdapter(Adapter):
         counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
         task = {
             "_name": "question_answering",
-            "train_file": options.train.resolve(),
-            "valid_file": options.dev.resolve(),
             "tokens_per_sample": length,
             "doc_stride": options.doc_stride,
             **{name: True for name in ("version_2", "skip_malformed") if getattr(options, name)},
         }
-        return TaskSetup(
+        return TaskSetup.of_windows(
+            options,
+            task,
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
-            data=options.tokenizer.resolve(),
             sequences=counts["train"]["windows"],
             recipe=for_size(origin.model["_name"], ROBERTA, OURS),
-            settings=window_settings(task),
-            inputs={"train-file": file_sha256(options.train), "valid-file": file_sha256(options.dev)},
             evaluate=partial(evaluate, options=options),
             selection="f1",
         )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from mae_lm_fairseq.finetuning.squad.questions import Paragraph
 
-GoldAnswers = list[tuple[str, list[str]]]
-"""(id, answers) of each question, in dataset order; an unanswerable question has no answers."""
+GoldAnswers = dict[str, list[str]]
+"""Answers to each question by id, in dataset order; an unanswerable question has none."""
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -48,8 +48,9 @@ def evaluate_1_1(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, fl
     """
 
     def mean(metric: Callable[[str, str], float]) -> float:
-        answered = ((predictions[name], answers) for name, answers in gold if name in predictions)
-        return 100.0 * sum(_best(metric, prediction, answers) for prediction, answers in answered) / len(gold)
+        answered = ((predictions[name], answers) for name, answers in gold.items() if name in predictions)
+        best = (max(metric(prediction, answer) for answer in answers) for prediction, answers in answered)
+        return 100.0 * sum(best) / len(gold)
 
     return {"exact_match": mean(exact_match), "f1": mean(f1)}
 
@@ -68,23 +69,24 @@ def evaluate_2_0(
         and ``NoAns_`` for the answerable and the unanswerable questions, if any; with ``na_probs``, also the best
         scores over all thresholds, ``best_exact`` and ``best_f1``, and these thresholds, with the suffix ``_thresh``.
     """
-    questions = dict(gold)
-    scores = {
-        "exact": _scores_2_0(exact_match, questions, predictions),
-        "f1": _scores_2_0(f1_or_no_answer, questions, predictions),
-    }
-    result = _means(scores, list(questions), "")
-    result |= _means(scores, [name for name, answers in questions.items() if answers], "HasAns_")
-    result |= _means(scores, [name for name, answers in questions.items() if not answers], "NoAns_")
+    metrics = {"exact": exact_match, "f1": f1_or_no_answer}
+    scores = {name: _scores_2_0(metric, gold, predictions) for name, metric in metrics.items()}
+    parts = {"": [*gold], "HasAns_": [name for name in gold if gold[name]]}
+    parts["NoAns_"] = [name for name in gold if not gold[name]]
+    result = {}
+    for prefix, names in ((prefix, names) for prefix, names in parts.items() if names):
+        for metric, of_metric in scores.items():
+            result[f"{prefix}{metric}"] = 100.0 * sum(of_metric[name] for name in names) / len(names)
+        result[f"{prefix}total"] = len(names)
     if na_probs is not None:
         for metric, of_metric in scores.items():
-            best, threshold = best_threshold(questions, predictions, of_metric, na_probs)
+            best, threshold = best_threshold(gold, predictions, of_metric, na_probs)
             result |= {f"best_{metric}": best, f"best_{metric}_thresh": threshold}
     return result
 
 
 def best_threshold(
-    questions: dict[str, list[str]], predictions: dict[str, str], scores: dict[str, float], na_probs: dict[str, float]
+    gold: GoldAnswers, predictions: dict[str, str], scores: dict[str, float], na_probs: dict[str, float]
 ) -> tuple[float, float]:
     """Return the best mean score in per cent, and its threshold.
 
@@ -92,10 +94,10 @@ def best_threshold(
     question answered and adds them in order of this probability. The first of equally good thresholds is returned, or 0
     if answering never beats answering nothing.
     """
-    score = best = sum(not answers for answers in questions.values())
+    score = best = sum(not answers for answers in gold.values())
     threshold = 0.0
     for name in sorted((name for name in na_probs if name in scores), key=na_probs.get):
-        if questions[name]:
+        if gold[name]:
             score += scores[name]
         elif predictions[name]:
             score -= 1
@@ -104,28 +106,14 @@ def best_threshold(
     return 100.0 * best / len(scores), threshold
 
 
-def _best(metric: Callable[[str, str], float], prediction: str, answers: list[str]) -> float:
-    return max(metric(prediction, answer) for answer in answers)
-
-
-def _scores_2_0(metric: Callable, questions: dict[str, list[str]], predictions: dict[str, str]) -> dict[str, float]:
+def _scores_2_0(metric: Callable, gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, float]:
     return {
-        name: _best(metric, predictions[name], [answer for answer in answers if normalise(answer)] or [""])
-        for name, answers in questions.items()
+        name: max(metric(predictions[name], answer) for answer in [*filter(normalise, answers)] or [""])
+        for name, answers in gold.items()
     }
-
-
-def _means(scores: dict[str, dict[str, float]], names: list[str], prefix: str) -> dict[str, float | int]:
-    if not names:
-        return {}
-    means = {
-        f"{prefix}{metric}": 100.0 * sum(of_metric[name] for name in names) / len(names)
-        for metric, of_metric in scores.items()
-    }
-    return {**means, f"{prefix}total": len(names)}
 
 
 def gold_answers(paragraphs: Sequence[Paragraph]) -> GoldAnswers:
     """Return the answers to the questions of paragraphs."""
     questions = [question for paragraph in paragraphs for question in paragraph.questions]
-    return [(question.id, [answer.text for answer in question.answers]) for question in questions]
+    return {question.id: [answer.text for answer in question.answers] for question in questions}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +29,7 @@ EVEN_CHANCE = 0.5
 """Threshold for no answer where that of the development set is not known."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """The characters from ``begin`` to ``end`` of a context, scored by the sum of the start and end logits."""
 
     text: str
@@ -105,17 +105,12 @@ def answer_all(batches: Iterator[tuple[dict, Tensor]], windows: SpanWindows) -> 
                     text = window.question.context.text[begin:end]
                     found.candidates.append(Candidate(text, begin, end, score))
     for found in answers.values():
-        found.candidates = _best_of_each_slice(found.candidates)
+        best = {}  # by span: overlapping windows, and several subwords of one character, repeat some
+        # Break ties by position, so that the order of the batches does not matter.
+        for candidate in sorted(found.candidates, key=lambda each: (-each.score, each.begin, each.end)):
+            best.setdefault((candidate.begin, candidate.end), candidate)
+        found.candidates = list(best.values())[:N_BEST]
     return answers
-
-
-def _best_of_each_slice(candidates: list[Candidate]) -> list[Candidate]:
-    """Sort by score and drop duplicate spans (from overlapping windows, or several subwords of one character)."""
-    best = {}
-    # Break ties by position, so that the order of the batches does not matter.
-    for candidate in sorted(candidates, key=lambda each: (-each.score, each.begin, each.end)):
-        best.setdefault((candidate.begin, candidate.end), candidate)
-    return list(best.values())[:N_BEST]
 
 
 def logits_of_batches(

@@ -1,9 +1,8 @@
 """Reader for the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018)."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
@@ -13,16 +12,14 @@ logger = logging.getLogger(__name__)
 _MAX_SHOWN = 100
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer: ``text`` at character ``start`` of its context."""
 
     text: str
     start: int
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A question; if it has no answers, it cannot be answered from its context."""
 
     id: str
@@ -30,8 +27,7 @@ class Question:
     answers: tuple[Answer, ...]
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     """A text and the questions about it."""
 
     context: str

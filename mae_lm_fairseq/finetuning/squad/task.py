@@ -15,6 +15,7 @@ from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.text.tokenizer import PAD
 
 
 @dataclass
@@ -60,14 +61,10 @@ class QuestionAnsweringCriterion(AccuracyCriterion):
     depend on the rest of the batch.
     """
 
-    def __init__(self, task):
-        super().__init__(task)
-        self.pad = task.source_dictionary.pad()
-
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of sequences, and the values to log."""
         logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
-        is_padding = sample["net_input"]["src_tokens"].eq(self.pad)
+        is_padding = sample["net_input"]["src_tokens"].eq(PAD)
         logits = logits.float().masked_fill(is_padding[..., None], -torch.inf)
         target = sample["target"]
         # Logits are [B, T, 2], targets [B, 2]; the mean of start and end is half of their sum.

@@ -4,9 +4,9 @@ The layout is that of sentence pairs in RoBERTa's fine-tuning (``--init-token 0 
 ``sentence_prediction``), and of Hugging Face's RoBERTa and MPNet tokenizers.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,8 +27,7 @@ MIN_SAMPLE = 16
 """Minimum of ``tokens_per_sample``: leaves room for a question and a context."""
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """A text, its token ids, and the character span of each token, [tokens, 2]."""
 
     text: str
@@ -36,8 +35,7 @@ class Context:
     spans: np.ndarray
 
 
-@dataclass(frozen=True)
-class EncodedQuestion:
+class EncodedQuestion(NamedTuple):
     """A tokenized question; ``answer`` is the first and last token of its answer in the context."""
 
     id: str
@@ -69,9 +67,7 @@ class Window:
 
     def target(self) -> tuple[int, int]:
         """Return the positions of the answer's start and end; (0, 0), ``<s>``, unless the window contains all of it."""
-        if self.question.answer is None:
-            return 0, 0
-        first, last = self.question.answer
+        first, last = self.question.answer or (-1, -1)
         if first < self.begin or last >= self.end:
             return 0, 0
         return self.offset + first - self.begin, self.offset + last - self.begin
@@ -132,20 +128,14 @@ class SpanWindows(WindowDataset):
             encoded = EncodedQuestion(
                 question.id, ids[: self.longest_question], context, _pieces_of_answer(question, context.spans)
             )
-            windows = list(self._windows_of_question(encoded))
+            room, length = self.tokens_per_sample - SPECIAL_TOKENS - len(encoded.ids), len(context.ids)
+            step = min(self.doc_stride, room)
+            begins = range(0, max(1, length - room + step), step)
+            windows = [Window(encoded, begin, min(begin + room, length)) for begin in begins]
             self.counts["questions"] += 1
             self.counts["cut_questions"] += len(ids) > self.longest_question
             self.counts["strided_contexts"] += len(windows) > 1
             yield from windows
-
-    def _windows_of_question(self, question: EncodedQuestion) -> Iterator[Window]:
-        room = self.tokens_per_sample - SPECIAL_TOKENS - len(question.ids)
-        step = min(self.doc_stride, room)
-        length = len(question.context.ids)
-        for begin in itertools.count(0, step):
-            yield Window(question, begin, min(begin + room, length))
-            if begin + room >= length:
-                return
 
     def __getitem__(self, index: int) -> dict:
         window = self.windows[index]

@@ -9,18 +9,17 @@ from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.models import load, open_finetuned
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
-from mae_lm_fairseq.finetuning.results import MODEL, prediction_names, report
+from mae_lm_fairseq.finetuning.results import MODEL, report
 from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_name, read_words
 from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
-from mae_lm_fairseq.finetuning.windows import window_settings
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.utils.files import file_sha256, write_text
+from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
 
 BERT = Recipe((2e-5, 3e-5, 5e-5), batch_size=32, weight_decay=0.01, epochs=4)
@@ -36,7 +35,7 @@ class TaggingAdapter(Adapter):
         UserError: if a file is malformed, or has labels that do not fit the training file's.
     """
 
-    outputs = (*prediction_names("dev"), *prediction_names("test"))
+    outputs = tuple(f"{name}_predictions{end}" for name in ("dev", "test") for end in ("", ".*"))
 
     def __init__(self, options: TaggingOptions):
         self.files = files = {"train": read_words(options.train, options.column)}
@@ -53,29 +52,26 @@ class TaggingAdapter(Adapter):
         windows = {
             name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in self.files.items()
         }
-        # Not the test file: one that is added or corrected later is labelled by the models of the finished runs.
-        inputs = {"train-file": file_sha256(options.train), "valid-file": file_sha256(options.dev)}
         print(f"labels: {', '.join(labels.names)}")
+        name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
         task = {
             "_name": "token_classification",
-            "train_file": options.train.resolve(),
-            "valid_file": options.dev.resolve(),
             "column": options.column,
             "tokens_per_sample": length,
         }
-        return TaskSetup(
+        return TaskSetup.of_windows(  # without the test file: a corrected one is labelled by the finished models
+            options,
+            task,
             content={
-                "task": task_name(options),
+                # The end of the training file's path, with the column if it has a name.
+                "task": name if options.column.isdecimal() else f"{name} {options.column}",
                 "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in self.files.items()},
                 "data": {name: each.counts for name, each in windows.items()},
                 "labels": list(labels.names),
                 "scheme": labels.scheme,
             },
-            data=options.tokenizer.resolve(),
             sequences=len(windows["train"].order),
             recipe=for_size(origin.model["_name"], BERT, OURS),
-            settings=window_settings(task),
-            inputs=inputs,
             evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"]),
             selection="f1" if labels.kinds else "accuracy",
         )
@@ -107,12 +103,6 @@ class TaggingAdapter(Adapter):
         selection = "accuracy" if content["scheme"] is None else "F1"
         by_type = tuple(f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1"))
         return report(content, selection, hidden=by_type, ending=ending)
-
-
-def task_name(options: TaggingOptions) -> str:
-    """Return the end of the training file's path, with the column if it has a name."""
-    name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
-    return name if options.column.isdecimal() else f"{name} {options.column}"
 
 
 def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:

@@ -70,15 +70,8 @@ class LabelSet:
 
 
 def learn_labels(file: WordFile) -> LabelSet:
-    """Return the labels of a training file, sorted.
-
-    Raises:
-        UserError: if there are fewer than two labels.
-    """
+    """Return the labels of a training file, sorted."""
     names = tuple(sorted(file.kinds))
-    if len(names) < 2:
-        found = f"only the label {names[0]!r:.80}" if names else "no labels"
-        raise UserError(f"{file.path}: has {found} in column {file.column + 1}; training needs two or more")
     return LabelSet(names, scheme_of(names))
 
 

@@ -4,11 +4,11 @@ They are those of conlleval and of seqeval's default mode. seqeval itself, last 
 compare with: evaluation needs only the counts below, and no further package.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, LabelSet, entities
+from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, Entity, LabelSet, entities
 from mae_lm_fairseq.statistics.effective_rank import ratio_interval
 
 SEPARATOR = ": "
@@ -40,16 +40,13 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     by_type = {
         f"{kind}{SEPARATOR}{name}": ratio
         for kind in sorted(kinds)
-        for name, ratio in _entity_ratios(*(_of_kind(side, kind) for side in (ours, theirs))).items()
+        for name, ratio in _entity_ratios(ours, theirs, kind=kind).items()
     }
     return {**of_all, **found, **by_type}
 
 
-def _of_kind(side: Iterable[set], kind: str) -> list[set]:
-    return [{entity for entity in found if entity.kind == kind} for found in side]
-
-
-def _entity_ratios(ours: Sequence[set], theirs: Sequence[set]) -> Ratios:
+def _entity_ratios(*sides: Sequence[set[Entity]], kind: str | None = None) -> Ratios:
+    ours, theirs = ([{one for one in found if kind in (None, one.kind)} for found in side] for side in sides)
     right = np.array([len(found & given) for found, given in zip(ours, theirs, strict=True)])
     found, given = (np.array([len(each) for each in side]) for side in (ours, theirs))
     return {"precision": (right, found), "recall": (right, given), "f1": (2 * right, found + given)}

@@ -72,9 +72,12 @@ class Tagger:
 
     def tag(self, text: str | Sequence[str]) -> list[Tagged]:
         """Return the labels of a text, or of a list of words; see ``MAELMHubInterface.tag``."""
-        spans = split_words(text) if isinstance(text, str) else _spans_of(text)
-        text = text if isinstance(text, str) else " ".join(text)
-        words = [text[start:end] for start, end in spans]
+        if isinstance(text, str):
+            spans = split_words(text)
+            words = [text[start:end] for start, end in spans]
+        else:
+            words, ends = text, np.cumsum([len(word) + 1 for word in text]) - 1
+            spans = [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
         [logits] = self.logits([words])
         probabilities = torch.from_numpy(logits).double().softmax(1)
         return [
@@ -108,8 +111,3 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     else:
         _, text = tagger.with_predictions(read_words(source, column or tagger.column, is_labelled=column is not None))
     write_text(out, text)
-
-
-def _spans_of(words: Sequence[str]) -> list[tuple[int, int]]:
-    ends = np.cumsum([len(word) + 1 for word in words]) - 1
-    return [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]

@@ -72,7 +72,11 @@ class WordWindows(WindowDataset):
             for window in windows_of(number, [len(word) for word in sentence], room)
         ]
         self.sizes = np.array([window.size for window in self.windows])
-        used = [index for index in range(len(self.windows)) if targets is None or self._has_target(index)]
+        used = [
+            index
+            for index, window in enumerate(self.windows)
+            if targets is None or any(targets[window.sentence][word] != IGNORED for word in window.labelled)
+        ]
         self.order = np.random.RandomState(seed).permutation(used)
 
     @property
@@ -84,10 +88,6 @@ class WordWindows(WindowDataset):
             "windows": len(self.windows),
             "split_sentences": len({window.sentence for window in self.windows if window.begin > 0}),
         }
-
-    def _has_target(self, index: int) -> bool:
-        window = self.windows[index]
-        return any(self.targets[window.sentence][word] != IGNORED for word in window.labelled)
 
     def __getitem__(self, index: int) -> dict:
         window = self.windows[index]
@@ -126,10 +126,13 @@ def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]
         first = max(ends[end - 1] - room // 2, ends[end] - room)
         begin = max(begin + 1, int(np.searchsorted(starts, first)))
     owners = _owners(starts, ends, limits)
-    return [
-        _window(sentence, begin, end, begin + (owners[begin:end] == number).nonzero()[0], starts, ends)
-        for number, (begin, end) in enumerate(limits)
-    ]
+    windows = []
+    for number, (begin, end) in enumerate(limits):
+        labelled = begin + (owners[begin:end] == number).nonzero()[0]
+        positions = 1 + starts[labelled] - starts[begin]  # after <s>
+        size = int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS
+        windows.append(Window(sentence, begin, end, labelled, positions, size))
+    return windows
 
 
 def _owners(starts: np.ndarray, ends: np.ndarray, limits: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -140,11 +143,6 @@ def _owners(starts: np.ndarray, ends: np.ndarray, limits: Sequence[tuple[int, in
         is_more = context > most[begin:end]
         most[begin:end][is_more], owners[begin:end][is_more] = context[is_more], number
     return owners
-
-
-def _window(sentence: int, begin: int, end: int, labelled: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Window:
-    positions = 1 + starts[labelled] - starts[begin]  # after <s>
-    return Window(sentence, begin, end, labelled, positions, int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS)
 
 
 def word_logits(

@@ -5,18 +5,18 @@ from torchmetrics.functional.text import squad
 
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, f1, f1_or_no_answer, normalise
 
-GOLD = [
-    ("article", ["the Eiffel Tower", "Eiffel"]),
-    ("punctuation", ["U.S.A."]),
-    ("half", ["5½ sacks in 9 starts"]),
-    ("japanese", ["東京 タワー"]),
-    ("accent", ["l'Été à la mer"]),
-    ("empty", ["1776"]),
-    ("only articles", ["The"]),
-    ("right none", []),
-    ("wrong some", []),
-    ("right article", []),
-]
+GOLD = {
+    "article": ["the Eiffel Tower", "Eiffel"],
+    "punctuation": ["U.S.A."],
+    "half": ["5½ sacks in 9 starts"],
+    "japanese": ["東京 タワー"],
+    "accent": ["l'Été à la mer"],
+    "empty": ["1776"],
+    "only articles": ["The"],
+    "right none": [],
+    "wrong some": [],
+    "right article": [],
+}
 PREDICTIONS = {
     "article": "Eiffel  tower!",
     "punctuation": "USA",
@@ -57,7 +57,7 @@ answers = st.lists(words, max_size=4).map(" ".join)
 
 
 def test_metrics_equal_the_official_script_1_1():
-    assert evaluate_1_1(GOLD[:7], PREDICTIONS) == OFFICIAL_1_1
+    assert evaluate_1_1(dict([*GOLD.items()][:7]), PREDICTIONS) == OFFICIAL_1_1
 
 
 def test_metrics_equal_the_official_script_2_0():
@@ -85,7 +85,7 @@ def test_random_answers_score_as_in_torchmetrics(pairs):
             for index, (_, texts) in enumerate(pairs)
         ],
     )
-    gold = [(str(index), texts) for index, (_, texts) in enumerate(pairs)]
+    gold = {str(index): texts for index, (_, texts) in enumerate(pairs)}
     ours = evaluate_1_1(gold, {str(index): prediction for index, (prediction, _) in enumerate(pairs)})
     assert ours["exact_match"] == pytest.approx(theirs["exact_match"].item(), rel=1e-6)
     best = [max(f1_or_no_answer(prediction, text) for text in texts) for prediction, texts in pairs]
@@ -105,7 +105,7 @@ def unanswered_above(threshold, predictions, na_probs):
     )
 )
 def test_the_best_threshold_is_the_best_of_all(questions):
-    gold = [(str(index), ["yes"] if answerable else []) for index, (answerable, _, _) in enumerate(questions)]
+    gold = {str(index): ["yes"] if answerable else [] for index, (answerable, _, _) in enumerate(questions)}
     predictions = {str(index): "yes" if right else "no" for index, (_, right, _) in enumerate(questions)}
     na_probs = {str(index): probability for index, (_, _, probability) in enumerate(questions)}
     found = evaluate_2_0(gold, predictions, na_probs)

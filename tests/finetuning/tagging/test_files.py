@@ -176,12 +176,12 @@ def test_any_file_is_read_or_refused(tmp_path, suffix, columns, files):
     def check(content):
         for column in columns:
             path.write_bytes(content)
-            file, labels, message = read_and_learn(path, column)
-            assert (labels is None) == (str(path) in message)
-            if labels is None:
+            file, targets, message = read_and_learn(path, column)
+            assert (targets is None) == (str(path) in message)
+            if targets is None:
                 continue
             sizes.append(sum(map(len, file.words)))
-            assert [len(targets) for targets in labels.targets(file)] == [len(words) for words in file.words]
+            assert [len(of_sentence) for of_sentence in targets] == [len(words) for words in file.words]
             written = file.with_predictions([["NEW"] * len(words) for words in file.words])
             if suffix == ".conll":
                 path.write_bytes(written.encode())
@@ -197,9 +197,9 @@ def test_any_file_is_read_or_refused(tmp_path, suffix, columns, files):
 
 
 def read_and_learn(path, column):
-    """Return a file and its labels, or the error message."""
+    """Return a file and the numbers of its labels, or the error message."""
     try:
         file = read_words(path, column)
-        return file, learn_labels(file), ""
+        return file, learn_labels(file).targets(file), ""
     except UserError as error:
         return None, None, str(error)
