@@ -179,7 +179,7 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
         "is not a bundle; give its data-bin": (kept, lines, "a.csv"),
         "line 2: the column 'text' is missing or empty": (model, tmp_path / "gap.txt", "a.csv"),
         r"ends in \.tsv, \.csv, \.jsonl": (model, lines, "a.txt"),
-        "line 2: the column 'text' is missing": (model, tmp_path / "other.tsv", "a.csv"),
+        "has no column 'text'; its columns are": (model, tmp_path / "other.tsv", "a.csv"),
         "has a column 'prediction' already": (model, tmp_path / "other.tsv", "a.csv", "--text", "sentence"),
         "on single texts; leave it out": (model, tmp_path / "other.tsv", "a.csv", "--text-pair", "sentence"),
     }
