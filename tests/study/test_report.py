@@ -183,5 +183,6 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monk
     [line, median], [band] = panel.lines.values(), panel.bands.values()
     assert median.y[0] == pytest.approx([np.nan, 10], nan_ok=True)
     assert line.y == pytest.approx(np.array([[10, 30], [20, 30]]))
-    assert band.low == pytest.approx(np.array([np.nan, -1.5]), nan_ok=True)
-    assert band.high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
+    _, low, high = band
+    assert low == pytest.approx(np.array([np.nan, -1.5]), nan_ok=True)
+    assert high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
