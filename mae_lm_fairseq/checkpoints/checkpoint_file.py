@@ -1,7 +1,6 @@
 """Safe reading of checkpoint files: no code in them runs, and damage raises a clear error message."""
 
 import contextlib
-import errno
 import os
 import pickle
 import re
@@ -20,6 +19,7 @@ from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
+_DAMAGED = "it is damaged, or not a checkpoint, or too large for this machine's memory"
 
 
 def allow_plain_values() -> None:
@@ -56,19 +56,11 @@ def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
         raise
     except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
-        raise UserError(f"cannot read the checkpoint {path}: {_reason(error)}") from error
+        reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else _DAMAGED
+        raise UserError(f"cannot read the checkpoint {path}: {reason}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
     return state
-
-
-def _reason(error: Exception) -> str:
-    # EINVAL does not help: torch seeks before the start of a damaged file.
-    if isinstance(error, OSError) and error.strerror and error.errno != errno.EINVAL:
-        return error.strerror
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-        return "it is damaged, or too large for this machine's memory"
-    return "it is damaged, or not a checkpoint"
 
 
 def refuse_code(path: str | Path, error: Exception) -> None:

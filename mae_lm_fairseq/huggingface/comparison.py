@@ -12,7 +12,7 @@ from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.stock import Counterpart
-from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM
+from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM, WORDS
 from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers
@@ -60,7 +60,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     if pretrained.tokenizer is None:
         ids, reordered = _random_ids(pretrained), 0
     else:
-        as_words, as_pairs = to.task.reads_words, to.takes_our_pairs(pretrained)
+        as_words, as_pairs = to.task is WORDS, to.takes_our_pairs(pretrained)
         ids, reordered = compare_ids(directory, pretrained, lines, as_words, as_pairs)
     model = _load(directory, to)
     network, heads = (module.float() for module in build_all(pretrained))

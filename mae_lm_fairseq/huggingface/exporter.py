@@ -10,6 +10,7 @@ from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
+from mae_lm_fairseq.huggingface.task_classes import WORDS
 from mae_lm_fairseq.huggingface.tokenizer import (
     load_tokenizer,
     pair_differences,
@@ -36,7 +37,7 @@ def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
             write_stock(pretrained, to, directory)
             _write_tokenizer(pretrained, to, directory)
-            if to.task.reads_words:
+            if to.task is WORDS:
                 read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
         card = stock_card(pretrained, to, len(lines), reordered)

@@ -83,7 +83,7 @@ def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
         try:
             write_tokenizer(pretrained, Path(temporary))
             compare_ids(Path(temporary), pretrained, comparable([]))
-        except UserError as reason:
+        except (UserError, ModuleNotFoundError) as reason:
             return str(reason)
         shutil.copytree(temporary, directory, dirs_exist_ok=True)
     return ""

@@ -24,7 +24,7 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
 )
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -136,8 +136,8 @@ def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "Pre
 
 
 def _with_roles(library, specials: Sequence, max_length: int) -> "PreTrainedTokenizerFast":
-    with needs_extra("hf"):
-        from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
+
     bos, pad, eos, unk, mask = specials
     return PreTrainedTokenizerFast(
         tokenizer_object=library,

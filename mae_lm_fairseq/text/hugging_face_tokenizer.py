@@ -17,7 +17,7 @@ import numpy as np
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line, needs_extra
+from mae_lm_fairseq.utils.errors import UserError, first_line
 from mae_lm_fairseq.utils.files import parse_json, read_bytes
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -36,11 +36,11 @@ def import_tokenizers():
     Preparation has one process per core, and the library warns of processes that fork after it has used threads.
 
     Raises:
-        UserError: if it is not installed.
+        ModuleNotFoundError: if it is not installed.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with needs_extra("tokenizers"):
-        import tokenizers
+    import tokenizers
+
     return tokenizers
 
 
@@ -225,10 +225,11 @@ def library_errors(message: str) -> Iterator[None]:
 
     Raises:
         UserError: if the block raises an exception; ``message`` precedes its first line.
+        ModuleNotFoundError: if a package is not installed.
     """
     try:
         yield
-    except UserError:
+    except (UserError, ModuleNotFoundError):
         raise
     except BaseException as error:  # many types are raised, and panics are no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

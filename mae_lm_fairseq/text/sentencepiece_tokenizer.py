@@ -67,10 +67,6 @@ class SentencePieceTokenizer(Tokenizer):
             fairseq_ids = _ids_in(symbols, ours, Path(path))[fairseq_ids]
         super().__init__(path, files, symbols, fairseq_ids)
 
-    @property
-    def model_size(self) -> int:
-        return len(self._fairseq_ids)
-
     def library_ids(self, lines: list[str]) -> list[list[int]]:
         return self._model.encode(lines, out_type=int, num_threads=1)
 

@@ -28,15 +28,7 @@ SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 TEXT_PER_COMPRESSED_BYTE = 5
 
 _CHECKED_BYTES = 1 << 13
-_BINARY = {
-    b"\xff\xfe": "UTF-16 or UTF-32",
-    b"\xfe\xff": "UTF-16",
-    b"version https://git-lfs": "a pointer of Git LFS (git lfs pull)",
-    b"PAR1\x15": "Parquet",
-    b"PK\x03\x04": "a ZIP archive, as Excel's files are",
-    b"\x1f\x8b": "compressed with gzip",
-}
-"""How files start that are often given for text."""
+_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -193,8 +185,8 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
 
 
 def _check_is_text(beginning: bytes, path: Path) -> None:
-    if kind := next((kind for start, kind in _BINARY.items() if beginning.startswith(start)), ""):
-        raise UserError(f"{path}: is {kind}, whatever its name says; rename or convert it")
+    if beginning.startswith(_POINTER):
+        raise UserError(f"{path}: is a pointer of Git LFS; fetch the file itself with git lfs pull")
     if 8 * beginning.count(0) > len(beginning):  # text has hardly any
         raise UserError(f"{path}: has NUL bytes, as archives, other binary files and UTF-16 have; unpack or convert it")
 

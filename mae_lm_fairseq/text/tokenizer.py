@@ -84,11 +84,6 @@ class Tokenizer(ABC):
         """Id of ``<mask>``."""
         return len(self.symbols)
 
-    @property
-    def model_size(self) -> int:
-        """Number of subwords with ``<unk> <s> </s>``, the value of ``--vocab-size``."""
-        return len(self.pieces) + 3
-
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the files except ``dict.txt``, which also holds counts, in hexadecimal."""
@@ -179,14 +174,3 @@ class Tokenizer(ABC):
         """Write the files of the tokenizer to a directory."""
         for name, content in self.files.items():
             Path(directory, name).write_bytes(content)
-
-    def write_dictionary(self, path: str | Path, counts: np.ndarray | None = None):
-        """Write ``dict.txt``.
-
-        Args:
-            counts: int[len(symbols)], number of occurrences of each symbol; None for 1 each.
-        """
-        counts = np.ones(len(self.symbols), dtype=np.int64) if counts is None else counts
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            for piece, count in zip(self.pieces, counts[len(SPECIALS) :], strict=True):
-                file.write(f"{piece} {count}\n")

@@ -17,7 +17,7 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
@@ -82,8 +82,8 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
 
 
 def _from_transformers(directory: Path) -> Tokenizer:
-    with needs_extra("hf"):
-        from transformers import AutoTokenizer
+    from transformers import AutoTokenizer
+
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):
         loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         return as_loaded(loaded, directory)

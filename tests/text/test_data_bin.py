@@ -14,12 +14,13 @@ from mae_lm_fairseq.text.data_bin import (
     dictionary_fingerprint,
     token_type,
 )
-from mae_lm_fairseq.text.manifest import Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.text.manifest import Manifest, SplitStatistics
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
 
 LINES = [[4, 5, 6, 2], [2], [7, 2]]
 MANIFEST = Manifest(
-    versions=current_versions(),
+    versions=versions(OF_DATA),
     options={"train": ["a.txt"], "vocab_size": None},
     tokenizer_sha256="0" * 64,
     dictionary_sha256=dictionary_fingerprint(["<s>", "<pad>", "</s>", "<unk>", "▁a"]),
