@@ -67,14 +67,12 @@ def refuse_code(path: str | Path, error: Exception) -> None:
     """Raise RefusedFile if ``error`` says that a pickle needs more than plain values; otherwise do nothing."""
     # torch's message is a page long, and its first line advises disabling the protection. It does not name what a
     # pickle of protocol 4 imports, whose frames and strings it refuses; so it does with noise, which is no pickle.
-    forbidden = re.search(r"GLOBAL (\S+)|Unsupported operand (140|147|149)\b", str(error))
-    if forbidden and (forbidden[1] or _is_pickle(Path(path))):
+    path, forbidden = Path(path), re.search(r"GLOBAL (\S+)|Unsupported operand (140|147|149)\b", str(error))
+    if forbidden and (
+        forbidden[1] or path.is_dir() or zipfile.is_zipfile(path) or path.read_bytes()[:1] == pickle.PROTO
+    ):
         refers = f", it refers to {forbidden[1]}" if forbidden[1] else ""
         raise RefusedFile(f"refused {path}: loading it could run code{refers}") from error
-
-
-def _is_pickle(path: Path) -> bool:
-    return path.is_dir() or zipfile.is_zipfile(path) or path.read_bytes()[:1] == pickle.PROTO
 
 
 def load_as_data(path: str | Path, mapped: bool = False) -> dict[str, Any]:

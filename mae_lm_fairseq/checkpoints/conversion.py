@@ -80,7 +80,9 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     """
     same = preset_of(pretrained) == preset
     config = pretrained.config if same else _around_the_encoder(pretrained.config, preset)
-    keeps_decoder = same and has_trained_decoder(pretrained)
+    # Fine-tuning drops the decoder, and imports add a new one.
+    has_decoder = any(name.startswith(_DECODER) for name in pretrained.weights)
+    keeps_decoder = same and has_decoder and "decoder" not in pretrained.about.untrained
     dropped = () if keeps_decoder else (_DECODER,) if same else _OF_PRESET
     kept = {
         name: weight.float()
@@ -92,12 +94,6 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     _, size = ARCHITECTURES[architecture_of(pretrained)]
     changed = {} if same else {"architecture": f"{preset}_{size}", "mask_in_encoder": 0.0}
     return replace(pretrained, config=config, weights=weights, about=replace(pretrained.about, **changed))
-
-
-def has_trained_decoder(pretrained: Pretrained) -> bool:
-    """Return whether a model has a decoder that was trained: fine-tuning drops it, and imports add a new one."""
-    is_new = "decoder" in pretrained.about.untrained
-    return not is_new and any(name.startswith(_DECODER) for name in pretrained.weights)
 
 
 def new_decoder(

@@ -13,10 +13,11 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM, WORDS
-from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS
+from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.utils.errors import UserError
 
 TOLERANCE = 1e-4
@@ -122,10 +123,11 @@ def compare_ids(
     Raises:
         UserError: if the ids differ in any other way.
     """
-    tokenizer, fast, reordered = pretrained.tokenizer, load_tokenizer(directory), 0
+    tokenizer, fast, reordered = pretrained.tokenizer, load_from_transformers(directory), 0
     compared, ours = list(lines), tokenizer.encode_lines(list(lines))
     if as_words:
-        compared = [words for line in lines if (words := _words(tokenizer, line))]
+        split = ([word for word in line.split() if len(tokenizer.encode_lines([word])[0])] for line in lines)
+        compared = [words for words in split if words]
         ours = [np.concatenate(tokenizer.encode_words(words)) for words in compared]
     theirs = fast(compared, is_split_into_words=as_words, verbose=False)["input_ids"]
     for text, ids, found in zip(compared, ours, theirs, strict=True):
@@ -144,10 +146,6 @@ def compare_ids(
         raise UserError(f"{_NOTHING_WRITTEN}: its tokenizer joins pairs otherwise than in training, where {joined}")
     longest = pretrained.config.max_positions - 2
     return [[BOS, *ids[:longest].tolist(), EOS] for ids in ours], reordered
-
-
-def _words(tokenizer: Tokenizer, line: str) -> list[str]:
-    return [word for word in line.split() if len(tokenizer.encode_lines([word])[0])]
 
 
 def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list[Tensor]:

@@ -13,8 +13,9 @@ from mae_lm_fairseq.checkpoints.validation import check_fit, head_names, network
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin, preset_config
 from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import Part, names_of, to_ours
-from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 
 
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
@@ -91,7 +92,7 @@ def notes(path: Path) -> list[str]:
     """Return what a user should know about the model imported from a ``transformers`` directory or a checkpoint."""
     if not path.is_dir():
         return []
-    differences = pair_differences(load_tokenizer(path))
+    differences = pair_differences(load_from_transformers(path))
     here = " and ".join(differences)
     return [f"pairs of texts: here {here}; single texts are computed exactly"] if differences else []
 

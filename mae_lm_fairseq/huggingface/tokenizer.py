@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.huggingface.weight_files import AS_DATA, transformers_errors
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.hugging_face_tokenizer import (
     TOKENIZER_JSON,
@@ -31,21 +30,6 @@ if TYPE_CHECKING:
 
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
-
-
-def load_tokenizer(directory: Path) -> "PreTrainedTokenizerFast":
-    """Return the tokenizer in a directory as users load it.
-
-    Raises:
-        UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
-    """
-    with transformers_errors(directory):
-        from transformers import AutoTokenizer
-
-        loaded = AutoTokenizer.from_pretrained(directory, **AS_DATA)
-    if not loaded.is_fast:
-        raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
-    return loaded
 
 
 def exported_tokenizer(

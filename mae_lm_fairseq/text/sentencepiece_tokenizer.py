@@ -60,7 +60,6 @@ class SentencePieceTokenizer(Tokenizer):
         # Control pieces never come out of text.
         fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special))
         symbols, files = [*SPECIALS, *pieces], {TOKENIZER: model}
-        self.has_own_order = dictionary is not None
         if dictionary is not None:
             ours, files = symbols, files | {DICTIONARY: dictionary}
             symbols = list(parse_symbols(dictionary, Path(path).with_name(DICTIONARY))[:-1])

@@ -37,7 +37,7 @@ class Chunk:
 
     Attributes:
         path: path of the file.
-        first_line: number of the first line, counted from 1 at ``start``.
+        first_line: number of the first line in plain text, counted from 1 at ``start``.
         data: the bytes of the lines, decompressed, without a byte order mark.
         start: where reading started in the file.
         malformed: number of malformed records that were skipped.
@@ -55,10 +55,6 @@ class Chunk:
     def begins_document(self) -> bool:
         """Whether the chunk has lines that do not continue the document of the chunk before it."""
         return bool(self.data) and (self.from_records or (self.start == 0 and self.first_line == 1))
-
-    def line_count(self) -> int:
-        """Return the number of lines in ``data``; the last one may lack a line end."""
-        return self.data.count(b"\n") + (self.data[-1:] not in (b"\n", b""))
 
     def lines(self) -> list[str]:
         """Return the lines; see :func:`split_lines`.

@@ -10,7 +10,6 @@ from mae_lm_fairseq.text.data_bin import (
     DataBinWriter,
     check_data_bin,
     check_dictionary,
-    check_token_range,
     dictionary_fingerprint,
     token_type,
 )
@@ -138,6 +137,6 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
 def test_tokens_beyond_the_dictionary_are_refused(tmp_path):
     write(tmp_path / "train")
     highest = max(token for line in LINES for token in line)
-    check_token_range(tmp_path / "train", highest + 1)
+    check_data_bin(tmp_path / "train", highest + 1)
     with pytest.raises(UserError, match=rf"token {highest}, but the last one of dict.txt is {highest - 1}"):
-        check_token_range(tmp_path / "train", highest)
+        check_data_bin(tmp_path / "train", highest)

@@ -280,7 +280,7 @@ def damaged(directory):
     return {
         "not a tokenizer of Hugging Face": {"tokenizer.json": b"{}"},
         "not a tokenizer of Hugging Face, or damaged": {"tokenizer.json": b"\xff"},
-        "has a piece with white space, 'a b'": {"tokenizer.json": json.dumps(spaces).encode()},
+        "cannot represent its piece 'a b'": {"tokenizer.json": json.dumps(spaces).encode()},
         "encoder.json: does not belong to .*dict.txt": {
             "encoder.json": encoder, "vocab.bpe": merges, "dict.txt": foreign
         },

@@ -123,13 +123,13 @@ def test_the_dictionary_holds_the_counts(own, tmp_path):
 def test_models_with_pieces_that_fairseq_keeps_for_itself_are_refused(tmp_path, piece):
     specials = {"bos_piece": "<b>", "pad_piece": "<p>", "eos_piece": "<e>", "unk_piece": "<u>"}
     path = train(tmp_path / "bad.model", user_defined_symbols=[piece], **specials)
-    with pytest.raises(UserError, match=rf"bad.model: has an ordinary piece {piece}"):
+    with pytest.raises(UserError, match=rf"bad.model: dict.txt cannot represent its piece '{piece}'"):
         SentencePieceTokenizer(path)
 
 
 def test_models_with_white_space_in_a_piece_are_refused(tmp_path):
     path = train(tmp_path / "bad.model", ["a\u3000b"] * 9, vocab_size=8, normalization_rule_name="identity")
-    with pytest.raises(UserError, match=r"bad.model: has a piece with white space, .*3000"):
+    with pytest.raises(UserError, match=r"bad.model: dict.txt cannot represent its piece .*3000"):
         SentencePieceTokenizer(path)
 
 
