@@ -59,7 +59,10 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     if pretrained.tokenizer is None:
-        ids, reordered = _random_ids(pretrained), 0
+        generator, longest = random.Random(0), min(pretrained.config.max_positions, 64)
+        vocabulary, lengths = range(EOS + 2, pretrained.mask), (longest, longest // 2, longest // 4, 3)
+        ids = [[BOS, *generator.choices(vocabulary, k=length - 2), EOS] for length in lengths]
+        reordered = 0
     else:
         as_words, as_pairs = to.task is WORDS, to.takes_our_pairs(pretrained)
         ids, reordered = compare_ids(directory, pretrained, lines, as_words, as_pairs)
@@ -98,12 +101,6 @@ def _load(directory: Path, to: Counterpart) -> torch.nn.Module:
     if problems := {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}:
         raise UserError(f"{_NOTHING_WRITTEN}: its weights do not match {to.architecture}: {problems}")
     return model.eval()
-
-
-def _random_ids(pretrained: Pretrained) -> list[list[int]]:
-    generator, longest = random.Random(0), min(pretrained.config.max_positions, 64)
-    vocabulary, lengths = range(EOS + 2, pretrained.mask), (longest, longest // 2, longest // 4, 3)
-    return [[BOS, *generator.choices(vocabulary, k=length - 2), EOS] for length in lengths]
 
 
 def compare_ids(

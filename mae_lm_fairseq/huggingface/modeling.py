@@ -57,11 +57,6 @@ class MAELMConfig(PreTrainedConfig):
         ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
         super().__init__(**{**ids, "tie_word_embeddings": True, **others})
 
-    @property
-    def mask_in_encoder(self) -> float:
-        """Value of ``--mask-in-encoder`` in pretraining."""
-        return typed(self.about, ModelInfo).mask_in_encoder or 0.0
-
     # Sizes of the encoder, by the names that they have in transformers.
     hidden_size = property(lambda self: self.network["encoder_embed_dim"])
     num_hidden_layers = property(lambda self: self.network["encoder_layers"])
@@ -127,7 +122,7 @@ class MAELMForMaskedLM(PreTrainedModel):
         pad, mask, length = self.config.pad_token_id, self.config.mask_token_id, input_ids.shape[1]
         tokens = input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, pad)
         everywhere = torch.ones_like(tokens, dtype=torch.bool)
-        early = early_masks(tokens.cpu(), mask, self.config.mask_in_encoder)
+        early = early_masks(tokens.cpu(), mask, typed(self.config.about, ModelInfo).mask_in_encoder or 0.0)
         layout = to_device(batch_layout(tokens.cpu(), everywhere.cpu(), pad, mask, early), tokens.device)
         states = self.autoencoder.encode(tokens, layout)
         logits = unpack(self.autoencoder.predict(states[-1], layout), layout.predicted, length)

@@ -144,7 +144,13 @@ def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length:
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     _check(proto, symbols)
     tokenizers = import_tokenizers()
-    tokenizer = tokenizers.Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
+    if proto.trainer_spec.model_type == _BPE:
+        model = _bpe(proto, symbols)
+    else:
+        scores, byte_fallback = _pieces(proto), proto.trainer_spec.byte_fallback
+        vocabulary = [(symbol, scores.get(symbol, 0.0)) for symbol in symbols]
+        model = tokenizers.models.Unigram(vocabulary, unk_id=UNK, byte_fallback=byte_fallback)
+    tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     # A text starts with a word, but text directly after a <mask> continues one.
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=False)
@@ -199,15 +205,6 @@ def _bpe(proto, symbols: tuple[str, ...]):
         merges=merges,
         unk_token="<unk>",
         fuse_unk=True,
-        byte_fallback=proto.trainer_spec.byte_fallback,
-    )
-
-
-def _unigram(proto, symbols: tuple[str, ...]):
-    scores = _pieces(proto)
-    return import_tokenizers().models.Unigram(
-        vocab=[(symbol, scores.get(symbol, 0.0)) for symbol in symbols],
-        unk_id=UNK,
         byte_fallback=proto.trainer_spec.byte_fallback,
     )
 

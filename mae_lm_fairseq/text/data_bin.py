@@ -34,14 +34,6 @@ _LINES, _TOKENS = 1 << 14, 1 << 22
 _REMEDY = "prepare the data again"
 
 
-def token_type(vocabulary_size: int) -> np.dtype:
-    """Return the dtype of the tokens that fairseq-preprocess writes.
-
-    ``vocabulary_size`` is the number of symbols without ``<mask>``.
-    """
-    return np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)
-
-
 def dictionary_fingerprint(symbols: Iterable[str]) -> str:
     """Return the hexadecimal SHA-256 of the symbols in order (``<s> <pad> </s> <unk>`` included, without counts).
 
@@ -68,7 +60,7 @@ class DataBinWriter:
 
     def __init__(self, prefix: str | Path, vocabulary_size: int):
         self._bin_path, self._idx_path = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
-        self._type = token_type(vocabulary_size)
+        self._type = np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)  # as of fairseq-preprocess
 
     def __enter__(self):
         self._idx_path.unlink(missing_ok=True)

@@ -1,12 +1,11 @@
 """Provenance of a data-bin: the ``manifest.json`` beside it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.utils.typed import typed
 
@@ -76,7 +75,7 @@ class Manifest:
 
     def write(self, path: str | Path):
         """Write the manifest as JSON. Escapes stand for characters of paths that are not ASCII, or not UTF-8."""
-        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_json(Path(path), asdict(self))
 
     @classmethod
     def read(cls, path: str | Path) -> "Manifest":

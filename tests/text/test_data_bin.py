@@ -11,7 +11,6 @@ from mae_lm_fairseq.text.data_bin import (
     check_data_bin,
     check_dictionary,
     dictionary_fingerprint,
-    token_type,
 )
 from mae_lm_fairseq.text.manifest import Manifest, SplitStatistics
 from mae_lm_fairseq.utils.errors import UserError
@@ -46,8 +45,9 @@ def content(prefix):
 
 
 @pytest.mark.parametrize("vocabulary", [5, 65499, 65500, 200_000])
-def test_tokens_are_stored_as_fairseq_does(vocabulary):
-    assert token_type(vocabulary) == best_fitting_int_dtype(vocabulary)
+def test_tokens_are_stored_as_fairseq_does(vocabulary, tmp_path):
+    write(tmp_path / "train", LINES, vocabulary)
+    assert MMapIndexedDataset(str(tmp_path / "train"))._index.dtype == best_fitting_int_dtype(vocabulary)
 
 
 @pytest.mark.parametrize("vocabulary", [100, 70_000])
