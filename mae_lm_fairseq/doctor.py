@@ -92,7 +92,7 @@ def gpu() -> Finding:
     from mae_lm_fairseq.utils.gpus import gpu_and_driver, unusable_gpu
 
     if found := unusable_gpu():
-        return Finding("GPU", "broken", found.problem, found.remedy)
+        return Finding("GPU", "broken", found)
     if not torch.cuda.is_available():
         return Finding("GPU", "absent", "none; train with --cpu")
     all_properties = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]

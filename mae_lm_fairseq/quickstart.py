@@ -27,7 +27,6 @@ from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Directory, File
 from mae_lm_fairseq.utils.command_line import Options as Base
-from mae_lm_fairseq.utils.errors import needs_extra
 from mae_lm_fairseq.utils.files import directory_sha256, file_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step
@@ -85,8 +84,8 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Run the command."""
-    with needs_extra("analysis"):
-        import matplotlib  # noqa: F401  before long work that ends in figures
+    import matplotlib  # noqa: F401  before long work that ends in figures
+
     with signals_as_errors(), directory_lock(options.directory):
         quickstart(options)
 

@@ -74,8 +74,8 @@ def test_a_part_that_does_not_import(monkeypatch):
 
 def test_gpus_that_cuda_cannot_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(gpus, "unusable_gpu", lambda: gpus.UnusableGPU("too old", "update the driver"))
-    assert doctor.gpu() == doctor.Finding("GPU", "broken", "too old", "update the driver")
+    monkeypatch.setattr(gpus, "unusable_gpu", lambda: "too old; update the driver")
+    assert doctor.gpu() == doctor.Finding("GPU", "broken", "too old; update the driver")
     monkeypatch.setattr(gpus, "unusable_gpu", lambda: None)
     assert doctor.gpu().state == "absent"
 

@@ -27,15 +27,6 @@ def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
     return _with_weights(state, dict(weights), "EMA")
 
 
-def read_ema(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint with the moving average as the model, see :func:`with_ema`.
-
-    Raises:
-        UserError: if it cannot be read, or has no moving average.
-    """
-    return with_ema(load_as_data(path), path)
-
-
 def _with_weights(state: dict[str, Any], weights: dict[str, Tensor], averaged: str) -> dict[str, Any]:
     kept = {name: value for name, value in state.items() if name != "last_optimizer_state"}
     extra = {name: value for name, value in state.get("extra_state", {}).items() if name not in (EMA, EXACT_EMA)}

@@ -3,7 +3,6 @@
 The files are those of a ``transformers`` directory.
 """
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from mae_lm_fairseq.checkpoints.validation import tied_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
-from mae_lm_fairseq.utils.files import new_directory
+from mae_lm_fairseq.utils.files import new_directory, write_json
 
 
 def write_bundle(
@@ -33,26 +32,21 @@ def write_bundle(
     Raises:
         UserError: if the directory exists already or cannot be written.
     """
-    with new_directory(Path(out)) as directory:
-        _write_files(pretrained, directory)
-        if complete is not None:
-            complete(pretrained, directory)
-
-
-def _write_files(pretrained: Pretrained, directory: Path) -> None:
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     tied = tied_names(pretrained.config, pretrained.weights)
     stored = order.exported({name: weight for name, weight in pretrained.weights.items() if name not in tied})
-    save_file(
-        {name: weight.contiguous() for name, weight in stored.items()}, directory / WEIGHTS, metadata={"format": "pt"}
-    )
-    _align(directory / WEIGHTS)
-    (directory / CONFIG).write_text(json.dumps(_description(pretrained, order), indent=2) + "\n", encoding="utf-8")
-    write_symbols(pretrained.symbols, directory / DICTIONARY)
-    if pretrained.tokenizer is not None:
-        pretrained.tokenizer.save(directory)
-    if pretrained.original is not None:
-        pretrained.original.write(directory)
+    weights = {name: weight.contiguous() for name, weight in stored.items()}
+    with new_directory(Path(out)) as directory:
+        save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
+        _align(directory / WEIGHTS)
+        write_json(directory / CONFIG, _description(pretrained, order))
+        write_symbols(pretrained.symbols, directory / DICTIONARY)
+        if pretrained.tokenizer is not None:
+            pretrained.tokenizer.save(directory)
+        if pretrained.original is not None:
+            pretrained.original.write(directory)
+        if complete is not None:
+            complete(pretrained, directory)
 
 
 def _description(pretrained: Pretrained, order: TokenOrder) -> dict:

@@ -1,7 +1,6 @@
 """Safe reading of checkpoint files: no code in them runs, and damage raises a clear error message."""
 
 import contextlib
-import errno
 import os
 import pickle
 import re
@@ -20,6 +19,7 @@ from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
+_DAMAGED = "it is damaged, or not a checkpoint, or too large for this machine's memory"
 
 
 def allow_plain_values() -> None:
@@ -56,33 +56,23 @@ def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
         raise
     except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
-        raise UserError(f"cannot read the checkpoint {path}: {_reason(error)}") from error
+        reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else _DAMAGED
+        raise UserError(f"cannot read the checkpoint {path}: {reason}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
     return state
-
-
-def _reason(error: Exception) -> str:
-    # EINVAL does not help: torch seeks before the start of a damaged file.
-    if isinstance(error, OSError) and error.strerror and error.errno != errno.EINVAL:
-        return error.strerror
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-        return "it is damaged, or too large for this machine's memory"
-    return "it is damaged, or not a checkpoint"
 
 
 def refuse_code(path: str | Path, error: Exception) -> None:
     """Raise RefusedFile if ``error`` says that a pickle needs more than plain values; otherwise do nothing."""
     # torch's message is a page long, and its first line advises disabling the protection. It does not name what a
     # pickle of protocol 4 imports, whose frames and strings it refuses; so it does with noise, which is no pickle.
-    forbidden = re.search(r"GLOBAL (\S+)|Unsupported operand (140|147|149)\b", str(error))
-    if forbidden and (forbidden[1] or _is_pickle(Path(path))):
+    path, forbidden = Path(path), re.search(r"GLOBAL (\S+)|Unsupported operand (140|147|149)\b", str(error))
+    if forbidden and (
+        forbidden[1] or path.is_dir() or zipfile.is_zipfile(path) or path.read_bytes()[:1] == pickle.PROTO
+    ):
         refers = f", it refers to {forbidden[1]}" if forbidden[1] else ""
         raise RefusedFile(f"refused {path}: loading it could run code{refers}") from error
-
-
-def _is_pickle(path: Path) -> bool:
-    return path.is_dir() or zipfile.is_zipfile(path) or path.read_bytes()[:1] == pickle.PROTO
 
 
 def load_as_data(path: str | Path, mapped: bool = False) -> dict[str, Any]:

@@ -79,8 +79,15 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     float32.
     """
     same = preset_of(pretrained) == preset
-    config = pretrained.config if same else _around_the_encoder(pretrained.config, preset)
-    keeps_decoder = same and has_trained_decoder(pretrained)
+    config = pretrained.config
+    if not same:
+        names = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
+        values = vars(preset_config(preset, "base")).items()
+        around = {name: value for name, value in values if name in names or name.startswith("decoder_")}
+        config = replace(config, **around)
+    # Fine-tuning drops the decoder, and imports add a new one.
+    has_decoder = any(name.startswith(_DECODER) for name in pretrained.weights)
+    keeps_decoder = same and has_decoder and "decoder" not in pretrained.about.untrained
     dropped = () if keeps_decoder else (_DECODER,) if same else _OF_PRESET
     kept = {
         name: weight.float()
@@ -92,12 +99,6 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     _, size = ARCHITECTURES[architecture_of(pretrained)]
     changed = {} if same else {"architecture": f"{preset}_{size}", "mask_in_encoder": 0.0}
     return replace(pretrained, config=config, weights=weights, about=replace(pretrained.about, **changed))
-
-
-def has_trained_decoder(pretrained: Pretrained) -> bool:
-    """Return whether a model has a decoder that was trained: fine-tuning drops it, and imports add a new one."""
-    is_new = "decoder" in pretrained.about.untrained
-    return not is_new and any(name.startswith(_DECODER) for name in pretrained.weights)
 
 
 def new_decoder(
@@ -141,10 +142,3 @@ def completed(
         network = MaskedAutoencoder(config, symbols, PAD, symbols - 1)
     complete = {f"{NETWORK}{name}": weight for name, weight in network.state_dict().items()} | weights
     return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}
-
-
-def _around_the_encoder(config: MaskedAutoencoderConfig, preset: str) -> MaskedAutoencoderConfig:
-    values = vars(preset_config(preset, "base"))
-    names = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
-    chosen = {name: value for name, value in values.items() if name in names or name.startswith("decoder_")}
-    return replace(config, **chosen)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.utils.typed import typed
 
 Number = int | float
 """A number that stays as it was written."""
@@ -116,18 +115,9 @@ class ModelInfo:
         if self.architecture not in (None, *ARCHITECTURES):
             raise ValueError(f"architecture is {self.architecture!r}")
 
-    @classmethod
-    def from_json(cls, content: Any) -> "ModelInfo":
-        """Return the facts that JSON holds.
-
-        Raises:
-            ValueError: if a key is unknown, or a value is of another type or out of range.
-        """
-        return typed(content, cls)
-
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON. What is not known is missing, or null for a model that was trained here."""
-        is_trained, task = self.versions is not None, self.finetuned_on
+        is_trained, task = bool(self.versions), self.finetuned_on
         values = vars(self) | {
             "finetuned_on": task and {name: x for name, x in vars(task).items() if x is not None or is_trained}
         }

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.averaging import read_ema
+from mae_lm_fairseq.checkpoints.averaging import with_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, load_safetensors, value_at
 from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, WordTask
 from mae_lm_fairseq.checkpoints.original import CONFIG, Original, read_original
@@ -34,11 +34,13 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, check_dictionary, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, current_versions
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
 
 WEIGHTS = "model.safetensors"
 """Weights of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
@@ -112,7 +114,8 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     """
     if data_bin is None and os.path.exists(path):
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
-    state = read_ema(path) if ema else load_as_data(path)
+    state = load_as_data(path)
+    state = with_ema(state, path) if ema else state
     symbols, tokenizer = _read_symbols(Path(data_bin))
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols)
@@ -121,7 +124,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     with content_errors(path):
         config, weights = saved_config(state), state["model"]
         check_fit(config, weights, len(symbols))
-        info = ModelInfo.from_json(_info_of(state, data_bin) | {"dictionary_sha256": fingerprint})
+        info = typed(_info_of(state, data_bin) | {"dictionary_sha256": fingerprint}, ModelInfo)
         check_task(info, weights)
     return Pretrained(config, weights, symbols, tokenizer, info, read_original(Path(data_bin)))
 
@@ -152,7 +155,7 @@ def read_description(directory: Path) -> tuple[MaskedAutoencoderConfig, ModelInf
         raise UserError(f"{directory} is a directory of transformers; make a bundle of it with mae-lm import")
     network, about = read_json(directory / CONFIG, itemgetter("network", "about"), "create the bundle again")
     with content_errors(directory / CONFIG):
-        return network_config(network), ModelInfo.from_json(about)
+        return network_config(network), typed(about, ModelInfo)
 
 
 def transformers_type(path: str | Path) -> str | None:
@@ -198,7 +201,7 @@ def _info_of(state: dict[str, Any], data_bin: str | Path) -> dict[str, Any]:
         "architecture": state["cfg"]["model"]["_name"],
         "task": of_task("_name"),
         "updates": value_at(state, "optimizer_history", -1, "num_updates"),
-        "versions": {**current_versions(), "torch": str(torch.__version__)},
+        "versions": {**versions(OF_DATA), "torch": str(torch.__version__)},
         "trained_on": splits and {name: vars(split) for name, split in splits.items()},
         "mask_in_encoder": of_task("mask_in_encoder"),
         "tokens_per_sample": of_task("tokens_per_sample"),

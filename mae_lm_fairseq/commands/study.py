@@ -18,7 +18,7 @@ from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
 from mae_lm_fairseq.utils.command_line import Options as Base
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import directory_lock
 
 
@@ -50,8 +50,8 @@ def main(options: Options) -> None:
         return
     if options.out is None:
         raise UserError("--out is missing; only --dry-run needs none")
-    with needs_extra("analysis"):
-        import matplotlib  # noqa: F401  before long work that ends in figures
+    import matplotlib  # noqa: F401  before long work that ends in figures
+
     check(plan)
     with directory_lock(options.out):
         Products(options.out, "mae-lm study", (PLAN, RESULTS, "report.md", "runs"))

@@ -117,7 +117,7 @@ CHECKS = (
     Check(
         "--cpu",
         lambda cfg: not cfg.common.cpu and unusable_gpu(),
-        "is needed to train on the CPU of this machine: {found.problem}; {found.remedy}",
+        "is needed to train on the CPU of this machine: {found}",
     ),
     *(
         Check(option(name), partial(_out_of_range, section, name, least, most), f"{{found}} must be a number {limits}")

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from safetensors import SafetensorError, safe_open
 
-from mae_lm_fairseq.checkpoints.averaging import read_ema
+from mae_lm_fairseq.checkpoints.averaging import with_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, value_at
 from mae_lm_fairseq.checkpoints.conversion import architecture_of
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, read_description
@@ -65,7 +65,7 @@ def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin
     """
     model = options.model
     if options.ema:
-        state, written = read_ema(model), options.out / _EMA / model.name
+        state, written = with_ema(load_as_data(model), model), options.out / _EMA / model.name
         written.parent.mkdir(parents=True, exist_ok=True)
         checkpoint_utils.torch_persistent_save(state, str(written))
         origin = origin_of(written)

@@ -1,7 +1,6 @@
 """Exchange of models with Hugging Face's ``transformers``, which must be imported after this package."""
 
 import importlib
-import importlib.util
 import sys
 
 
@@ -11,11 +10,9 @@ def hide_broken_torchaudio() -> None:
     fairseq requires torchaudio for its speech code, and pip may install one that was built for another torch.
     transformers imports every torchaudio that it finds, and then none of its models can be loaded.
     """
-    if importlib.util.find_spec("torchaudio") is None:
-        return
     try:
         importlib.import_module("torchaudio")
-    except Exception:  # OSError or RuntimeError from its compiled library, among others
+    except Exception:  # it is missing, or an OSError or RuntimeError from its compiled library, among others
         sys.modules["torchaudio"] = None  # importlib finds no spec for such a module
 
 

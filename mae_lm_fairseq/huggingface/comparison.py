@@ -12,11 +12,12 @@ from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.stock import Counterpart
-from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM
-from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
+from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM, WORDS
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS
+from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.utils.errors import UserError
 
 TOLERANCE = 1e-4
@@ -58,9 +59,12 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     if pretrained.tokenizer is None:
-        ids, reordered = _random_ids(pretrained), 0
+        generator, longest = random.Random(0), min(pretrained.config.max_positions, 64)
+        vocabulary, lengths = range(EOS + 2, pretrained.mask), (longest, longest // 2, longest // 4, 3)
+        ids = [[BOS, *generator.choices(vocabulary, k=length - 2), EOS] for length in lengths]
+        reordered = 0
     else:
-        as_words, as_pairs = to.task.reads_words, to.takes_our_pairs(pretrained)
+        as_words, as_pairs = to.task is WORDS, to.takes_our_pairs(pretrained)
         ids, reordered = compare_ids(directory, pretrained, lines, as_words, as_pairs)
     model = _load(directory, to)
     network, heads = (module.float() for module in build_all(pretrained))
@@ -99,12 +103,6 @@ def _load(directory: Path, to: Counterpart) -> torch.nn.Module:
     return model.eval()
 
 
-def _random_ids(pretrained: Pretrained) -> list[list[int]]:
-    generator, longest = random.Random(0), min(pretrained.config.max_positions, 64)
-    vocabulary, lengths = range(EOS + 2, pretrained.mask), (longest, longest // 2, longest // 4, 3)
-    return [[BOS, *generator.choices(vocabulary, k=length - 2), EOS] for length in lengths]
-
-
 def compare_ids(
     directory: Path, pretrained: Pretrained, lines: Sequence[str], as_words: bool = False, as_pairs: bool = False
 ) -> tuple[list[list[int]], int]:
@@ -122,10 +120,11 @@ def compare_ids(
     Raises:
         UserError: if the ids differ in any other way.
     """
-    tokenizer, fast, reordered = pretrained.tokenizer, load_tokenizer(directory), 0
+    tokenizer, fast, reordered = pretrained.tokenizer, load_from_transformers(directory), 0
     compared, ours = list(lines), tokenizer.encode_lines(list(lines))
     if as_words:
-        compared = [words for line in lines if (words := _words(tokenizer, line))]
+        split = ([word for word in line.split() if len(tokenizer.encode_lines([word])[0])] for line in lines)
+        compared = [words for words in split if words]
         ours = [np.concatenate(tokenizer.encode_words(words)) for words in compared]
     theirs = fast(compared, is_split_into_words=as_words, verbose=False)["input_ids"]
     for text, ids, found in zip(compared, ours, theirs, strict=True):
@@ -144,10 +143,6 @@ def compare_ids(
         raise UserError(f"{_NOTHING_WRITTEN}: its tokenizer joins pairs otherwise than in training, where {joined}")
     longest = pretrained.config.max_positions - 2
     return [[BOS, *ids[:longest].tolist(), EOS] for ids in ours], reordered
-
-
-def _words(tokenizer: Tokenizer, line: str) -> list[str]:
-    return [word for word in line.split() if len(tokenizer.encode_lines([word])[0])]
 
 
 def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list[Tensor]:

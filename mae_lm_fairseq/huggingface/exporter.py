@@ -10,14 +10,15 @@ from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
+from mae_lm_fairseq.huggingface.task_classes import WORDS
 from mae_lm_fairseq.huggingface.tokenizer import (
-    load_tokenizer,
     pair_differences,
     read_lists_of_words,
     write_tokenizer,
 )
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.utils.files import new_directory
 
 
@@ -36,7 +37,7 @@ def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
             write_stock(pretrained, to, directory)
             _write_tokenizer(pretrained, to, directory)
-            if to.task.reads_words:
+            if to.task is WORDS:
                 read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
         card = stock_card(pretrained, to, len(lines), reordered)
@@ -60,7 +61,7 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
         files = [directory / name for name in to.original.files if name != CONFIG]
         for path in files:
             path.write_bytes(to.original.files[path.name])
-        if not to.takes_our_pairs(pretrained) or not pair_differences(load_tokenizer(directory)):
+        if not to.takes_our_pairs(pretrained) or not pair_differences(load_from_transformers(directory)):
             return
         for path in files:
             path.unlink()

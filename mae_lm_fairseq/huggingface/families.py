@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import parse_json
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
@@ -106,8 +106,8 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
     config = parse_json(content, path, lambda config: {"model_type": None} | config, "restore it")
     if str(config["model_type"]) not in FAMILIES:
         raise UserError(f"{path}: its model type is {config['model_type']!r}, not one of {', '.join(FAMILIES)}")
-    with needs_extra("hf"):
-        from transformers import AutoConfig
+    from transformers import AutoConfig
+
     count = {"num_labels": config["num_labels"]} if "num_labels" in config else {}  # of which the names are made
     return AutoConfig.for_model(config["model_type"], **count).to_dict() | config
 

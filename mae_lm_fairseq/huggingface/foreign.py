@@ -22,12 +22,11 @@ from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family, folded, read_config
 from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, NAMES, Part, names_of
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, FINETUNED, SENTENCES, WORDS, TaskClass
-from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights, transformers_errors
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
-from mae_lm_fairseq.text.tokenizer_files import as_loaded, find_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import as_loaded, find_tokenizer, load_from_transformers
 from mae_lm_fairseq.utils.files import read_bytes
 
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
@@ -161,7 +160,7 @@ def _without_kept(
 
 
 def _stock_tokenizer(directory: Path) -> Tokenizer:
-    loaded = load_tokenizer(directory)
+    loaded = load_from_transformers(directory)
     tokenizer = as_loaded(loaded, directory)
     with transformers_errors(directory):
         found = loaded("a")

@@ -13,8 +13,9 @@ from mae_lm_fairseq.checkpoints.validation import check_fit, head_names, network
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin, preset_config
 from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
 from mae_lm_fairseq.huggingface.names import Part, names_of, to_ours
-from mae_lm_fairseq.huggingface.tokenizer import load_tokenizer, pair_differences
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 
 
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
@@ -36,7 +37,9 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     with content_errors(path):
         foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
         config = network_config(vars(preset_config(preset, "base")) | foreign.values)
-        parts = _parts(foreign)
+        parts = [Part.encoder, *([foreign.task.part] if foreign.task else [])]
+        if not foreign.task and predicts(foreign.weights, foreign.naming):
+            parts += [Part.lm_head, *([Part.output_weights] if foreign.values["untie_output_weights"] else [])]
         weights = foreign.order.restored(_under_our_names(foreign, config.encoder_layers, parts))
         check_fit(config, weights, len(foreign.symbols), is_part=not foreign.task)
         check_task(foreign.about, weights)
@@ -56,13 +59,6 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         config, decoder = new_decoder(config, weights)
         weights = completed(config, weights | decoder, len(foreign.symbols), seed)
     return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about, foreign.original)
-
-
-def _parts(foreign: ForeignModel) -> list[Part]:
-    if foreign.task:
-        return [Part.encoder, foreign.task.part]
-    head = [Part.lm_head, *([Part.output_weights] if foreign.values["untie_output_weights"] else [])]
-    return [Part.encoder, *(head if predicts(foreign.weights, foreign.naming) else [])]
 
 
 def _under_our_names(foreign: ForeignModel, layers: int, parts: list[Part]) -> dict[str, Tensor]:
@@ -91,7 +87,7 @@ def notes(path: Path) -> list[str]:
     """Return what a user should know about the model imported from a ``transformers`` directory or a checkpoint."""
     if not path.is_dir():
         return []
-    differences = pair_differences(load_tokenizer(path))
+    differences = pair_differences(load_from_transformers(path))
     here = " and ".join(differences)
     return [f"pairs of texts: here {here}; single texts are computed exactly"] if differences else []
 

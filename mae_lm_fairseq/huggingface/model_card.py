@@ -31,7 +31,8 @@ def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: i
         warnings.append(_WARNINGS["pooler"].format(classes=to.family.classes))
     but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
     compared = _TOKENIZER["compared"].format(lines=lines, but=but)
-    kind = "stock_sentencepiece" if _has_exceptions(pretrained) else "own" if pretrained.tokenizer else "missing"
+    has_exceptions = isinstance(pretrained.tokenizer, SentencePieceTokenizer)
+    kind = "stock_sentencepiece" if has_exceptions else "own" if pretrained.tokenizer else "missing"
     return _card(
         pretrained,
         architecture=to.architecture,
@@ -62,10 +63,6 @@ def _trained_without_masks(pretrained: Pretrained) -> bool:
     return pretrained.about.other_tokens == 1
 
 
-def _has_exceptions(pretrained: Pretrained) -> bool:
-    return isinstance(pretrained.tokenizer, SentencePieceTokenizer)
-
-
 def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
     """Complete a bundle that :func:`~mae_lm_fairseq.checkpoints.bundle.write_bundle` writes.
 
@@ -83,7 +80,7 @@ def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
         try:
             write_tokenizer(pretrained, Path(temporary))
             compare_ids(Path(temporary), pretrained, comparable([]))
-        except UserError as reason:
+        except (UserError, ModuleNotFoundError) as reason:
             return str(reason)
         shutil.copytree(temporary, directory, dirs_exist_ok=True)
     return ""
@@ -100,7 +97,8 @@ def _bundle_card(pretrained: Pretrained, lack: str) -> str:
     else:
         use, stock = _USE["bundle"], _TEXTS["stock_loading"].format(auto_class="AutoModelForMaskedLM")
         loading = f"import mae_lm_fairseq.huggingface.modeling\n{stock}"
-    kind = "unreadable" if lack else "bundle_sentencepiece" if _has_exceptions(pretrained) else "own"
+    has_exceptions = isinstance(pretrained.tokenizer, SentencePieceTokenizer)
+    kind = "unreadable" if lack else "bundle_sentencepiece" if has_exceptions else "own"
     return _card(
         pretrained,
         architecture="MAELMForMaskedLM",

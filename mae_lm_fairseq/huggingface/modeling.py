@@ -23,6 +23,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.statistics.token_states import early_masks
+from mae_lm_fairseq.utils.typed import typed
 
 _IGNORED = -100
 """Label of positions without a target in transformers."""
@@ -56,24 +57,11 @@ class MAELMConfig(PreTrainedConfig):
         ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
         super().__init__(**{**ids, "tie_word_embeddings": True, **others})
 
-    @property
-    def mask_in_encoder(self) -> float:
-        """Value of ``--mask-in-encoder`` in pretraining."""
-        return ModelInfo.from_json(self.about).mask_in_encoder or 0.0
-
     # Sizes of the encoder, by the names that they have in transformers.
     hidden_size = property(lambda self: self.network["encoder_embed_dim"])
     num_hidden_layers = property(lambda self: self.network["encoder_layers"])
     num_attention_heads = property(lambda self: self.network["encoder_attention_heads"])
     max_position_embeddings = property(lambda self: self.network["max_positions"])
-
-    def core(self) -> MaskedAutoencoderConfig:
-        """Return the configuration of the network.
-
-        Raises:
-            ValueError: if a value is out of range, or two values contradict each other.
-        """
-        return network_config(self.network)
 
 
 class MAELMForMaskedLM(PreTrainedModel):
@@ -90,7 +78,7 @@ class MAELMForMaskedLM(PreTrainedModel):
 
     def __init__(self, config: MAELMConfig):
         super().__init__(config)
-        core = config.core()
+        core = network_config(config.network)
         self.autoencoder = MaskedAutoencoder(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
         self._tied_weights_keys = tied_names(core, self.state_dict())
         self.post_init()
@@ -99,7 +87,7 @@ class MAELMForMaskedLM(PreTrainedModel):
     def _init_weights(self, module):
         """Restore the relative position buckets, which are not saved; the network initialises everything else."""
         if isinstance(module, RelativePositionBias):
-            (buckets, heads), core = module.weight.shape, self.config.core()
+            (buckets, heads), core = module.weight.shape, network_config(self.config.network)
             computed = RelativePositionBias(
                 buckets, core.relative_max_distance, heads, module.reach + 1, core.relative_bucketing
             )
@@ -134,7 +122,7 @@ class MAELMForMaskedLM(PreTrainedModel):
         pad, mask, length = self.config.pad_token_id, self.config.mask_token_id, input_ids.shape[1]
         tokens = input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, pad)
         everywhere = torch.ones_like(tokens, dtype=torch.bool)
-        early = early_masks(tokens.cpu(), mask, self.config.mask_in_encoder)
+        early = early_masks(tokens.cpu(), mask, typed(self.config.about, ModelInfo).mask_in_encoder or 0.0)
         layout = to_device(batch_layout(tokens.cpu(), everywhere.cpu(), pad, mask, early), tokens.device)
         states = self.autoencoder.encode(tokens, layout)
         logits = unpack(self.autoencoder.predict(states[-1], layout), layout.predicted, length)

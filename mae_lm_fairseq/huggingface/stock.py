@@ -30,10 +30,11 @@ from mae_lm_fairseq.huggingface.families import (
     read_config,
 )
 from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
-from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, TaskClass
+from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, WORDS, TaskClass
 from mae_lm_fairseq.huggingface.weight_files import without_kernels
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Counterpart:
 
     def takes_our_pairs(self, pretrained: Pretrained) -> bool:
         """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
-        return self.task.joins_pairs and pretrained.about.imported_from is None
+        return self.task in (SENTENCES, ANSWERS) and pretrained.about.imported_from is None
 
     def names(self, config: MaskedAutoencoderConfig) -> dict[str, str]:
         """Return the names of the weights that both networks share, by ours."""
@@ -163,7 +164,7 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "dtype": "float32",
         **{theirs: getattr(config, ours) for theirs, ours in to.family.options.items()},
     }
-    if to.task.has_labels:
+    if to.task in (SENTENCES, WORDS):
         values |= _labels(pretrained, to)
     if to.task is SENTENCES and pretrained.about.imported_from is None:
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
@@ -251,6 +252,5 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``config.json`` and ``model.safetensors``."""
-    config = json.dumps(stock_config(pretrained, to), indent=2)
-    (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
+    write_json(directory / CONFIG, stock_config(pretrained, to))
     save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})

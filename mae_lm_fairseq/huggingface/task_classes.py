@@ -17,9 +17,6 @@ class TaskClass:
         task: fairseq's task with such a head.
         head: our name of the head of an imported model.
         module: last module of the head; its weights have one row per class.
-        has_labels: whether the configuration names the classes.
-        joins_pairs: whether its input may be pairs of texts.
-        reads_words: whether its input is lists of words.
     """
 
     ending: str
@@ -28,9 +25,6 @@ class TaskClass:
     task: str | None = None
     head: str = ""
     module: str = ""
-    has_labels: bool = False
-    joins_pairs: bool = False
-    reads_words: bool = False
 
 
 ENCODER = TaskClass("Model")
@@ -41,8 +35,6 @@ SENTENCES = TaskClass(
     task="sentence_prediction",
     head=SENTENCE_HEAD,
     module="out_proj",
-    has_labels=True,
-    joins_pairs=True,
 )
 WORDS = TaskClass(
     "ForTokenClassification",
@@ -50,8 +42,6 @@ WORDS = TaskClass(
     task="token_classification",
     head=WORD_HEAD,
     module="classifier",
-    has_labels=True,
-    reads_words=True,
 )
 ANSWERS = TaskClass(
     "ForQuestionAnswering",
@@ -60,7 +50,6 @@ ANSWERS = TaskClass(
     task="question_answering",
     head=ANSWER_HEAD,
     module="qa_outputs",
-    joins_pairs=True,
 )
 FINETUNED = (SENTENCES, WORDS, ANSWERS)
 """Classes with a head that fine-tuning trains."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.huggingface.weight_files import AS_DATA, transformers_errors
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.hugging_face_tokenizer import (
     TOKENIZER_JSON,
@@ -24,28 +23,13 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
 )
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
-
-
-def load_tokenizer(directory: Path) -> "PreTrainedTokenizerFast":
-    """Return the tokenizer in a directory as users load it.
-
-    Raises:
-        UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
-    """
-    with transformers_errors(directory):
-        from transformers import AutoTokenizer
-
-        loaded = AutoTokenizer.from_pretrained(directory, **AS_DATA)
-    if not loaded.is_fast:
-        raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
-    return loaded
 
 
 def exported_tokenizer(
@@ -136,8 +120,8 @@ def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "Pre
 
 
 def _with_roles(library, specials: Sequence, max_length: int) -> "PreTrainedTokenizerFast":
-    with needs_extra("hf"):
-        from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
+
     bos, pad, eos, unk, mask = specials
     return PreTrainedTokenizerFast(
         tokenizer_object=library,
@@ -160,7 +144,13 @@ def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length:
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     _check(proto, symbols)
     tokenizers = import_tokenizers()
-    tokenizer = tokenizers.Tokenizer((_bpe if proto.trainer_spec.model_type == _BPE else _unigram)(proto, symbols))
+    if proto.trainer_spec.model_type == _BPE:
+        model = _bpe(proto, symbols)
+    else:
+        scores, byte_fallback = _pieces(proto), proto.trainer_spec.byte_fallback
+        vocabulary = [(symbol, scores.get(symbol, 0.0)) for symbol in symbols]
+        model = tokenizers.models.Unigram(vocabulary, unk_id=UNK, byte_fallback=byte_fallback)
+    tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     # A text starts with a word, but text directly after a <mask> continues one.
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=False)
@@ -215,15 +205,6 @@ def _bpe(proto, symbols: tuple[str, ...]):
         merges=merges,
         unk_token="<unk>",
         fuse_unk=True,
-        byte_fallback=proto.trainer_spec.byte_fallback,
-    )
-
-
-def _unigram(proto, symbols: tuple[str, ...]):
-    scores = _pieces(proto)
-    return import_tokenizers().models.Unigram(
-        vocab=[(symbol, scores.get(symbol, 0.0)) for symbol in symbols],
-        unk_id=UNK,
         byte_fallback=proto.trainer_spec.byte_fallback,
     )
 

@@ -16,6 +16,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, load_safetens
 from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.text.hugging_face_tokenizer import library_errors
+from mae_lm_fairseq.text.tokenizer_files import AS_DATA
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_json
 
@@ -79,8 +80,6 @@ def floats(weights: Any, path: Path) -> dict[str, Tensor]:
     return {name: weight.float() for name, weight in weights.items()}
 
 
-AS_DATA = {"local_files_only": True, "trust_remote_code": False}
-"""Options of ``from_pretrained``, which otherwise asks whether to run code from the directory."""
 _FETCHES_CODE = {
     f"{prefix}{part}_implementation{suffix}"
     for part in ("attn", "experts")

@@ -15,7 +15,7 @@ from torch import nn
 from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.reading import build, read, transformers_type
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.huggingface.weight_files import AS_DATA, load_config, transformers_errors, weights_as_data
+from mae_lm_fairseq.huggingface.weight_files import load_config, transformers_errors, weights_as_data
 from mae_lm_fairseq.measures.masked_prediction import (
     NEVER_MASKED,
     HuggingFacePredictor,
@@ -27,7 +27,7 @@ from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceSta
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
-from mae_lm_fairseq.text.tokenizer_files import NAMES
+from mae_lm_fairseq.text.tokenizer_files import AS_DATA, NAMES
 from mae_lm_fairseq.utils.errors import UserError
 
 RANDOM_SEED = 1

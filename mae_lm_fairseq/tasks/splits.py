@@ -15,7 +15,6 @@ from mae_lm_fairseq.text.data_bin import (
     DICTIONARY,
     check_data_bin,
     check_dictionary,
-    check_token_range,
     count_tokens,
     dictionary_fingerprint,
 )
@@ -54,8 +53,6 @@ def load_dictionary(cfg: MaskedAutoencoderLMConfig) -> Dictionary:
     if tokenizer is None:
         needed = "Training does not need one, but mae-lm bundle, rank and fine-tuning do: copy it there"
         logger.warning("%s has no tokenizer. %s (%s)", directory, needed, NAMES)
-    elif tokenizer.has_own_order:
-        logger.info("%s: the ids of %s are matched to it by symbol", path, tokenizer.path)
     return dictionary
 
 
@@ -84,8 +81,7 @@ def load_sequences(
             count_tokens(os.path.join(shard, split))
     prefix = os.path.join(directory, split)
     for part in (prefix, *(_further_parts(prefix) if combine else ())):
-        check_data_bin(part)
-        check_token_range(part, dictionary.index("<mask>"))
+        check_data_bin(part, dictionary.index("<mask>"))
     lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
     block_size = (cfg.tokens_per_sample - 1) // cfg.repeat_tokens  # one less for <s>
     lines = maybe_shorten_dataset(lines, split, cfg.shorten_data_split_list, cfg.shorten_method, block_size, cfg.seed)

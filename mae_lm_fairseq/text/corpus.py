@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mae_lm_fairseq.text.records import Format, check_plain_text, format_of
@@ -113,7 +113,6 @@ def read_piece(piece: Piece, reading: Reading, chunk_bytes: int = CHUNK_BYTES) -
 
 
 def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: int) -> Iterator[Chunk]:
-    chunk = Chunk(piece.path, 1, b"", piece.start, from_records=True)
     documents, size, malformed = [], 0, 0
     for number, value in kind.records(piece.path, reading.text_field, piece.start, piece.end):
         try:
@@ -128,11 +127,9 @@ def _record_chunks(kind: Format, piece: Piece, reading: Reading, chunk_bytes: in
         documents += [document] if document else []
         size += len(document)
         if size >= chunk_bytes:
-            chunk = replace(chunk, data=b"\n".join(documents), malformed=malformed)
-            yield chunk
-            chunk = replace(chunk, first_line=chunk.first_line + chunk.line_count())
+            yield Chunk(piece.path, 1, b"\n".join(documents), piece.start, malformed, from_records=True)
             documents, size, malformed = [], 0, 0
-    yield replace(chunk, data=b"\n".join(documents), malformed=malformed)
+    yield Chunk(piece.path, 1, b"\n".join(documents), piece.start, malformed, from_records=True)
 
 
 def _lines(value: object, field: str) -> bytes:

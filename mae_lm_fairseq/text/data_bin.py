@@ -34,14 +34,6 @@ _LINES, _TOKENS = 1 << 14, 1 << 22
 _REMEDY = "prepare the data again"
 
 
-def token_type(vocabulary_size: int) -> np.dtype:
-    """Return the dtype of the tokens that fairseq-preprocess writes.
-
-    ``vocabulary_size`` is the number of symbols without ``<mask>``.
-    """
-    return np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)
-
-
 def dictionary_fingerprint(symbols: Iterable[str]) -> str:
     """Return the hexadecimal SHA-256 of the symbols in order (``<s> <pad> </s> <unk>`` included, without counts).
 
@@ -68,7 +60,7 @@ class DataBinWriter:
 
     def __init__(self, prefix: str | Path, vocabulary_size: int):
         self._bin_path, self._idx_path = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
-        self._type = token_type(vocabulary_size)
+        self._type = np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)  # as of fairseq-preprocess
 
     def __enter__(self):
         self._idx_path.unlink(missing_ok=True)
@@ -110,14 +102,19 @@ class DataBinWriter:
         os.replace(partial, self._idx_path)
 
 
-def check_data_bin(prefix: str | Path) -> tuple[int, int]:
+def check_data_bin(prefix: str | Path, symbols: int | None = None) -> tuple[int, int]:
     """Check that ``PREFIX.bin`` and ``PREFIX.idx`` are complete, which reads the index.
+
+    Args:
+        symbols: number of symbols in the dictionary, without ``<mask>``, if the first 2**28 tokens are to be compared
+            with it; for data-bins whose manifest does not identify the dictionary.
 
     Returns:
         Number of lines and of tokens.
 
     Raises:
-        UserError: if a file is missing, truncated or of another kind; the message names the file and what to do.
+        UserError: if a file is missing, truncated or of another kind, or a token is not in the dictionary; the message
+            names the file and what to do.
     """
     lines, kind = _read_header(prefix)
     path = f"{prefix}.idx"
@@ -128,7 +125,15 @@ def check_data_bin(prefix: str | Path) -> tuple[int, int]:
     if sizes.min() < 0 or offsets[0] != 0 or not np.array_equal(offsets[1:], ends[:-1]):
         raise UserError(f"{path}: sizes and offsets of the lines contradict each other; {_REMEDY}")
     _check_length(f"{prefix}.bin", int(ends[-1]))
-    return lines, int(ends[-1]) // kind.itemsize
+    tokens = int(ends[-1]) // kind.itemsize
+    if symbols is not None and tokens:
+        highest = int(np.memmap(f"{prefix}.bin", dtype=kind, mode="r")[: 1 << 28].max())
+        if highest >= symbols:
+            raise UserError(
+                f"{prefix}.bin has the token {highest}, but the last one of dict.txt is {symbols - 1}; "
+                f"restore the dictionary that it was prepared with, or {_REMEDY}"
+            )
+    return lines, tokens
 
 
 def count_tokens(prefix: str | Path) -> int:
@@ -179,30 +184,6 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
         raise UserError(
             f"{directory}: dict.txt is not the one that the data-bin was prepared with (see {MANIFEST}); "
             f"restore that one, or {_REMEDY}"
-        )
-
-
-def check_token_range(prefix: str | Path, symbols: int):
-    """Check that the first 2**28 tokens of a data-bin are in the dictionary.
-
-    For data-bins whose manifest does not identify the dictionary.
-
-    Args:
-        prefix: prefix of a data-bin that has passed :func:`check_data_bin`.
-        symbols: number of symbols in the dictionary, without ``<mask>``.
-
-    Raises:
-        UserError: if a token is not in the dictionary.
-    """
-    _, kind = _read_header(prefix)
-    if os.path.getsize(f"{prefix}.bin") == 0:
-        return
-    tokens = np.memmap(f"{prefix}.bin", dtype=kind, mode="r")
-    highest = int(tokens[: 1 << 28].max())
-    if highest >= symbols:
-        raise UserError(
-            f"{prefix}.bin has the token {highest}, but the last one of dict.txt is {symbols - 1}; "
-            f"restore the dictionary that it was prepared with, or {_REMEDY}"
         )
 
 

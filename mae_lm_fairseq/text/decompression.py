@@ -11,8 +11,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from mae_lm_fairseq.utils.errors import needs_extra
-
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 _READ_BYTES = 1 << 14
 _GZIP = 16 + zlib.MAX_WBITS
@@ -27,7 +25,7 @@ def decompressed(raw: BinaryIO, suffix: str) -> io.BufferedReader:
         suffix: one of :data:`SUFFIXES`.
 
     Raises:
-        UserError: if zstandard is needed and not installed.
+        ModuleNotFoundError: if zstandard is needed and not installed.
         EOFError: on reading, if the file is truncated or damaged.
     """
     if suffix == ".gz":
@@ -37,8 +35,8 @@ def decompressed(raw: BinaryIO, suffix: str) -> io.BufferedReader:
     elif suffix == ".bz2":
         texts = _texts(raw, bz2.BZ2Decompressor, OSError, b"")
     else:
-        with needs_extra("corpora"):
-            import zstandard
+        import zstandard  # in the extra corpora
+
         library = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
         texts = _texts(raw, library.decompressobj, zstandard.ZstdError, b"")
     return io.BufferedReader(_Stream(texts), 1 << 16)

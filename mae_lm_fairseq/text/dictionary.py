@@ -8,8 +8,6 @@ from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
-_OVERWRITE = "#fairseq:overwrite"
-
 
 def read_symbols(path: str | Path) -> tuple[str, ...]:
     """Return the complete dictionary in the order of ids: ``<s> <pad> </s> <unk>``, the lines of the file, ``<mask>``.
@@ -47,8 +45,6 @@ def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, int]]:
     entries = []
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         symbol, _, count = line.rstrip().rpartition(" ")
-        if count == _OVERWRITE:
-            raise UserError(f"{path}: line {number} has {count}, which repeats a symbol; write a dictionary without it")
         try:
             entries.append((symbol, int(count)))
         except ValueError:
@@ -58,7 +54,14 @@ def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, int]]:
     return entries
 
 
-def write_symbols(symbols: Sequence[str], path: str | Path):
-    """Write a dictionary as returned by :func:`read_symbols`. Counts are unknown and written as 1."""
-    inside = symbols[len(SPECIALS) : -1]
-    Path(path).write_text("".join(f"{symbol} 1\n" for symbol in inside), encoding="utf-8", newline="\n")
+def write_symbols(symbols: Sequence[str], path: str | Path, counts: Sequence[int] | None = None):
+    """Write a dictionary.
+
+    Args:
+        symbols: its symbols in the order of ids, with or without ``<mask>``.
+        counts: number of occurrences of each symbol; None for 1 each, where they are unknown.
+    """
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for index, symbol in enumerate(symbols):
+            if symbol not in (*SPECIALS, MASK):
+                file.write(f"{symbol} {1 if counts is None else counts[index]}\n")

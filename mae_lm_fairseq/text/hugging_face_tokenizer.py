@@ -17,7 +17,7 @@ import numpy as np
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import parse_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, first_line, needs_extra
+from mae_lm_fairseq.utils.errors import UserError, first_line
 from mae_lm_fairseq.utils.files import parse_json, read_bytes
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -36,11 +36,11 @@ def import_tokenizers():
     Preparation has one process per core, and the library warns of processes that fork after it has used threads.
 
     Raises:
-        UserError: if it is not installed.
+        ModuleNotFoundError: if it is not installed.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with needs_extra("tokenizers"):
-        import tokenizers
+    import tokenizers
+
     return tokenizers
 
 
@@ -214,7 +214,12 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
                 "that the data was encoded with"
             )
         ordered = [tokens.pop(symbol, symbol) for symbol in symbols] + list(tokens.values())
-        library = _byte_level_bpe(ordered, merges, path.with_name(VOCAB_BPE))
+        with library_errors(f"{path.with_name(VOCAB_BPE)}: not the merges of the {ENCODER_JSON} beside it"):
+            lines = merges.decode().split("\n")
+            pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
+            model = import_tokenizers().models.BPE({token: index for index, token in enumerate(ordered)}, pairs)
+        library = byte_level(model)
+        _add_special_tokens(library)
         files = dict(zip(self.FILES, contents, strict=True))
         self._start(path, files, library, symbols[:-1], np.arange(len(symbols)))
 
@@ -225,10 +230,11 @@ def library_errors(message: str) -> Iterator[None]:
 
     Raises:
         UserError: if the block raises an exception; ``message`` precedes its first line.
+        ModuleNotFoundError: if a package is not installed.
     """
     try:
         yield
-    except UserError:
+    except (UserError, ModuleNotFoundError):
         raise
     except BaseException as error:  # many types are raised, and panics are no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -259,17 +265,6 @@ def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
         return []
     inside = described.get("normalizers") or described.get("pretokenizers") or described.get("decoders") or []
     return [described, *(step for each in inside for step in steps_of(each))]
-
-
-def _byte_level_bpe(tokens: Sequence[str], merges: bytes, path: Path):
-    """Return a byte-level BPE with tokens in the order of their ids and the merges of a ``vocab.bpe``."""
-    with library_errors(f"{path}: not the merges of the {ENCODER_JSON} beside it"):
-        lines = merges.decode().split("\n")
-        pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
-        model = import_tokenizers().models.BPE({token: index for index, token in enumerate(tokens)}, pairs)
-    tokenizer = byte_level(model)
-    _add_special_tokens(tokenizer)
-    return tokenizer
 
 
 def byte_level(model):

@@ -1,15 +1,13 @@
 """Provenance of a data-bin: the ``manifest.json`` beside it."""
 
-import json
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.output import markdown_table
-from mae_lm_fairseq.utils.versions import package_version
+from mae_lm_fairseq.utils.typed import typed
 
 MANIFEST = "manifest.json"
 
@@ -68,16 +66,16 @@ class Manifest:
         files: SHA-256 of the files with token ids; only of data prepared in parts.
     """
 
-    versions: dict[str, str]
-    options: dict[str, object]
+    versions: Mapping[str, str]
+    options: Mapping[str, Any]
     tokenizer_sha256: str
     dictionary_sha256: str
-    splits: dict[str, SplitStatistics]
-    files: dict[str, str] = field(default_factory=dict)
+    splits: Mapping[str, SplitStatistics]
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, path: str | Path):
         """Write the manifest as JSON. Escapes stand for characters of paths that are not ASCII, or not UTF-8."""
-        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_json(Path(path), asdict(self))
 
     @classmethod
     def read(cls, path: str | Path) -> "Manifest":
@@ -86,15 +84,4 @@ class Manifest:
         Raises:
             UserError: if the file cannot be read or is not a manifest.
         """
-
-        def parse(fields: dict[str, Any]) -> Manifest:
-            splits = {name: SplitStatistics(**split) for name, split in fields.pop("splits").items()}
-            return cls(splits=splits, **fields)
-
-        return read_json(path, parse, "prepare the data again")
-
-
-def current_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that prepare data."""
-    packages = {name: package_version(name) for name in ("mae_lm_fairseq", "sentencepiece", "numpy")}
-    return {"python": platform.python_version(), **packages}
+        return read_json(path, lambda content: typed(content, cls), "prepare the data again")

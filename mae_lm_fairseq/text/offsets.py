@@ -35,7 +35,10 @@ def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.n
         spans: int64[tokens, 2], start and end of each token in ``text``, in characters; both ascending.
     """
     ids, spans = tokenizer.encode_with_offsets(text)
-    visible = np.fromiter((not _is_blank(character) for character in text), dtype=bool, count=len(text))
+    # Invisible: white space, control characters, joiners, a BOM, and sentencepiece's mark of a word's start.
+    visible = np.array(
+        [not (x.isspace() or x == WORD_START or unicodedata.category(x) in ("Cc", "Cf")) for x in text], dtype=bool
+    )
     # int64[characters + 1]: the next visible character, and one past the previous visible character.
     next_visible = np.append(np.where(visible, np.arange(len(text)), len(text)), len(text))
     next_visible = np.minimum.accumulate(next_visible[::-1])[::-1]
@@ -49,11 +52,6 @@ def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.n
     begins[~shared] = ends[~shared] = last_visible[-1]
     begins[shared], ends[shared] = begins[owner[shared]], ends[owner[shared]]
     return ids, np.stack([begins, ends], axis=1)
-
-
-def _is_blank(character: str) -> bool:
-    """Return whether a character is invisible: white space, control, joiner, BOM, or sentencepiece's word start."""
-    return character.isspace() or character == WORD_START or unicodedata.category(character) in ("Cc", "Cf")
 
 
 def word_numbers(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:

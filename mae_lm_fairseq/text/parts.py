@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -27,7 +27,8 @@ from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256
+from mae_lm_fairseq.utils.files import file_sha256, read_json
+from mae_lm_fairseq.utils.typed import typed
 
 PART_BYTES = 1 << 24
 MOST_PARTS = 4096
@@ -166,7 +167,7 @@ class PartRecord:
 
     begins_document: bool
     statistics: SplitStatistics
-    sha256: dict[str, str]
+    sha256: Mapping[str, str]
 
 
 def plan_parts(split: str, files: Iterable[Path], job: Job) -> list[Part]:
@@ -252,10 +253,9 @@ def rename_new(directory: Path, destination: Path):
 
 def _read_record(directory: Path) -> PartRecord | None:
     try:
-        fields = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
-        record = PartRecord(**fields | {"statistics": SplitStatistics(**fields["statistics"])})
+        record = read_json(directory / _RECORD, lambda content: typed(content, PartRecord))
         return record if record.sha256 == _checksums(directory) else None
-    except (OSError, ValueError, LookupError, TypeError, UserError):
+    except UserError:
         return None
 
 

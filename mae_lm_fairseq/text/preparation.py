@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from mae_lm_fairseq.text.corpus import open_corpus, sample_corpus
 from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
-from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up, current_versions
+from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up
 from mae_lm_fairseq.text.merging import merge_parts
 from mae_lm_fairseq.text.parts import (
     Encode,
@@ -43,6 +44,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import uninterrupted
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from mae_lm_fairseq.utils.workers import Workers, open_workers
 
 SAMPLE_BYTES, _UNKNOWN_BYTES = 50_000_000, 1_000_000
@@ -203,7 +205,7 @@ def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, opti
     manifests = []
     for data_bin, statistics in zip(directories, train, strict=True):
         manifest = Manifest(
-            versions=current_versions() | {tokenizer.LIBRARY: version(tokenizer.LIBRARY)},
+            versions=versions(OF_DATA) | {tokenizer.LIBRARY: version(tokenizer.LIBRARY)},
             options=options.recorded(),
             tokenizer_sha256=tokenizer.fingerprint,
             dictionary_sha256=dictionary_fingerprint(tokenizer.symbols),
@@ -234,5 +236,5 @@ def _merge_split(split: str, parts: Made, directories: list[Path], tokenizer: To
             "separate documents by blank lines"
         )
     for directory in directories:
-        tokenizer.write_dictionary(directory / DICTIONARY, sum(shard.counts for shard in merged))
+        write_symbols(tokenizer.symbols, directory / DICTIONARY, sum(shard.counts for shard in merged))
     return [shard.of_split() for shard in merged]

@@ -4,7 +4,7 @@ import os
 from argparse import ArgumentTypeError
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from mae_lm_fairseq.text.corpus import Reading
 from mae_lm_fairseq.text.data_bin import DICTIONARY
@@ -19,18 +19,11 @@ PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANI
 _MACHINES = ("workers", "part", "scheduler")
 
 
-class PartFraction(NamedTuple):
-    """The I-th of N fractions of the parts."""
-
-    number: int
-    count: int
-
-
-def _parse_fraction(text: str) -> PartFraction:
-    fraction = PartFraction(*map(int, text.split("/")))
-    if not 1 <= fraction.number <= fraction.count:
+def _parse_fraction(text: str) -> tuple[int, int]:
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
         raise ArgumentTypeError(f"{text}: I must be from 1 to N")
-    return fraction
+    return number, count
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ class PreparationOptions(Options):
     max_unk_rate: Annotated[float, Argument("FRACTION", at_least=0, at_most=1)] = 0.001
     workers: Count | None = None
     shards: Annotated[int, Argument("N", at_least=1, at_most=256)] | None = None
-    part: Annotated[PartFraction, Argument("I/N", parse=_parse_fraction)] | None = None
+    part: Annotated[tuple, Argument("I/N", parse=_parse_fraction)] | None = None
     scheduler: Annotated[str, Argument("ADDRESS")] | None = None
 
     @property

@@ -21,7 +21,7 @@ from mae_lm_fairseq.text.text_files import (
     open_text,
     read_chunks,
 )
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 
 _BATCH_ROWS = 256
 
@@ -202,11 +202,12 @@ def parquet_file(path: Path) -> Iterator:
     """Open a Parquet file.
 
     Raises:
-        UserError: if pyarrow is missing, or cannot read the file, also inside the ``with`` block.
+        UserError: if pyarrow cannot read the file, also inside the ``with`` block.
+        ModuleNotFoundError: if pyarrow is not installed.
     """
-    with needs_extra("corpora"):
-        import pyarrow
-        from pyarrow import parquet
+    import pyarrow  # in the extra corpora
+    from pyarrow import parquet
+
     try:
         with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             yield file

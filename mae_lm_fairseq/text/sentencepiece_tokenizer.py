@@ -60,16 +60,11 @@ class SentencePieceTokenizer(Tokenizer):
         # Control pieces never come out of text.
         fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special))
         symbols, files = [*SPECIALS, *pieces], {TOKENIZER: model}
-        self.has_own_order = dictionary is not None
         if dictionary is not None:
             ours, files = symbols, files | {DICTIONARY: dictionary}
             symbols = list(parse_symbols(dictionary, Path(path).with_name(DICTIONARY))[:-1])
             fairseq_ids = _ids_in(symbols, ours, Path(path))[fairseq_ids]
         super().__init__(path, files, symbols, fairseq_ids)
-
-    @property
-    def model_size(self) -> int:
-        return len(self._fairseq_ids)
 
     def library_ids(self, lines: list[str]) -> list[list[int]]:
         return self._model.encode(lines, out_type=int, num_threads=1)

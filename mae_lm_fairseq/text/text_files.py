@@ -28,15 +28,7 @@ SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 TEXT_PER_COMPRESSED_BYTE = 5
 
 _CHECKED_BYTES = 1 << 13
-_BINARY = {
-    b"\xff\xfe": "UTF-16 or UTF-32",
-    b"\xfe\xff": "UTF-16",
-    b"version https://git-lfs": "a pointer of Git LFS (git lfs pull)",
-    b"PAR1\x15": "Parquet",
-    b"PK\x03\x04": "a ZIP archive, as Excel's files are",
-    b"\x1f\x8b": "compressed with gzip",
-}
-"""How files start that are often given for text."""
+_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class Chunk:
 
     Attributes:
         path: path of the file.
-        first_line: number of the first line, counted from 1 at ``start``.
+        first_line: number of the first line in plain text, counted from 1 at ``start``.
         data: the bytes of the lines, decompressed, without a byte order mark.
         start: where reading started in the file.
         malformed: number of malformed records that were skipped.
@@ -63,10 +55,6 @@ class Chunk:
     def begins_document(self) -> bool:
         """Whether the chunk has lines that do not continue the document of the chunk before it."""
         return bool(self.data) and (self.from_records or (self.start == 0 and self.first_line == 1))
-
-    def line_count(self) -> int:
-        """Return the number of lines in ``data``; the last one may lack a line end."""
-        return self.data.count(b"\n") + (self.data[-1:] not in (b"\n", b""))
 
     def lines(self) -> list[str]:
         """Return the lines; see :func:`split_lines`.
@@ -193,8 +181,8 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
 
 
 def _check_is_text(beginning: bytes, path: Path) -> None:
-    if kind := next((kind for start, kind in _BINARY.items() if beginning.startswith(start)), ""):
-        raise UserError(f"{path}: is {kind}, whatever its name says; rename or convert it")
+    if beginning.startswith(_POINTER):
+        raise UserError(f"{path}: is a pointer of Git LFS; fetch the file itself with git lfs pull")
     if 8 * beginning.count(0) > len(beginning):  # text has hardly any
         raise UserError(f"{path}: has NUL bytes, as archives, other binary files and UTF-16 have; unpack or convert it")
 

@@ -35,7 +35,6 @@ class Tokenizer(ABC):
         path: path of the first file, for error messages.
         files: content of the files by name, as they are kept in a data-bin or bundle.
         symbols: fairseq's dictionary in the order of ids, without ``<mask>``.
-        has_own_order: whether the order is not the library's, but that of a ``dict.txt`` of fairseq-preprocess.
         unknown_ids: ids of the tokens for unknown characters: ``<unk>``, and the library's own if that is another one.
 
     Args:
@@ -51,28 +50,18 @@ class Tokenizer(ABC):
     FILES: ClassVar[tuple[str, ...]]
     LIBRARY: ClassVar[str]
     unknown_ids: tuple[int, ...] = (UNK,)
-    has_own_order: bool = False
 
     def __init__(self, path: str | Path, files: Mapping[str, bytes], symbols: Sequence[str], fairseq_ids: np.ndarray):
         self.path = Path(path)
         self.files = dict(files)
         self.symbols = list(symbols)
         self._fairseq_ids = fairseq_ids.astype(np.int32)
-        self._check_pieces()
+        for piece in self.pieces:
+            if piece in (*SPECIALS, MASK) or piece.split() != [piece]:
+                raise UserError(f"{path}: dict.txt cannot represent its piece {piece!r}; train it without")
 
     def __reduce__(self):
         return type(self), (self.path, *self.files.values())
-
-    def _check_pieces(self):
-        for piece in {*SPECIALS, MASK}.intersection(self.pieces):
-            raise UserError(
-                f"{self.path}: has an ordinary piece {piece}, which is a special symbol of fairseq; train it without"
-            )
-        for piece in self.pieces:
-            if piece.split() != [piece]:
-                raise UserError(
-                    f"{self.path}: has a piece with white space, {piece!r}, which dict.txt cannot represent"
-                )
 
     @property
     def pieces(self) -> list[str]:
@@ -83,11 +72,6 @@ class Tokenizer(ABC):
     def mask(self) -> int:
         """Id of ``<mask>``."""
         return len(self.symbols)
-
-    @property
-    def model_size(self) -> int:
-        """Number of subwords with ``<unk> <s> </s>``, the value of ``--vocab-size``."""
-        return len(self.pieces) + 3
 
     @cached_property
     def fingerprint(self) -> str:
@@ -179,14 +163,3 @@ class Tokenizer(ABC):
         """Write the files of the tokenizer to a directory."""
         for name, content in self.files.items():
             Path(directory, name).write_bytes(content)
-
-    def write_dictionary(self, path: str | Path, counts: np.ndarray | None = None):
-        """Write ``dict.txt``.
-
-        Args:
-            counts: int[len(symbols)], number of occurrences of each symbol; None for 1 each.
-        """
-        counts = np.ones(len(self.symbols), dtype=np.int64) if counts is None else counts
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            for piece, count in zip(self.pieces, counts[len(SPECIALS) :], strict=True):
-                file.write(f"{piece} {count}\n")

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import parse_symbols, read_symbols
@@ -17,9 +18,14 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
-from mae_lm_fairseq.utils.errors import UserError, needs_extra
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+AS_DATA = {"local_files_only": True, "trust_remote_code": False}
+"""Options of ``from_pretrained``, which otherwise asks whether to run code from the directory."""
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
 # The first whose files exist is authoritative: a bundle may also have a tokenizer.json for transformers.
 TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DICTIONARY})
@@ -72,7 +78,7 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     if path.is_dir():
         is_ours = (path / DICTIONARY).exists()
         if not is_ours and any((path / name).exists() for name in _CONFIGS):
-            return _from_transformers(path)
+            return as_loaded(load_from_transformers(path), path)
         if found := find_tokenizer(path):
             return found
         raise UserError(f"{path}: has no tokenizer ({NAMES})")
@@ -81,15 +87,22 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     return HuggingFaceTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
 
 
-def _from_transformers(directory: Path) -> Tokenizer:
-    with needs_extra("hf"):
-        from transformers import AutoTokenizer
+def load_from_transformers(directory: Path) -> "PreTrainedTokenizerFast":
+    """Return the tokenizer in a directory as users of ``transformers`` load it.
+
+    Raises:
+        UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
+    """
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):
-        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        return as_loaded(loaded, directory)
+        from transformers import AutoTokenizer
+
+        loaded = AutoTokenizer.from_pretrained(directory, **AS_DATA)
+    if not loaded.is_fast:
+        raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
+    return loaded
 
 
-def as_loaded(loaded, directory: Path) -> Tokenizer:
+def as_loaded(loaded: "PreTrainedTokenizerFast", directory: Path) -> Tokenizer:
     """Return the tokenizer that ``transformers`` loaded from a directory; of our export, its sentencepiece model.
 
     Raises:

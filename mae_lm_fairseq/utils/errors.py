@@ -41,19 +41,6 @@ def errors_end_the_program() -> Iterator[None]:
         raise SystemExit(f"error: {str(error) or 'interrupted'}") from error
 
 
-@contextlib.contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
-    """Convert an ``ImportError`` in the ``with`` block to an error message that names an extra of this package.
-
-    Raises:
-        UserError: if a package is missing.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise UserError(f"{error}; pip install 'mae_lm_fairseq[{extra}]'") from None
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)

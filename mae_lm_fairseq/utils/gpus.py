@@ -6,28 +6,20 @@ torch is imported where it is used, so that a program's help, which needs none o
 import os
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 DEVICES = Path("/dev")
 
 
-class UnusableGPU(NamedTuple):
-    """Why CUDA cannot use a GPU, and what to do."""
-
-    problem: str
-    remedy: str
-
-
 def check_gpu() -> None:
     """Raise a UserError if CUDA cannot use the GPUs of this machine: training would fall back to the CPU."""
     if found := unusable_gpu():
-        raise UserError(f'{found.problem}; {found.remedy}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""')
+        raise UserError(f'{found}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""')
 
 
-def unusable_gpu() -> UnusableGPU | None:
-    """Return why CUDA cannot use the GPU of this machine; None if it can, there is none, or all GPUs are hidden."""
+def unusable_gpu() -> str | None:
+    """Return why CUDA cannot use the GPU of this machine, and what to do; None if it can, or there is none to use."""
     import torch
 
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1", "NoDevFiles")
@@ -39,9 +31,10 @@ def unusable_gpu() -> UnusableGPU | None:
     except (RuntimeError, AssertionError) as error:  # the latter if torch was built without CUDA
         reason = first_line(error)
     name, driver = found
-    problem = f"torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use {name} with driver {driver}: {reason}"
-    remedy = "update the driver, install a torch that was built for it, or check CUDA_VISIBLE_DEVICES"
-    return UnusableGPU(problem, remedy)
+    return (
+        f"torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use {name} with driver {driver}: {reason}; "
+        "update the driver, install a torch that was built for it, or check CUDA_VISIBLE_DEVICES"
+    )
 
 
 def gpu_and_driver() -> tuple[str, str] | None:

@@ -8,15 +8,19 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("mae_lm_fairseq", "fairseq-fixed", "torch", "numpy", "sentencepiece")
+"""Packages that train the models."""
+OF_DATA = ("mae_lm_fairseq", "sentencepiece", "numpy")
+"""Packages that prepare data."""
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that train the models."""
-    return {"python": platform.python_version()} | {name: package_version(name) for name in PACKAGES}
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of Python and of packages."""
+    return {"python": platform.python_version()} | {name: package_version(name) for name in packages}
 
 
 def package_version(package: str) -> str:

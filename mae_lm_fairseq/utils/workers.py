@@ -10,7 +10,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
@@ -67,16 +66,8 @@ def start_process(environment: Mapping[str, str], function: Callable, *arguments
     return process
 
 
-class Workers(NamedTuple):
-    """Processes that work for this one.
-
-    Attributes:
-        executor: calls functions in them; None if there are none, and this process does the work.
-        count: number of calls that run at the same time.
-    """
-
-    executor: Executor | None
-    count: int
+Workers = tuple[Executor | None, int]
+"""Executor in other processes, None if this process does the work; and the number of calls that it runs at a time."""
 
 
 def open_workers(processes: int, scheduler: str | None) -> AbstractContextManager[Workers]:
@@ -90,14 +81,14 @@ def open_workers(processes: int, scheduler: str | None) -> AbstractContextManage
     """
     if scheduler is not None:
         return _dask(scheduler)
-    return _local(processes) if processes > 1 else nullcontext(Workers(None, 1))
+    return _local(processes) if processes > 1 else nullcontext((None, 1))
 
 
 @contextmanager
 def _local(processes: int) -> Iterator[Workers]:
     with WorkerPool(processes) as pool:
         try:
-            yield Workers(pool, processes)
+            yield pool, processes
         except BrokenProcessPool:
             raise UserError("a worker process died, perhaps because memory ran out; try fewer --workers") from None
         except BaseException:
@@ -111,7 +102,7 @@ def _dask(address: str) -> Iterator[Workers]:
 
     with Client(address, set_as_default=False) as client, client.get_executor() as executor:
         try:
-            yield Workers(executor, max(1, sum(client.ncores().values())))
+            yield executor, max(1, sum(client.ncores().values()))
         except BaseException:
             executor.shutdown(wait=False)
             raise

@@ -33,6 +33,7 @@ from pathlib import Path
 import sentencepiece
 
 from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.text_files import split_lines
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.command_line import Count, File, Options, OutputFile
@@ -119,7 +120,7 @@ def fairseq(options: BenchmarkOptions, directory: Path) -> None:
         with open(getattr(options, split), "rb") as lines, open(directory / split, "w", encoding="utf-8") as pieces:
             for line in lines:
                 pieces.write(" ".join(model.encode(line.decode().rstrip("\n"), out_type=str)) + "\n")
-    open_tokenizer_path(options.tokenizer).write_dictionary(directory / "dict.txt")
+    write_symbols(open_tokenizer_path(options.tokenizer).symbols, directory / "dict.txt")
     command = [Path(sys.executable).parent / "fairseq-preprocess", "--only-source", "--workers", "1"]
     command += ["--trainpref", directory / "train", "--validpref", directory / "valid"]
     command += ["--srcdict", directory / "dict.txt", "--destdir", directory / "data-bin"]

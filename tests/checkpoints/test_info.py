@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, SentenceTask, WordTask
+from mae_lm_fairseq.utils.typed import typed
 
 TASKS = [
     SentenceTask("a/b", "h", ("text",), ("no", "yes")),
@@ -29,7 +30,7 @@ TRAINED = {
 
 
 def test_the_json_of_a_trained_model_has_all_keys_in_order():
-    info = ModelInfo.from_json(TRAINED)
+    info = typed(TRAINED, ModelInfo)
     assert info.to_json() == TRAINED
     assert list(info.to_json()) == list(TRAINED)
     assert ModelInfo(imported_from="x", untrained=("decoder",)).to_json() == {
@@ -41,7 +42,7 @@ def test_the_json_of_a_trained_model_has_all_keys_in_order():
 @pytest.mark.parametrize("task", TASKS)
 def test_facts_survive_json(task):
     info = ModelInfo(**TRAINED, finetuned_on=task, development_set={"f1": float("inf")}, untrained=("decoder",))
-    assert ModelInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
+    assert typed(json.loads(json.dumps(info.to_json())), ModelInfo) == info
 
 
 JSON = st.recursive(
@@ -55,7 +56,7 @@ JSON = st.recursive(
 def test_any_value_is_refused_or_kept(name, value):
     """A damaged value must not be taken for another: a fraction of masks changes what a model computes."""
     try:
-        info = ModelInfo.from_json({name: value})
+        info = typed({name: value}, ModelInfo)
     except ValueError:
         return
     assert json.loads(json.dumps(info.to_json())) in ({}, {name: value})
@@ -69,7 +70,7 @@ def test_any_damage_of_a_task_is_refused_or_kept(task, data):
     name = data.draw(st.sampled_from(sorted(described)))
     described[name] = data.draw(JSON)
     try:
-        found = ModelInfo.from_json({"finetuned_on": described}).finetuned_on
+        found = typed({"finetuned_on": described}, ModelInfo).finetuned_on
     except ValueError:
         return
     assert type(found) is type(task)
@@ -93,4 +94,4 @@ def test_any_damage_of_a_task_is_refused_or_kept(task, data):
 )
 def test_values_that_would_give_wrong_numbers_are_refused(damaged):
     with pytest.raises(ValueError, match=r"is|are|unknown"):
-        ModelInfo.from_json(damaged)
+        typed(damaged, ModelInfo)

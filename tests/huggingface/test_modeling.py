@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, pipeli
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read
+from mae_lm_fairseq.checkpoints.validation import network_config
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
@@ -63,7 +64,7 @@ def test_configuration_round_trip(tmp_path):
     config = MAELMConfig(asdict(original.config), len(original.symbols))
     config.save_pretrained(tmp_path)
     again = AutoConfig.from_pretrained(tmp_path)
-    assert again.core() == original.config
+    assert network_config(again.network) == original.config
     assert (again.vocab_size, again.pad_token_id, again.mask_token_id) == (50, 1, 49)
     assert (again.hidden_size, again.num_hidden_layers, again.num_attention_heads) == (16, 2, 4)
     assert again.max_position_embeddings == 40

@@ -220,6 +220,6 @@ def test_the_card_says_what_mask_tokens_do(warning, model):
 
 def test_a_full_disk_is_named_and_nothing_is_left(model, tmp_path):
     for size in (100, 20_000):  # the configuration, the weights
-        with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(size):
+        with pytest.raises(UserError, match=r"cannot write .*: File too large"), room_for(size):
             export_stock(pretrained("mae_lm", {}, model), tmp_path / "out")
         assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.measures.rank import Options
 from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
@@ -30,7 +31,7 @@ def folder(tmp_path_factory):
     (folder / "data").mkdir()
     model = folder / "data" / "sentencepiece.bpe.model"
     model.write_bytes(train_model(lines, 110, 1.0))
-    SentencePieceTokenizer(model).write_dictionary(folder / "data" / "dict.txt")
+    write_symbols(SentencePieceTokenizer(model).symbols, folder / "data" / "dict.txt")
     for arch in ("mae_lm_tiny", "mae_lm_roberta_tiny"):
         (folder / arch).mkdir()
         save_pretrained(folder / arch / "checkpoint.pt", folder / "data", arch)

@@ -9,6 +9,7 @@ import torch
 from fairseq import tasks
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from tests.support.finetuning import SHAPE
 from tests.support.training import parse
@@ -27,7 +28,7 @@ def write_tokenizer(directory: Path, pieces: int = 200) -> Path:
     directory.mkdir(parents=True)
     text = [f"{context(number)} {question}" for number in range(8) for question, _ in questions(number)]
     (directory / TOKENIZER).write_bytes(train_model(text, pieces, 1.0))
-    SentencePieceTokenizer(directory / TOKENIZER).write_dictionary(directory / DICTIONARY)
+    write_symbols(SentencePieceTokenizer(directory / TOKENIZER).symbols, directory / DICTIONARY)
     return directory
 
 

@@ -12,8 +12,10 @@ from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
 
 TEXT = [
@@ -42,11 +44,11 @@ def text_data(tmp_path_factory) -> Path:
     model = directory / "sentencepiece.bpe.model"
     model.write_bytes(train_model(TEXT * 4, 200, 1.0))
     tokenizer = SentencePieceTokenizer(model)
-    tokenizer.write_dictionary(directory / "dict.txt")
+    write_symbols(tokenizer.symbols, directory / "dict.txt")
     train = SplitStatistics(documents=1, lines=24, tokens_in=1000, tokens_out=1000, unk=0, unk_rate=0.0)
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     Manifest(
-        current_versions(), {"train": ["/home/me/train.txt"]}, tokenizer.fingerprint, fingerprint, {"train": train}
+        versions(OF_DATA), {"train": ["/home/me/train.txt"]}, tokenizer.fingerprint, fingerprint, {"train": train}
     ).write(directory / MANIFEST)
     return directory
 

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
+from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 
 WORDS = [
@@ -64,7 +65,7 @@ def write_tokenizer(directory: Path, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     model = train_model([sentence(generator) for _ in range(300)], 60, 1.0)
     (directory / "sentencepiece.bpe.model").write_bytes(model)
-    SentencePieceTokenizer(directory / "sentencepiece.bpe.model").write_dictionary(directory / "dict.txt")
+    write_symbols(SentencePieceTokenizer(directory / "sentencepiece.bpe.model").symbols, directory / "dict.txt")
     return directory
 
 

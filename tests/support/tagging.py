@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from fairseq import tasks
 
+from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from tests.support.finetuning import SHAPE
 from tests.support.training import parse
@@ -63,7 +64,7 @@ def write_tokenizer(directory: Path) -> Path:
     directory.mkdir(parents=True)
     lines = [" ".join(word for word, _ in sentence) for sentence in sentences(200)]
     (directory / "sentencepiece.bpe.model").write_bytes(train_model(lines, 90, 1.0))
-    SentencePieceTokenizer(directory / "sentencepiece.bpe.model").write_dictionary(directory / "dict.txt")
+    write_symbols(SentencePieceTokenizer(directory / "sentencepiece.bpe.model").symbols, directory / "dict.txt")
     return directory
 
 

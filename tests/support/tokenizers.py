@@ -8,6 +8,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS, train_tokenizer
@@ -114,5 +115,5 @@ def write(directory: Path, kind: str) -> Path:
     """Write the tokenizer and the dictionary of a data-bin."""
     directory.mkdir(parents=True, exist_ok=True)
     make(kind).save(directory)
-    make(kind).write_dictionary(directory / "dict.txt")
+    write_symbols(make(kind).symbols, directory / "dict.txt")
     return directory

@@ -10,16 +10,15 @@ from mae_lm_fairseq.text.data_bin import (
     DataBinWriter,
     check_data_bin,
     check_dictionary,
-    check_token_range,
     dictionary_fingerprint,
-    token_type,
 )
-from mae_lm_fairseq.text.manifest import Manifest, SplitStatistics, current_versions
+from mae_lm_fairseq.text.manifest import Manifest, SplitStatistics
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
 
 LINES = [[4, 5, 6, 2], [2], [7, 2]]
 MANIFEST = Manifest(
-    versions=current_versions(),
+    versions=versions(OF_DATA),
     options={"train": ["a.txt"], "vocab_size": None},
     tokenizer_sha256="0" * 64,
     dictionary_sha256=dictionary_fingerprint(["<s>", "<pad>", "</s>", "<unk>", "▁a"]),
@@ -46,8 +45,9 @@ def content(prefix):
 
 
 @pytest.mark.parametrize("vocabulary", [5, 65499, 65500, 200_000])
-def test_tokens_are_stored_as_fairseq_does(vocabulary):
-    assert token_type(vocabulary) == best_fitting_int_dtype(vocabulary)
+def test_tokens_are_stored_as_fairseq_does(vocabulary, tmp_path):
+    write(tmp_path / "train", LINES, vocabulary)
+    assert MMapIndexedDataset(str(tmp_path / "train"))._index.dtype == best_fitting_int_dtype(vocabulary)
 
 
 @pytest.mark.parametrize("vocabulary", [100, 70_000])
@@ -137,6 +137,6 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
 def test_tokens_beyond_the_dictionary_are_refused(tmp_path):
     write(tmp_path / "train")
     highest = max(token for line in LINES for token in line)
-    check_token_range(tmp_path / "train", highest + 1)
+    check_data_bin(tmp_path / "train", highest + 1)
     with pytest.raises(UserError, match=rf"token {highest}, but the last one of dict.txt is {highest - 1}"):
-        check_token_range(tmp_path / "train", highest)
+        check_data_bin(tmp_path / "train", highest)

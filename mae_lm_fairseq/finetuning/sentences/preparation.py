@@ -10,9 +10,10 @@ import numpy as np
 from mae_lm_fairseq.finetuning.sentences.rows import Rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
-from mae_lm_fairseq.text.manifest import current_versions
+from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.files import new_directory
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
 
 DATA_BIN = "data-bin"
 """Subdirectory of ``--out`` with the prepared data."""
@@ -37,7 +38,7 @@ def prepare(
             folder.mkdir(parents=True)
         tokenizer.save(directory)
         for folder in (directory, *inputs):
-            tokenizer.write_dictionary(folder / DICTIONARY)
+            write_symbols(tokenizer.symbols, folder / DICTIONARY)
         classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
         (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
         statistics = {
@@ -52,7 +53,7 @@ def prepare(
             "splits": {
                 split: _write(task, split, rows, tokenizer, directory, max_positions) for split, rows in sets.items()
             },
-            "versions": current_versions(),
+            "versions": versions(OF_DATA),
         }
         (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
     return statistics
