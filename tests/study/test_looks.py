@@ -127,8 +127,9 @@ def test_both_looks_are_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "fingerprints", lambda *args: {})
     monkeypatch.setattr(engine, "row_of", lambda workspace, seed: row(seed))
     monkeypatch.setattr(engine, "needed", lambda workspace: workspace.plan.models[0].all_seeds)
+    monkeypatch.setattr(engine, "complete", lambda *args: None)
     for seeds in (2, 3, 3):
-        engine.report(engine.begin(plan_of(seeds), tmp_path, 1))
+        engine.run_study(plan_of(seeds), tmp_path)
     looks = json.loads((tmp_path / "plan.json").read_text())["looks"]
     assert [(len(one["seeds"]), one["verdict"]) for one in looks] == [(2, "not shown"), (3, "exploratory")]
     text = (tmp_path / "report.md").read_text()
