@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mae_lm_fairseq.core.kernels.operator import PositionBias, Rows, attend, split
 from mae_lm_fairseq.core.packing import Layout, from_rows, to_rows
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 
@@ -45,12 +46,13 @@ class AttentionBackend(str, Enum):
 class AttentionPattern(Protocol):
     """Pattern of attention: the keys that each query attends to; shared by the layers of a stack."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
+    def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
         """Apply scaled softmax attention with position bias.
 
         Args:
-            q: [number of queries, heads, head size] packed.
-            k, v: [number of keys, heads, head size] packed.
+            packed: [N, 3, heads, head size] queries, keys and values; with ``queries``, [N, 2, heads, head size] keys
+                and values.
+            queries: [number of queries, heads, head size]; None if they are in ``packed``.
             dropout: applied to the attention weights.
 
         Returns:
@@ -69,7 +71,8 @@ class RowPattern(NamedTuple):
     mix: Callable[[Tensor, Tensor, Tensor, Tensor | None, nn.Module], Tensor]
     """Computes attention in rows from q, k, v, bias and dropout."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
+    def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
+        q, k, v = split(packed, queries)
         q, k, v = _heads(q, self.queries), _heads(k, self.keys), _heads(v, self.keys)
         return from_rows(self.mix(q, k, v, self.bias, dropout).transpose(1, 2), self.queries)
 
@@ -124,16 +127,13 @@ class _Cast(torch.autograd.Function):
 
 
 class FusedPattern(NamedTuple):
-    """Attention over packed positions in a kernel of our own, :mod:`~mae_lm_fairseq.core.kernels.fused_attention`."""
+    """Attention over packed positions in an operator of our own, :mod:`~mae_lm_fairseq.core.kernels.operator`."""
 
-    rows: tuple
-    bias: tuple | None
-    """``rows`` and ``bias`` of the kernel."""
+    rows: Rows
+    bias: PositionBias | None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        from mae_lm_fairseq.core.kernels.fused_attention import fused_attention
-
-        return fused_attention(q, k, v, self.rows, self.bias, dropout.p if dropout.training else 0.0)
+    def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
+        return attend(packed, queries, self.rows, self.bias, dropout.p if dropout.training else 0.0)
 
 
 def attention_pattern(
@@ -164,7 +164,7 @@ def problem_of_fused(device: torch.device) -> str | None:
     if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return "needs an NVIDIA GPU of compute capability 8.0 or newer; use sdpa"
     try:
-        importlib.import_module("triton.knobs")
+        importlib.import_module("mae_lm_fairseq.core.kernels.fused_attention")
     except ImportError:
         return "needs triton 3.4 or newer: pip install 'mae_lm_fairseq[kernels]', or use sdpa"
     return None
@@ -185,8 +185,6 @@ def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias
 
 
 def _fused_pattern(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> FusedPattern:
-    from mae_lm_fairseq.core.kernels.fused_attention import PositionBias, Rows  # needs triton, as no other backend does
-
     starts = (F.pad(layout.lengths.cumsum(0), (1, 0)).int() for layout in (queries, keys))
     rows = Rows(*starts, queries.positions, keys.positions, queries.width, keys.width)
     if position_bias is None:

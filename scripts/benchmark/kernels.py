@@ -50,7 +50,7 @@ H100_BANDWIDTH = 3.35e12
 def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> dict:
     """Compile a kernel, and return what ptxas reports."""
     triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
-    constants, _ = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
+    constants = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
     if kernel is fused_attention._backward_queries:
         constants |= {"RUNS": BUCKETS}
     stages = constants.pop("num_stages")

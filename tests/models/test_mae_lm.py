@@ -384,18 +384,20 @@ def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
         on_amd.setattr(torch.version, "hip", "6.4")
         with pytest.raises(UserError, match="needs an NVIDIA GPU"):
             model.begin_training(torch.device("cuda"))
-    monkeypatch.setitem(sys.modules, "triton.knobs", None)
+    monkeypatch.setitem(sys.modules, KERNELS, None)
     with pytest.raises(UserError, match=r"needs triton 3.4 or newer: pip install 'mae_lm_fairseq\[kernels\]'"):
         model.train().begin_training(torch.device("cuda"))
+
+
+KERNELS = "mae_lm_fairseq.core.kernels.fused_attention"
 
 
 @pytest.fixture
 def compared(monkeypatch, settings_of_cuda):
     """Simulate a GPU with triton; return a function that sets the difference of its kernel, and what was compared."""
-    comparison = types.ModuleType("comparison")  # the real one needs triton
+    comparison = types.ModuleType("comparison")
     comparison.TOLERANCES, calls = {torch.float32: 0.01, torch.bfloat16: 0.01}, []
-    for name in ("triton", "triton.knobs"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, KERNELS, types.ModuleType(KERNELS))  # it needs triton
     monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
@@ -468,7 +470,7 @@ def test_a_kernel_that_only_works_in_the_encoder(data_bin, compared, caplog, mon
 
 def test_auto_says_why_it_has_no_fused_kernel(data_bin, compared, caplog, monkeypatch):
     compared(0.001)
-    monkeypatch.setitem(sys.modules, "triton.knobs", None)
+    monkeypatch.setitem(sys.modules, KERNELS, None)
     _, _, model, _ = set_up(data_bin, *BF16)
     model.begin_training(torch.device("cuda"))
     assert "attention backend: sdpa, because fused needs triton 3.4 or newer" in caplog.text

@@ -27,11 +27,12 @@ def difference_from_eager(stack: TransformerStack, dtype: torch.dtype) -> float:
     """
     attention, layout = stack.layers[0].attention, _ragged_layout(stack)
     generator = torch.Generator(layout.index.device).manual_seed(0)
-    shape = (4, layout.index.numel(), attention.heads, attention.dim // attention.heads)
-    *inputs, gradient = torch.randn(shape, device=layout.index.device, generator=generator).to(dtype)
+    shape = (layout.index.numel(), 4, attention.heads, attention.dim // attention.heads)
+    values = torch.randn(shape, device=layout.index.device, generator=generator).to(dtype)
+    packed, gradient = values[:, :3].contiguous(), values[:, 3]
     with torch.enable_grad():
         cases = (AttentionBackend.fused, 0), (AttentionBackend.eager, 0), (AttentionBackend.fused, attention.dropout.p)
-        fused, eager, dropped = (_output_and_gradients(stack, layout, inputs, gradient, *case) for case in cases)
+        fused, eager, dropped = (_output_and_gradients(stack, layout, packed, gradient, *case) for case in cases)
     differences = [0 * tensor.float().sum() for tensor in dropped]
     differences += [
         (one.float() - other.float()).abs().max() / other.float().abs().max()
@@ -48,10 +49,11 @@ def _ragged_layout(stack: TransformerStack) -> Layout:
 
 
 def _output_and_gradients(
-    stack: TransformerStack, layout: Layout, inputs: list[Tensor], gradient: Tensor, backend: AttentionBackend, p: float
+    stack: TransformerStack, layout: Layout, packed: Tensor, gradient: Tensor, backend: AttentionBackend, p: float
 ) -> list[Tensor]:
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    output = attention_pattern(layout, layout, stack.relative_bias, backend).attend(*leaves, Dropout(p))
+    leaves = [packed.detach().requires_grad_()]
+    output = attention_pattern(layout, layout, stack.relative_bias, backend).attend(*leaves, None, Dropout(p))
     if stack.relative_bias is not None and stack.relative_bias.weight.requires_grad:
         leaves.append(stack.relative_bias.weight)
-    return [output.detach(), *torch.autograd.grad(output, leaves, gradient)]
+    of_packed, *of_bias = torch.autograd.grad(output, leaves, gradient)
+    return [output.detach(), *of_packed.unbind(1), *of_bias]
