@@ -2,16 +2,16 @@
 
 A pattern, built once per batch and stack, says which queries attend to which keys and how attention is computed.
 
-=======  ===========  ==============================  ============================
-backend  runs on      operates on                     position bias
-=======  ===========  ==============================  ============================
-eager    all devices  rows padded to the longest one  float32
-sdpa     all devices  rows padded to the longest one  dtype of queries
-fused    CUDA         packed positions, no padding    float32, never held in full
-=======  ===========  ==============================  ============================
+=======  ==============================  ============================
+backend  operates on                     position bias
+=======  ==============================  ============================
+eager    rows padded to the longest one  float32
+sdpa     rows padded to the longest one  dtype of queries
+fused    packed positions, no padding    float32, never held in full
+=======  ==============================  ============================
 
-All have dropout of the attention weights and a trainable bias. Eager attention is the reference; its results on a CPU
-are reproducible bit by bit.
+All have dropout of the attention weights and a trainable bias, and run on all devices. Eager attention is the
+reference; its results on a CPU are reproducible bit by bit.
 """
 
 import importlib
@@ -72,8 +72,8 @@ class RowPattern(NamedTuple):
     """Computes attention in rows from q, k, v, bias and dropout."""
 
     def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
-        q, k, v = split(packed, queries)
-        q, k, v = _heads(q, self.queries), _heads(k, self.keys), _heads(v, self.keys)
+        layouts = self.queries, self.keys, self.keys
+        q, k, v = (to_rows(*pair).transpose(1, 2) for pair in zip(split(packed, queries), layouts, strict=True))
         return from_rows(self.mix(q, k, v, self.bias, dropout).transpose(1, 2), self.queries)
 
 
@@ -160,7 +160,7 @@ def fastest_backend(device: torch.device, training: bool) -> AttentionBackend:
 def problem_of_fused(device: torch.device) -> str | None:
     """Return why the fused kernel does not train on a device, and what to do about it; None if it does."""
     if device.type != "cuda":
-        return "does not train on a CPU; use eager or sdpa"
+        return None
     if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return "needs an NVIDIA GPU of compute capability 8.0 or newer; use sdpa"
     try:
@@ -168,11 +168,6 @@ def problem_of_fused(device: torch.device) -> str | None:
     except ImportError:
         return "needs triton 3.4 or newer: pip install 'mae_lm_fairseq[kernels]', or use sdpa"
     return None
-
-
-def _heads(x: Tensor, layout: Layout) -> Tensor:
-    """Convert [N, heads, head size] to [B, heads, W, head size]."""
-    return to_rows(x, layout).transpose(1, 2)
 
 
 def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> Tensor | None:

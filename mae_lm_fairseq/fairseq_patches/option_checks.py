@@ -191,12 +191,6 @@ CHECKS = (
         "{cfg.dataset.num_workers} needs sockets in the temporary directory, whose path {found} is too long: set "
         f"TMPDIR to one of at most {LONGEST_TMPDIR} bytes, or use --num-workers 0",
     ),
-    # That criterion asks for all logits, which are not compiled.
-    Check(
-        "--compile",
-        lambda cfg: getattr(cfg.model, "compile", False) and getattr(cfg.criterion, "_name", None) == "masked_lm",
-        "has no effect with --criterion masked_lm; choose --criterion masked_autoencoder_lm",
-    ),
     # It would take the cross-entropy of the alignment head's logits.
     Check(
         "--criterion masked_lm",

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device
+from mae_lm_fairseq.core.packing import batch_layout, to_device
 from mae_lm_fairseq.statistics.token_states import early_masks, hugging_face_positions
+from mae_lm_fairseq.text.batching import batches_of_similar_length
 from mae_lm_fairseq.text.tokenizer import SPECIALS
 
 NEVER_MASKED = -1

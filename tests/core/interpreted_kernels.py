@@ -16,10 +16,10 @@ from torch import Tensor
 from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.kernels import fused_attention
-from mae_lm_fairseq.core.kernels.comparison import TOLERANCES as TOLERANCES_ON_A_GPU
-from mae_lm_fairseq.core.kernels.comparison import difference_from_eager
 from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, PositionBias, Rows, attend, random_numbers
 from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
+from mae_lm_fairseq.models.kernel_comparison import TOLERANCES as TOLERANCES_ON_A_GPU
+from mae_lm_fairseq.models.kernel_comparison import difference_from_eager
 from tests.support.networks import VARIANTS, batch, layout_for, masked, network, text
 
 KERNELS = torch.library.Library("mae_lm_fairseq", "IMPL")

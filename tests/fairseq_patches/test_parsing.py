@@ -119,7 +119,6 @@ REFUSED = {
         *(*OURS, *FROZEN, "--memory-efficient-bf16"),
     ),
     "--amp is not supported; use --autocast bf16": (*OURS, "--amp"),
-    "--compile has no effect with --criterion masked_lm": (*OURS, "--compile"),
     "--criterion masked_lm is not the loss of --mask-states 4": ("--arch", "mae_lm_exlm_tiny"),
     "--task masked_lm keeps some tokens, unlike --mask-states 4; choose --task masked_autoencoder_lm": (
         *("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm"),

@@ -59,7 +59,7 @@ def _difference(scale: Scale, dtype: torch.dtype) -> dict:
     Raises:
         ValueError: if they differ by more than rounding.
     """
-    from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager
+    from mae_lm_fairseq.models.kernel_comparison import TOLERANCES, difference_from_eager
 
     found = difference_from_eager(_encoder(scale), dtype)
     if not found <= TOLERANCES[dtype]:
