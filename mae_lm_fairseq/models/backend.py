@@ -1,5 +1,6 @@
 """How a network computes: its attention backend, compilation, and what training on a device needs of torch."""
 
+import importlib
 import logging
 import warnings
 
@@ -8,7 +9,7 @@ import torch
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend, problem_of_fused
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.models.architectures import Autocast
-from mae_lm_fairseq.models.kernel_comparison import TOLERANCES, difference_from_eager
+from mae_lm_fairseq.models.kernel_comparison import TOLERANCES, difference_from_eager, difference_of_loss
 from mae_lm_fairseq.utils.allocator import keep_freed_memory
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
@@ -25,6 +26,7 @@ class BackendChoice:
         self.network = network
         self.backend = AttentionBackend.fused if is_compiled else backend
         self.autocast = autocast
+        self.is_compiled = is_compiled
         for stack in network.stacks():
             stack.compiles_layers = is_compiled
         self.compares_kernel = False
@@ -96,6 +98,10 @@ class BackendChoice:
         dtype = self._product_dtype()
         try:
             differences = [difference_from_eager(stack, dtype) for stack in self.network.stacks()]
+            if self.is_compiled and self.network.config.mask_states == 1:
+                head = self.network.lm_head
+                head.loss_kernel = importlib.import_module("mae_lm_fairseq.core.kernels.fused_loss").cross_entropy_
+                differences.append(difference_of_loss(head.loss_kernel, head, dtype))
         except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
             return f"fails on this GPU ({first_line(problem)})"
         difference = float(torch.tensor(differences).max())  # NaN if one is, unlike Python's max

@@ -16,10 +16,11 @@ from torch import Tensor
 from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.kernels import fused_attention
+from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_
 from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, PositionBias, Rows, attend, random_numbers
 from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
 from mae_lm_fairseq.models.kernel_comparison import TOLERANCES as TOLERANCES_ON_A_GPU
-from mae_lm_fairseq.models.kernel_comparison import difference_from_eager
+from mae_lm_fairseq.models.kernel_comparison import difference_from_eager, difference_of_loss
 from tests.support.networks import VARIANTS, batch, layout_for, masked, network, text
 
 KERNELS = torch.library.Library("mae_lm_fairseq", "IMPL")
@@ -242,3 +243,32 @@ def test_recomputed_activations_have_the_same_dropout():
 @pytest.mark.parametrize("head_size", [16, 32, 64, 80, 128])
 def test_long_rows(head_size, dtype):
     assert_equal(Case([150, 33, 64], [140, 64, 1], 2, head_size, relative_position_bucket), dtype, dropout=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [100, 4097, pytest.param(32_000, marks=SLOW)])
+def test_loss_and_its_gradient(vocabulary, dtype):
+    generator = torch.Generator().manual_seed(SEED)
+    logits = (3 * torch.randn(5, vocabulary, generator=generator)).to(dtype)
+    targets = torch.randint(vocabulary, (5,), generator=generator)
+    targets[0], targets[1] = logits[0].argmax(), logits[1].argmax()
+    logits[1, targets[1] // 2] = logits[1, targets[1]]  # two largest: the first one counts
+    reference = logits.float().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(reference, targets, reduction="none")
+    expected.sum().backward()
+    evaluated = cross_entropy_(found := logits.clone(), targets, False)
+    assert torch.equal(found, logits)
+    losses, correct = cross_entropy_(found, targets, True)
+    assert all(map(torch.equal, evaluated, (losses, correct)))
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-6, atol=1e-6)
+    assert torch.equal(correct, logits.float().argmax(1) == targets)
+    assert correct.tolist()[:2] == [True, int(targets[1]) == int(targets[1]) // 2]
+    torch.testing.assert_close(found.float(), reference.grad, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_comparison_of_the_loss():
+    head = network("mae_lm", **SMALL).lm_head
+    assert difference_of_loss(cross_entropy_, head, torch.float32) < 1e-6
+    assert difference_of_loss(cross_entropy_, head, torch.bfloat16) < TOLERANCES_ON_A_GPU[torch.bfloat16]
+    doubled = lambda *inputs: (2 * cross_entropy_(*inputs)[0], inputs[1])  # noqa: E731
+    assert difference_of_loss(doubled, head, torch.float32) > 0.5

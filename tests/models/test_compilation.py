@@ -177,11 +177,10 @@ def test_fp16_optimizer(compile_with, data_bin, monkeypatch):
     compile_with("aot_eager")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     losses = []
-    for options in ([], ["--compile"]):
+    for options in (["--attention-backend", "fused"], ["--compile"]):
         cfg, task, model, criterion = set_up(data_bin, "--fp16", "--fp16-init-scale", 4, *options)
         task.load_dataset("train")
         model.half().begin_training(torch.device("cpu"))
-        model.backend.backend = AttentionBackend.fused
         optimizer = FP16Optimizer.build_optimizer(cfg, list(model.parameters()))
         losses.append([])
         torch.manual_seed(0)
