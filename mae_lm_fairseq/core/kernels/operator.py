@@ -196,13 +196,13 @@ def _rows(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> Iterator[tupl
         if pairs.by_offset is not None:
             offsets = pairs.key_positions[j] - pairs.query_positions[i, None]
             s += pairs.by_offset[:, offsets + pairs.by_offset.shape[1] // 2] / LOG2E
-        yield i, j, q, k, v, s, 1.0 if pairs.random is None else _kept(pairs.random[i], len(k), pairs.dropout)
+        yield i, j, q, k, v, s, 1.0 if pairs.random is None else keep(pairs.random[i], len(k), pairs.dropout)
 
 
-def _kept(random: Tensor, keys: int, dropout: float) -> Tensor:
+def keep(random: Tensor, keys: int, dropout: float) -> Tensor:
     """Return Z by the hash of the kernel, from random numbers [queries, heads]."""
     low, dropped = RANDOM_LEVELS - 1, round(dropout * RANDOM_LEVELS)
-    x = (random.T.long() & low)[:, :, None] ^ (torch.arange(keys) * 0x9E3779B9 & low)
+    x = (random.T.long() & low)[:, :, None] ^ (torch.arange(keys, device=random.device) * 0x9E3779B9 & low)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = (x ^ x >> shift) * factor & low
     return (x >= dropped) * (RANDOM_LEVELS / (RANDOM_LEVELS - dropped))
