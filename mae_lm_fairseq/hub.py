@@ -19,9 +19,14 @@ from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, pseudo_log_likelihoods
+from mae_lm_fairseq.measures.masked_prediction import (
+    NEVER_MASKED,
+    NetworkPredictor,
+    Words,
+    batches_of_similar_length,
+    pseudo_log_likelihoods,
+)
 from mae_lm_fairseq.models.mae_lm import MAELMModel
-from mae_lm_fairseq.text.batching import batches_of_similar_length
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
+from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import StatesOf
-from mae_lm_fairseq.text.batching import batches_of_similar_length
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.files import make_output_directory, write_results

@@ -60,7 +60,6 @@ class MAELMModel(BaseFairseqModel):
         self.pad = pad
         self.mask = mask
         self.autocast = autocast
-        self.compiles = compile
         self.backend = BackendChoice(autoencoder, attention_backend, autocast, compile)
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -270,7 +269,7 @@ class MAELMModel(BaseFairseqModel):
     def begin_training(self, device: torch.device):
         """Prepare for training on a device, see :class:`BackendChoice`. Called by the patched trainer."""
         self.backend.begin_training(device, self.training)
-        if self.compiles and self.training:
+        if self.backend.is_compiled and self.training:
             self._compile(device)
 
     def _compile(self, device: torch.device):
@@ -280,10 +279,8 @@ class MAELMModel(BaseFairseqModel):
         tokens[:, 1::4] = self.mask
         is_masked = tokens.eq(self.mask)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            loss, _ = self.masked_loss(
-                tokens, self._layout(tokens, is_masked), torch.full_like(tokens, TOKEN)[is_masked]
-            )
-            loss.backward()
+            targets = torch.full_like(tokens, TOKEN)[is_masked]
+            self.masked_loss(tokens, self._layout(tokens, is_masked), targets)[0].backward()
         self.zero_grad(set_to_none=True)
 
     def resolve_backend(self, device: torch.device):

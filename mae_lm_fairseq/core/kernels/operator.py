@@ -4,6 +4,7 @@ On a GPU it is the kernel of :mod:`~mae_lm_fairseq.core.kernels.fused_attention`
 module, row by row, with the same dropout for the same random numbers.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -97,14 +98,14 @@ _PAIRS = (
     "Tensor query_starts, Tensor key_starts, Tensor query_positions, Tensor key_positions, Tensor? by_offset, "
     "Tensor? ends, Tensor? bucket_of_run, Tensor? random, SymInt most_queries, SymInt most_keys, float dropout"
 )
-_OPERATORS = {
-    "attend": f"(Tensor packed, Tensor? queries, Tensor? table, {_PAIRS}) -> (Tensor, Tensor)",
-    "attend_backward": "(Tensor d_output, Tensor packed, Tensor? queries, Tensor output, Tensor normaliser, "
-    f"SymInt buckets, {_PAIRS}) -> (Tensor, Tensor, Tensor)",
-}
 # Not custom_op, which accepts tags only since torch 2.7, and takes more of the host's time.
-for _name, _schema in _OPERATORS.items():
-    torch.library.define(f"mae_lm_fairseq::{_name}", _schema, tags=(torch.Tag.pt2_compliant_tag,))
+_define = functools.partial(torch.library.define, tags=(torch.Tag.pt2_compliant_tag,))
+_define("mae_lm_fairseq::attend", f"(Tensor packed, Tensor? queries, Tensor? table, {_PAIRS}) -> (Tensor, Tensor)")
+_define(
+    "mae_lm_fairseq::attend_backward",
+    "(Tensor d_output, Tensor packed, Tensor? queries, Tensor output, Tensor normaliser, SymInt buckets, "
+    f"{_PAIRS}) -> (Tensor, Tensor, Tensor)",
+)
 
 
 def attend(packed: Tensor, queries: Tensor | None, rows: Rows, bias: PositionBias | None, dropout: float) -> Tensor:
@@ -139,15 +140,10 @@ def split(packed: Tensor, queries: Tensor | None) -> tuple[Tensor, ...]:
     return packed.unbind(1) if queries is None else (queries, *packed.unbind(1))
 
 
-def dtype_of_sums(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of scores and sums."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 def empty_output(packed: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return memory for O and L."""
     q = split(packed, queries)[0]
-    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=dtype_of_sums(q.dtype))
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
 def empty_gradients(packed: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -188,7 +184,7 @@ torch.library.register_autograd("mae_lm_fairseq::attend", _differentiate, setup_
 
 def _rows(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> Iterator[tuple]:
     """Yield the slices of each row's queries and keys, Q, K and V, and S and Z [heads, queries, keys]."""
-    everything = [x.to(dtype_of_sums(x.dtype)) for x in split(packed, queries)]
+    everything = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in split(packed, queries)]
     of_queries, of_keys = (map(slice, starts[:-1].tolist(), starts[1:].tolist()) for starts in pairs[:2])
     for i, j in zip(of_queries, of_keys, strict=True):
         q, k, v = (x[part] for x, part in zip(everything, (i, j, j), strict=True))
