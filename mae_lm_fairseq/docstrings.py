@@ -52,7 +52,6 @@ def paragraphs(doc: str) -> list[str]:
 
 
 def _indentation(line: str) -> int:
-    """Return the indentation of a line; -1 if it is blank."""
     return len(line) - len(line.lstrip()) if line.strip() else -1
 
 

@@ -14,13 +14,19 @@ from mae_lm_fairseq.checkpoints.info import MULTI_LABEL
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all, read, transformers_type
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
-from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device, unpack
+from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.finetuning.squad.prediction import Answers, answer_all
 from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, pseudo_log_likelihoods
+from mae_lm_fairseq.measures.masked_prediction import (
+    NEVER_MASKED,
+    NetworkPredictor,
+    Words,
+    batches_of_similar_length,
+    pseudo_log_likelihoods,
+)
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
-from mae_lm_fairseq.core.heads import head_like
+from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.typed import typed
 
@@ -74,7 +74,7 @@ def skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], sym
         network = MaskedAutoencoder(config, symbols, PAD, mask=symbols - 1)
         if not any(name.startswith(PREDICTION) for name in weights):
             network.drop_prediction()
-        modules = {name: head_like(of_head, config.encoder_embed_dim) for name, of_head in heads.items()}
+        modules = {name: _head_like(of_head, config.encoder_embed_dim) for name, of_head in heads.items()}
         return nn.ModuleDict({"autoencoder": network, "classification_heads": nn.ModuleDict(modules)})
 
 
@@ -138,3 +138,19 @@ def check_tensors(weights: Mapping[str, Any]):
     kinds = {weight.dtype if is_plain(weight) else type(weight) for weight in weights.values()}
     if len(kinds) != 1 or not kinds <= set(PRECISIONS) or not all(isinstance(name, str) for name in weights):
         raise ValueError(f"its weights are {sorted(map(str, kinds))}, not tensors of one precision by name")
+
+
+def _head_like(weights: Mapping[str, Tensor], dim: int) -> nn.Module:
+    """Return a new head, without dropout, of the class and size that trained weights have.
+
+    Args:
+        weights: weights of the head, by their names in it.
+        dim: hidden size of the encoder.
+    """
+    rows = {name: len(weight) for name, weight in weights.items() if weight.dim()}
+    if any(name.startswith("qa_outputs.") for name in weights):
+        return SpanHead(dim, init_std=0.0)
+    if any(name.startswith("classifier.") for name in weights):
+        return TokenClassificationHead(dim, rows.get("classifier.weight", 1), dropout=0.0, init_std=0.0)
+    classes, inner_dim = (rows.get(f"{layer}.weight", 1) for layer in ("out_proj", "dense"))
+    return ClassificationHead(dim, classes, inner_dim, dropout=0.0, init_std=0.0)

@@ -29,12 +29,14 @@ class MultiheadAttention(nn.Module):
         Returns:
             [number of queries, dim] packed.
         """
-        q, k, v = (x.unflatten(-1, (self.heads, -1)) for x in self._project(states, queries))
-        return self.out_proj(pattern.attend(q, k, v, self.dropout).flatten(1))
+        packed, queries = self._project(states, queries)
+        return self.out_proj(pattern.attend(packed, queries, self.dropout).flatten(1))
 
-    def _project(self, states: Tensor, queries: Tensor | None) -> tuple[Tensor, ...]:
+    def _project(self, states: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        heads = self.heads, self.dim // self.heads
         if queries is None:
-            return self.qkv_proj(states).chunk(3, dim=-1)
+            return self.qkv_proj(states).unflatten(-1, (3, *heads)), None
         q_weight, kv_weight = self.qkv_proj.weight.split([self.dim, 2 * self.dim])
         q_bias, kv_bias = self.qkv_proj.bias.split([self.dim, 2 * self.dim])
-        return F.linear(queries, q_weight, q_bias), *F.linear(states, kv_weight, kv_bias).chunk(2, dim=-1)
+        q = F.linear(queries, q_weight, q_bias).unflatten(-1, heads)
+        return F.linear(states, kv_weight, kv_bias).unflatten(-1, (2, *heads)), q

@@ -2,19 +2,18 @@
 
 A pattern, built once per batch and stack, says which queries attend to which keys and how attention is computed.
 
-=======  ===========  ==============================  ============================
-backend  runs on      operates on                     position bias
-=======  ===========  ==============================  ============================
-eager    all devices  rows padded to the longest one  float32
-sdpa     all devices  rows padded to the longest one  dtype of queries
-fused    CUDA         packed positions, no padding    float32, never held in full
-=======  ===========  ==============================  ============================
+=======  ==============================  ============================
+backend  operates on                     position bias
+=======  ==============================  ============================
+eager    rows padded to the longest one  float32
+sdpa     rows padded to the longest one  dtype of queries
+fused    packed positions, no padding    float32, never held in full
+=======  ==============================  ============================
 
-All have dropout of the attention weights and a trainable bias. Eager attention is the reference; its results on a CPU
-are reproducible bit by bit.
+All have dropout of the attention weights and a trainable bias, and run on all devices. Eager attention is the
+reference; its results on a CPU are reproducible bit by bit.
 """
 
-import importlib
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -23,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mae_lm_fairseq.core.kernels.operator import PositionBias, Rows, attend, split
 from mae_lm_fairseq.core.packing import Layout, from_rows, to_rows
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 
@@ -45,12 +45,13 @@ class AttentionBackend(str, Enum):
 class AttentionPattern(Protocol):
     """Pattern of attention: the keys that each query attends to; shared by the layers of a stack."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
+    def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
         """Apply scaled softmax attention with position bias.
 
         Args:
-            q: [number of queries, heads, head size] packed.
-            k, v: [number of keys, heads, head size] packed.
+            packed: [N, 3, heads, head size] queries, keys and values; with ``queries``, [N, 2, heads, head size] keys
+                and values.
+            queries: [number of queries, heads, head size]; None if they are in ``packed``.
             dropout: applied to the attention weights.
 
         Returns:
@@ -69,8 +70,9 @@ class RowPattern(NamedTuple):
     mix: Callable[[Tensor, Tensor, Tensor, Tensor | None, nn.Module], Tensor]
     """Computes attention in rows from q, k, v, bias and dropout."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        q, k, v = _heads(q, self.queries), _heads(k, self.keys), _heads(v, self.keys)
+    def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
+        layouts = self.queries, self.keys, self.keys
+        q, k, v = (to_rows(*pair).transpose(1, 2) for pair in zip(split(packed, queries), layouts, strict=True))
         return from_rows(self.mix(q, k, v, self.bias, dropout).transpose(1, 2), self.queries)
 
 
@@ -124,16 +126,13 @@ class _Cast(torch.autograd.Function):
 
 
 class FusedPattern(NamedTuple):
-    """Attention over packed positions in a kernel of our own, :mod:`~mae_lm_fairseq.core.kernels.fused_attention`."""
+    """Attention over packed positions in an operator of our own, :mod:`~mae_lm_fairseq.core.kernels.operator`."""
 
-    rows: tuple
-    bias: tuple | None
-    """``rows`` and ``bias`` of the kernel."""
+    rows: Rows
+    bias: PositionBias | None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        from mae_lm_fairseq.core.kernels.fused_attention import fused_attention
-
-        return fused_attention(q, k, v, self.rows, self.bias, dropout.p if dropout.training else 0.0)
+    def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
+        return attend(packed, queries, self.rows, self.bias, dropout.p if dropout.training else 0.0)
 
 
 def attention_pattern(
@@ -160,19 +159,14 @@ def fastest_backend(device: torch.device, training: bool) -> AttentionBackend:
 def problem_of_fused(device: torch.device) -> str | None:
     """Return why the fused kernel does not train on a device, and what to do about it; None if it does."""
     if device.type != "cuda":
-        return "does not train on a CPU; use eager or sdpa"
+        return None
     if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return "needs an NVIDIA GPU of compute capability 8.0 or newer; use sdpa"
     try:
-        importlib.import_module("triton.knobs")
+        from mae_lm_fairseq.core.kernels import fused_attention  # noqa: F401  registers the kernels
     except ImportError:
         return "needs triton 3.4 or newer: pip install 'mae_lm_fairseq[kernels]', or use sdpa"
     return None
-
-
-def _heads(x: Tensor, layout: Layout) -> Tensor:
-    """Convert [N, heads, head size] to [B, heads, W, head size]."""
-    return to_rows(x, layout).transpose(1, 2)
 
 
 def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> Tensor | None:
@@ -185,8 +179,6 @@ def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias
 
 
 def _fused_pattern(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> FusedPattern:
-    from mae_lm_fairseq.core.kernels.fused_attention import PositionBias, Rows  # needs triton, as no other backend does
-
     starts = (F.pad(layout.lengths.cumsum(0), (1, 0)).int() for layout in (queries, keys))
     rows = Rows(*starts, queries.positions, keys.positions, queries.width, keys.width)
     if position_bias is None:

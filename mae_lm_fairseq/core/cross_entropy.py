@@ -1,6 +1,6 @@
 """Cross-entropy and log-probabilities of a linear output layer without materialising all logits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,9 @@ CHUNK_ELEMENTS = 1 << 24
 """Number of logits computed at a time: 64 MiB of float32."""
 
 
-def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def linear_cross_entropy(
+    states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, kernel: Callable | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the summed cross-entropy of ``states @ weight.T + bias`` and the number of correct predictions.
 
     Positions are processed in chunks. The gradient of each chunk is computed in the forward pass, together with its
@@ -20,18 +22,19 @@ def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: 
         states: [N, dim].
         weight, bias: [V, dim] and [V].
         targets: [N] int64.
+        kernel: :func:`~mae_lm_fairseq.core.kernels.fused_loss.cross_entropy_`, which takes logits in any precision.
 
     Returns:
         The loss, a float32 scalar, and the number of positions whose largest logit is the target's, an int64 scalar.
     """
     # Inside an autograd function, neither torch.is_grad_enabled() nor ctx.needs_input_grad knows of torch.no_grad().
-    return _LinearCrossEntropy.apply(states, weight, bias, targets, torch.is_grad_enabled())
+    return _LinearCrossEntropy.apply(states, weight, bias, targets, torch.is_grad_enabled(), kernel)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, trains: bool
+        ctx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, trains: bool, kernel: Callable | None
     ) -> tuple[Tensor, Tensor]:
         loss = torch.zeros((), device=states.device)
         correct = torch.zeros((), dtype=torch.int64, device=states.device)
@@ -42,12 +45,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype = F.linear(states[:0], weight[:0], bias[:0]).dtype
         weight = weight.to(dtype)
         for part in _chunks(len(states), len(weight)):
-            logits, wanted = F.linear(states[part], weight, bias).float(), targets[part, None]
-            normaliser = logits.logsumexp(-1, keepdim=True)
-            loss += (normaliser - logits.gather(1, wanted)).sum()
-            correct += logits.argmax(-1, keepdim=True).eq(wanted).sum()
+            logits = F.linear(states[part], weight, bias)
+            error = logits if kernel else logits.float()
+            losses, is_correct = (kernel or _cross_entropy_)(error, targets[part], trains)
+            loss += losses.sum()
+            correct += is_correct.sum()
             if trains:
-                error = logits.sub_(normaliser).exp_().scatter_add_(1, wanted, -torch.ones_like(normaliser))
                 _add_gradients(gradients, part, error, states[part], weight)
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(correct)
@@ -58,7 +61,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         gradients = (
             gradient.mul_(grad_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        return *gradients, None, None
+        return *gradients, None, None, None
+
+
+def _cross_entropy_(logits: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:
+    wanted, normaliser = targets[:, None], logits.logsumexp(-1, keepdim=True)
+    losses, is_correct = normaliser - logits.gather(1, wanted), logits.argmax(-1, keepdim=True).eq(wanted)
+    if gradient:
+        logits.sub_(normaliser).exp_().scatter_add_(1, wanted, -torch.ones_like(normaliser))
+    return losses, is_correct
 
 
 def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +134,7 @@ def _add_gradients(gradients: list[Tensor], part: slice, error: Tensor, states: 
     that of the logits.
     """
     grad_states, grad_weight, grad_bias = gradients
-    grad_bias += error.sum(0)
+    grad_bias += error.sum(0, dtype=torch.float32)
     error = error.to(weight.dtype)
     grad_states[part] = error @ weight
     grad_weight += error.T @ states.to(weight.dtype)

@@ -112,7 +112,7 @@ class MaskLaterEncoder(Encoder):
         embedded = self.embed(self.embed_tokens(pack(tokens, sequence)), sequence)
         visible = embedded.index_select(0, layout.visible_in_sequence)
         below = self.run(layers[: self.join_layer], visible, layout.visible)
-        joined = embedded.index_copy(0, layout.visible_in_sequence, below[-1])
+        joined = embedded.index_copy(0, layout.visible_in_sequence, below[-1].to(embedded.dtype))
         _, *above = self.run(layers[self.join_layer :], joined, sequence)
         return self.with_output_norm(below + above)
 

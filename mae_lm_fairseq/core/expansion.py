@@ -37,7 +37,6 @@ class Expansion(NamedTuple):
     """[N'] int64: number of each state of an expanded position, from 1; 0 at other positions."""
 
 
-@torch.compiler.disable  # whose sums of sizes fail in inductor: "Exponent must be non-negative" (torch 2.13)
 def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
     """Give ``clones`` states, at least 2, to each position of ``masked``, and one to each of the others.
 

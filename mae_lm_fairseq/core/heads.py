@@ -1,7 +1,5 @@
 """Heads for pretraining, classification, token classification and extractive question answering."""
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +14,12 @@ class LMHead(nn.Module):
     """Head of BERT and RoBERTa: dense layer, GELU, layer norm, and the token embedding matrix as output weights.
 
     With ``untie_output_weights``, it has output weights of its own.
+
+    Attributes:
+        loss_kernel: ``kernel`` of :func:`~mae_lm_fairseq.core.cross_entropy.linear_cross_entropy`.
     """
+
+    loss_kernel = None
 
     def __init__(self, config: MaskedAutoencoderConfig, embed_tokens: nn.Embedding):
         super().__init__()
@@ -38,7 +41,7 @@ class LMHead(nn.Module):
 
         Does not materialise all logits of ``states`` [N, dim]; ``layout`` is not used.
         """
-        return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets)
+        return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets, self.loss_kernel)
 
     def transform(self, states: Tensor) -> Tensor:
         """Convert hidden states [N, dim] to the vectors [N, dim] that are compared with the token embeddings."""
@@ -119,19 +122,3 @@ class TokenClassificationHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Convert hidden states [B, T, dim] to logits [B, T, num_classes]."""
         return self.classifier(self.dropout(features))
-
-
-def head_like(weights: Mapping[str, Tensor], dim: int) -> nn.Module:
-    """Return a new head, without dropout, of the class and size that trained weights have.
-
-    Args:
-        weights: weights of the head, by their names in it.
-        dim: hidden size of the encoder.
-    """
-    rows = {name: len(weight) for name, weight in weights.items() if weight.dim()}
-    if any(name.startswith("qa_outputs.") for name in weights):
-        return SpanHead(dim, init_std=0.0)
-    if any(name.startswith("classifier.") for name in weights):
-        return TokenClassificationHead(dim, rows.get("classifier.weight", 1), dropout=0.0, init_std=0.0)
-    classes, inner_dim = (rows.get(f"{layer}.weight", 1) for layer in ("out_proj", "dense"))
-    return ClassificationHead(dim, classes, inner_dim, dropout=0.0, init_std=0.0)

@@ -4,14 +4,10 @@ Symbols: B rows and T columns of the padded batch, N selected positions, W the m
 modules work on packed tensors [N, ...]; attention backends that need rows convert them to [B, W, ...].
 """
 
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-BATCH_TOKENS = 2048
-"""Maximum number of tokens in a batch, padding included; a longer text is a batch of its own."""
 
 
 class Layout(NamedTuple):
@@ -161,21 +157,6 @@ def to_device(layout: tuple, device: torch.device) -> BatchLayout:
 def restore(layout: tuple) -> BatchLayout:
     """Return the :class:`BatchLayout` of a plain nested tuple, which is what moving a layout to a device returns."""
     return BatchLayout(*(Layout(*part) if isinstance(part, tuple) else part for part in layout))
-
-
-def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
-    """Yield batches of indices of texts, longest texts first.
-
-    Each batch has at most ``tokens`` tokens including its padding, or a single text.
-    """
-    batch = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 def pack(batch: Tensor, layout: Layout) -> Tensor:

@@ -1,16 +1,24 @@
 """Transformer layers, and the stack that encoder and decoder are built on."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mae_lm_fairseq.core.attention import MultiheadAttention
-from mae_lm_fairseq.core.attention_backends import AttentionBackend, AttentionPattern, attention_pattern
+from mae_lm_fairseq.core.attention_backends import (
+    AttentionBackend,
+    AttentionPattern,
+    FusedPattern,
+    attention_pattern,
+)
 from mae_lm_fairseq.core.config import StackConfig
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import Layout
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.utils.compilation import compiled, product_dtype
 
 
 class TransformerLayer(nn.Module):
@@ -51,12 +59,18 @@ class TransformerLayer(nn.Module):
 
     def _before(self, norm: nn.LayerNorm, states: Tensor | None) -> Tensor | None:
         """Return what a block reads: in pre-norm, the normalised hidden states."""
-        return norm(states) if self.pre_norm and states is not None else states
+        return _normalise(norm, states) if self.pre_norm and states is not None else states
 
     def _after(self, norm: nn.LayerNorm, states: Tensor, update: Tensor) -> Tensor:
         """Return the hidden states plus the output of a block; in post-norm, normalised."""
         states = states + self.dropout(update)
-        return states if self.pre_norm else norm(states)
+        return states if self.pre_norm else _normalise(norm, states)
+
+
+def _normalise(norm: nn.LayerNorm, states: Tensor) -> Tensor:
+    """Apply a layer norm. In compiled layers, the result has the precision of matrix products, which costs nothing."""
+    states = norm(states)
+    return states.to(product_dtype(states)) if torch.compiler.is_compiling() else states
 
 
 class SelfCrossLayer(TransformerLayer):
@@ -115,11 +129,13 @@ class TransformerStack(nn.Module):
         checkpoint_activations: keep only the input of each layer for the backward pass, which then recomputes the
             layer: less memory, a third more computation.
         attention_backend: how the layers compute attention; not ``auto``.
+        compiles_layers: whether training compiles the layers, if attention is ``fused``.
         output_layer_norm: layer norm of the last layer's output; no operation without ``pre_norm``.
     """
 
     checkpoint_activations = False
     attention_backend = AttentionBackend.eager
+    compiles_layers = False
 
     def __init__(
         self,
@@ -152,7 +168,17 @@ class TransformerStack(nn.Module):
         return attention_pattern(queries, keys, self.relative_bias, self.attention_backend)
 
     def apply_layer(self, layer: TransformerLayer, *inputs) -> Tensor:
-        """Apply a layer, with activation checkpointing if enabled."""
-        if self.checkpoint_activations and torch.is_grad_enabled():
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
+        """Apply a layer, compiled or with activation checkpointing if enabled."""
+        if not torch.is_grad_enabled():
+            return layer(*inputs)
+        if self.compiles_layers and self.training and _has_sizes_of_compiled_code(inputs):
+            if not layer.pre_norm:  # as the layers below return them
+                inputs = [x.to(product_dtype(x)) if isinstance(x, Tensor) else x for x in inputs]
+            layer = partial(compiled(type(layer).forward), layer)
+        return checkpoint(layer, *inputs, use_reentrant=False) if self.checkpoint_activations else layer(*inputs)
+
+
+def _has_sizes_of_compiled_code(inputs: tuple) -> bool:
+    """Return whether no size is below two, for which torch.compile compiles code of its own."""
+    sizes = [min(pattern.rows[4:]) for pattern in inputs if isinstance(pattern, FusedPattern)]
+    return min(sizes, default=0) > 1

@@ -1,32 +1,27 @@
 """Memory of a training step, measured by running the step on fake tensors.
 
 The real network runs the step, so there is no formula that could become outdated: every allocation is counted, and
-nothing is computed. Attention is written out, as on CPUs, or a stand-in for the fused kernel, as on GPUs. Memory that
+nothing is computed. Attention is written out, as on CPUs, or that of the fused kernel, as on GPUs. Memory that
 operators use inside, such as the workspace of matrix products, and fragmentation of the allocator are not counted.
 """
 
 import weakref
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.packing import Layout, batch_layout
-from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.cost.flops import Sample
 
 PAD, TOKEN = 1, 4
-BLOCK_Q = 64
-"""Queries of a block of the fused kernel, with heads of at most 64 values in half precision; half as many otherwise,
-which makes a difference of less than a megabyte at size base."""
 
 
 @dataclass(frozen=True)
@@ -74,52 +69,6 @@ class Memory:
         return sum(vars(self).values())
 
 
-class FusedStandIn(NamedTuple):
-    """Attention pattern that allocates what the fused kernel does, and computes nothing; it does not need triton."""
-
-    table: Tensor | None
-    """[number of buckets, heads] float32, as the kernel's position bias."""
-    ends: Tensor | None
-    """[number of queries, runs] int32, likewise."""
-    blocks: int
-    """Blocks of queries, of all rows, that have their own part of the gradient of ``table``."""
-
-    @classmethod
-    def of(cls, position_bias: RelativePositionBias | None, queries: Layout, keys: Layout) -> "FusedStandIn":
-        """Return the pattern in which each of ``queries`` attends to all ``keys`` of its row."""
-        blocks = queries.rows * -(-queries.width // BLOCK_Q)
-        if position_bias is None:
-            return cls(None, None, blocks)
-        table = position_bias.weight.float()
-        runs = 1 << (len(table) - 1).bit_length()
-        return cls(table, table.new_empty(len(queries.index), runs, dtype=torch.int32), blocks)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout: nn.Module) -> Tensor:
-        return _FusedStandIn.apply(q, k, v, *self, dropout.p)
-
-
-class _FusedStandIn(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, ends: Tensor | None, blocks: int, dropout: float
-    ) -> Tensor:
-        output, normaliser = q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
-        random = q.new_empty(q.shape[:2], dtype=torch.int32) if dropout else None
-        ctx.save_for_backward(q, k, v, output, normaliser, random)
-        ctx.table, ctx.ends, ctx.blocks = table, ends, blocks
-        return output
-
-    @staticmethod
-    def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, _, normaliser, _ = ctx.saved_tensors
-        d_output, delta = d_output.contiguous(), torch.empty_like(normaliser)
-        gradients, d_table = [x.new_empty(x.shape) for x in (q, k, v)], None
-        if ctx.table is not None:
-            parts = delta.new_empty(ctx.blocks, q.shape[1], ctx.ends.shape[1])
-            d_table = parts.sum(0).T[: len(ctx.table)]
-        return *gradients, d_table, None, None, None
-
-
 class FakeTrainingStep:
     """A network and a batch of fake tensors, to run a training step on.
 
@@ -155,7 +104,7 @@ class FakeTrainingStep:
         for stack in self.network.stacks():
             stack.checkpoint_activations = checkpoint_activations
             if fused:
-                stack.pattern = partial(FusedStandIn.of, stack.relative_bias)
+                stack.attention_backend = AttentionBackend.fused
 
     def run(self, counter: "AllocationCounter | None" = None):
         """Run the forward and backward pass; gradients accumulate."""

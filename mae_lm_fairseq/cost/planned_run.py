@@ -55,7 +55,6 @@ def kind_of_gpu(properties) -> str | None:
 
 
 def _integer(text: str) -> int:
-    """Parse an integer, also written as 131e9."""
     with contextlib.suppress(ValueError):
         if float(text).is_integer():
             return int(float(text))

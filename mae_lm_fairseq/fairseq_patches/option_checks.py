@@ -9,6 +9,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
+from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+LONGEST_TMPDIR = 107 - len("/pymp-XXXXXXXX/listener-XXXXXXXX")
+"""Bytes that Linux takes for the path of a socket, less the names that multiprocessing gives those of data workers."""
 
 
 class Check(NamedTuple):
@@ -84,7 +87,6 @@ def _decays(cfg: Any) -> bool:
 
 
 def _ends_in_warmup(cfg: Any) -> bool:
-    """Return whether the learning rate stays near 0, and then drops to its end."""
     return _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
 
 
@@ -171,6 +173,13 @@ CHECKS = (
         "--valid-subset",
         lambda cfg: "".join({cfg.dataset.train_subset} & {*cfg.dataset.valid_subset.split(",")}),
         "{cfg.dataset.valid_subset} has {found}, which is trained on; copy that split to another name",
+    ),
+    # The workers would fail, and training would wait for them forever.
+    Check(
+        "--num-workers",
+        lambda cfg: cfg.dataset.num_workers and len(os.fsencode(path := gettempdir())) > LONGEST_TMPDIR and path,
+        "{cfg.dataset.num_workers} needs sockets in the temporary directory, whose path {found} is too long: set "
+        f"TMPDIR to one of at most {LONGEST_TMPDIR} bytes, or use --num-workers 0",
     ),
     # It would take the cross-entropy of the alignment head's logits.
     Check(

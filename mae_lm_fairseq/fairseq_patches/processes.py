@@ -63,7 +63,6 @@ def distributed_main(*arguments) -> None:
 
 @contextlib.contextmanager
 def _lost_connections() -> Iterator[None]:
-    """Convert the error of a process that has lost another one."""
     try:
         yield
     except RuntimeError as error:

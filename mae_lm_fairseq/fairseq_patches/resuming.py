@@ -124,7 +124,6 @@ def _save_with_counts(save: Callable, trainer: Trainer, filename: str, extra_sta
 
 
 def _restore_patience(extra_state: dict[str, Any]) -> int:
-    """Restore the count of validations without progress, and return it."""
     saved = extra_state.get(PATIENCE, {})
     for function in _early_stopping():
         for name in ("best", "num_runs"):
@@ -176,7 +175,6 @@ def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _is_default(cfg: Any) -> bool:
-    """Return whether a run resumes from the last checkpoint in a local directory."""
     return cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
 
 

@@ -89,7 +89,6 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
 
 
 def _load(directory: Path, to: Counterpart) -> torch.nn.Module:
-    """Load the model, and check that its weights are exactly those of its class, and kept ones."""
     import transformers
 
     options = {"add_pooling_layer": False} if to.task is ENCODER and to.has_unset_pooler else {}

@@ -6,7 +6,7 @@ in batches of similar length.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.packing import batch_layout, batches_of_similar_length, to_device
+from mae_lm_fairseq.core.packing import batch_layout, to_device
 from mae_lm_fairseq.statistics.token_states import early_masks
 from mae_lm_fairseq.text.tokenizer import SPECIALS
 
+BATCH_TOKENS = 2048
+"""Maximum number of tokens in a batch, padding included; a longer text is a batch of its own."""
 NEVER_MASKED = -1
 """The word of a special token."""
 
@@ -105,6 +107,21 @@ class HuggingFacePredictor:
     def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
         tokens, is_predicted = tokens.to(self.model.device), is_predicted.to(self.model.device)
         return self.model(tokens, attention_mask=tokens.ne(self.pad).long()).logits[is_predicted].float()
+
+
+def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
+    """Yield batches of indices of texts, longest texts first.
+
+    Each batch has at most ``tokens`` tokens including its padding, or a single text.
+    """
+    batch = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
 Predictor = NetworkPredictor | HuggingFacePredictor

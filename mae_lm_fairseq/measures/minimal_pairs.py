@@ -326,7 +326,6 @@ def _counts(scores: np.ndarray) -> np.ndarray:
 
 
 def _resampled(counts: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return float64[1 + RESAMPLES]: the accuracy, and that of each resample."""
     # Pairs drawn with replacement are wrong, tied and right as often as a multinomial draw says.
     drawn = generator.multinomial(counts.sum(), counts / counts.sum(), RESAMPLES)
     return np.vstack([counts, drawn]) @ _POINTS / counts.sum()

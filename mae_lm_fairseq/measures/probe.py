@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
+from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import StatesOf
@@ -235,7 +235,6 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
 
 
 def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
-    """Return the tokens of sentences, without what is beyond the model's maximum sequence length."""
     texts, positions, labels, numbers, forms = [], [], [], [], []
     room = reader.states.max_tokens - len(reader.line_end) - len(reader.closing)
     for number, sentence in enumerate(sentences):

@@ -54,12 +54,12 @@ class MAELMModelConfig(NetworkOptions):
         default=AttentionBackend.auto,
         metadata={
             "help": "eager: plain PyTorch; sdpa: torch's fused attention; fused: no padding, for training on GPUs; "
-            "auto: eager on CPUs; on GPUs fused in half precision without --compile, otherwise sdpa"
+            "auto: eager on CPUs; on GPUs fused in half precision, otherwise sdpa; with --compile always fused"
         },
     )
     compile: bool = field(
         default=False,
-        metadata={"help": "compile encoder and decoder for training with torch.compile, in several pauses of minutes"},
+        metadata={"help": "compile the layers for training with torch.compile, before the first update"},
     )
     classifier_dropout: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "fine-tuning: dropout in the classification head (default: --dropout)"}

@@ -2,14 +2,13 @@
 
 import logging
 import warnings
-from collections.abc import Callable
 
 import torch
-from torch.fx.experimental import _config as shape_config
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend, problem_of_fused
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.models.architectures import Autocast
+from mae_lm_fairseq.models.kernel_comparison import TOLERANCES, difference_from_eager, difference_of_loss
 from mae_lm_fairseq.utils.allocator import keep_freed_memory
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
@@ -24,9 +23,11 @@ class BackendChoice:
 
     def __init__(self, network: MaskedAutoencoder, backend: AttentionBackend, autocast: Autocast, is_compiled: bool):
         self.network = network
-        self.backend = backend
+        self.backend = AttentionBackend.fused if is_compiled else backend
         self.autocast = autocast
         self.is_compiled = is_compiled
+        for stack in network.stacks():
+            stack.compiles_layers = is_compiled
         self.compares_kernel = False
         self.resolved_for: tuple[str, bool] | None = None
 
@@ -77,10 +78,9 @@ class BackendChoice:
     def _may_choose_fused(self) -> bool:
         """Return whether ``auto`` may train with the fused kernel.
 
-        It must have been compared with eager attention first. It breaks the graph that is compiled, in every layer. In
-        float32 its speed was never measured.
+        It must have been compared with eager attention first. In float32 its speed was never measured.
         """
-        return self.compares_kernel and not self.is_compiled and self._product_dtype() is not torch.float32
+        return self.compares_kernel and self._product_dtype() is not torch.float32
 
     def _check_kernel(self, device: torch.device, training: bool) -> None:
         """Compare the fused kernel with eager attention; ``auto`` becomes ``sdpa`` if the kernel does not work here."""
@@ -88,17 +88,21 @@ class BackendChoice:
         if problem is None:
             return
         if self.backend is AttentionBackend.fused:
-            raise UserError(f"--attention-backend fused {problem}; use sdpa")
+            raise UserError(f"--attention-backend fused {problem}; use sdpa, without --compile")
         logger.warning("attention backend: sdpa, because fused %s", problem)
         self.backend, self.resolved_for = AttentionBackend.sdpa, None
         self.resolve(device, training)
 
     def _problem_of_kernel(self) -> str | None:
-        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager  # needs triton
-
         dtype = self._product_dtype()
         try:
             differences = [difference_from_eager(stack, dtype) for stack in self.network.stacks()]
+            if self.is_compiled and self.network.config.mask_states == 1:
+                head = self.network.lm_head
+                from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_  # needs triton
+
+                head.loss_kernel = cross_entropy_
+                differences.append(difference_of_loss(head.loss_kernel, head, dtype))
         except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
             return f"fails on this GPU ({first_line(problem)})"
         difference = float(torch.tensor(differences).max())  # NaN if one is, unlike Python's max
@@ -111,15 +115,3 @@ class BackendChoice:
     def _product_dtype(self) -> torch.dtype:
         weight = self.network.encoder.embed_tokens.weight
         return weight.dtype if self.autocast is Autocast.none else torch.bfloat16
-
-
-def compiled(function: Callable, backend: str | Callable = "inductor") -> Callable:
-    """Compile a function of tensors, integers and tuples of them, for batches of any shape."""
-    dynamic = torch.compile(function, dynamic=True, backend=backend)
-
-    def call(*args):
-        # Sizes that are equal in one batch by chance must not be compiled as equal.
-        with shape_config.patch(use_duck_shape=False):
-            return dynamic(*args)
-
-    return call

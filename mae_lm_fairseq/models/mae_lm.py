@@ -15,7 +15,7 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
-from mae_lm_fairseq.models.backend import BackendChoice, compiled
+from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.finetuning import (
     check_origin,
     freeze_below,
@@ -27,6 +27,11 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+WARM_UP_SIZES = (8, 64), (32, 512)
+"""Rows and tokens per row of the batch on which layers are compiled, on a CPU and on a GPU."""
+TOKEN = 4
+"""Any token of the vocabulary."""
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
@@ -55,7 +60,6 @@ class MAELMModel(BaseFairseqModel):
         self.pad = pad
         self.mask = mask
         self.autocast = autocast
-        self.compiled = compiled(autoencoder.predicted_states) if compile else None
         self.backend = BackendChoice(autoencoder, attention_backend, autocast, compile)
         self.classifier_dropout = classifier_dropout
         self.dictionary = dictionary
@@ -186,10 +190,8 @@ class MAELMModel(BaseFairseqModel):
             over its layers), and ``correct``, the number of correct predictions or None, see :class:`AlignmentHead`.
         """
         self.resolve_backend(src_tokens.device)
-        # The loss is not compiled, because its number of chunks would be part of the compiled code.
-        compute = (self.training and self.compiled) or self.autoencoder.predicted_states
         with self._precision(src_tokens):
-            predicted_states = compute(src_tokens, layout)
+            predicted_states = self.autoencoder.predicted_states(src_tokens, layout)
             loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets, layout)
         return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
 
@@ -267,6 +269,19 @@ class MAELMModel(BaseFairseqModel):
     def begin_training(self, device: torch.device):
         """Prepare for training on a device, see :class:`BackendChoice`. Called by the patched trainer."""
         self.backend.begin_training(device, self.training)
+        if self.backend.is_compiled and self.training:
+            self._compile(device)
+
+    def _compile(self, device: torch.device):
+        """Compile the layers on a batch of fixed size, on which their code depends: a resumed run compiles the same."""
+        rows, length = WARM_UP_SIZES[device.type == "cuda"]
+        tokens = torch.full((rows, min(length, self.max_positions())), TOKEN, device=device)
+        tokens[:, 1::4] = self.mask
+        is_masked = tokens.eq(self.mask)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            targets = torch.full_like(tokens, TOKEN)[is_masked]
+            self.masked_loss(tokens, self._layout(tokens, is_masked), targets)[0].backward()
+        self.zero_grad(set_to_none=True)
 
     def resolve_backend(self, device: torch.device):
         """Choose the attention backend for a device, see :class:`BackendChoice`."""
@@ -312,6 +327,8 @@ class MAELMModel(BaseFairseqModel):
 
 
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):
+    if cfg.compile and (backend := AttentionBackend(cfg.attention_backend).value) not in ("auto", "fused"):
+        raise UserError(f"--compile computes attention with fused; remove --attention-backend {backend}")
     if cfg.compile and not pretrains:
         raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
     for name in ("classifier_dropout", "trained_layers"):

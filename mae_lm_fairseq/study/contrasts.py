@@ -108,7 +108,6 @@ def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None
 
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
-    """Return the endpoint of one model by seed, without seeds for which it is not defined, or not measured yet."""
     if not seeds or values.name not in values.final_names():
         return {}
     found = ENDPOINTS[contrast.endpoint](values)

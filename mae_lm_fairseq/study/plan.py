@@ -261,7 +261,6 @@ def _measure(document: Document, table: Any, key: tuple) -> Measure:
 
 
 def _check(plan: Plan) -> None:
-    """Check what would give wrong numbers or lose results, and does not need files or fairseq."""
     error, train = plan.document.error, plan.train
     if max(train.checkpoints, default=0) > train.updates:
         raise error(("train", "checkpoints"), f"{max(train.checkpoints)} is above updates, {train.updates}")

@@ -102,7 +102,6 @@ def _further_parts(prefix: str) -> list[str]:
 
 
 def _check_shard(directory: str, first: str, dictionary: Dictionary) -> None:
-    """Check that a shard has the dictionary of the first one, by its manifest, or else by its ``dict.txt``."""
     manifest, path = (os.path.join(directory, name) for name in (MANIFEST, DICTIONARY))
     if os.path.exists(manifest):
         theirs = Manifest.read(manifest).dictionary_sha256

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compile the fused attention kernels for GPUs, without one, and estimate their time.
+"""Compile the kernels of attention and loss for GPUs, without one, and estimate their time.
 
 Writes the registers, spilled bytes and shared memory that ptxas reports for each kernel, precision (fp32: TF32, as in
 training) and architecture at the head size of base and large, and a roofline: the kernels' floating-point operations
@@ -24,7 +24,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mae_lm_fairseq.core.kernels import fused_attention
+from mae_lm_fairseq.core.kernels import fused_attention, fused_loss
 from mae_lm_fairseq.cost.planned_run import DEVICES
 from mae_lm_fairseq.utils.command_line import Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
@@ -35,12 +35,13 @@ ARCHITECTURES = (80, 90, 100)
 """Compute capabilities of A100, H100 and B200, times ten."""
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 KERNELS = (fused_attention._forward, fused_attention._backward_queries, fused_attention._backward_keys)
+LOSS = fused_loss._cross_entropy
 HEAD_SIZE = 64
 BUCKETS = 32
 DROPOUT = 0.1
 INTEGERS = {"ends": "i32", "query_starts": "i32", "key_starts": "i32", "R": "i32"}
-INTEGERS |= {"query_positions": "i64", "key_positions": "i64"}
-SUMS = ("L", "D", "B", "dB")
+INTEGERS |= {"query_positions": "i64", "key_positions": "i64", "targets": "i64", "correct": "i1"}
+SUMS = ("L", "D", "B", "dB", "losses")
 """Float32 arguments whatever the precision."""
 H100 = DEVICES["h100"]
 H100_BANDWIDTH = 3.35e12
@@ -50,19 +51,23 @@ H100_BANDWIDTH = 3.35e12
 def compiled(kernel: triton.JITFunction, precision: str, architecture: int) -> dict:
     """Compile a kernel, and return what ptxas reports."""
     triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
-    constants, _ = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
+    warps = 4
+    constants = fused_attention._constants(torch.empty(1, 1, HEAD_SIZE, dtype=DTYPES[precision]), True, DROPOUT)
+    if kernel is LOSS:
+        warps = fused_loss.WARPS
+        constants = {"GRADIENT": True, "BLOCK": fused_loss.BLOCK, "num_stages": fused_attention.STAGES}
     if kernel is fused_attention._backward_queries:
         constants |= {"RUNS": BUCKETS}
     stages = constants.pop("num_stages")
     types = {name: _type(name, precision, constants) for name in kernel.arg_names}
     # Pointers and strides are multiples of 16, as Triton finds at run time.
-    aligned = [
-        index for index, (name, kind) in enumerate(types.items()) if kind[0] == "*" or name.startswith("stride_")
-    ]
+    aligned = [index for index, (name, kind) in enumerate(types.items()) if kind[0] == "*" or name.startswith("stride")]
     attributes = {(index,): [["tt.divisibility", 16]] for index in aligned}
     source = ASTSource(kernel, types, constexprs=constants, attrs=attributes)
     with contextlib.redirect_stdout(io.StringIO()) as log:  # triton prints the log of ptxas
-        binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_stages": stages})
+        binary = triton.compile(
+            source, target=GPUTarget("cuda", architecture, 32), options={"num_stages": stages, "num_warps": warps}
+        )
     registers = re.search(r"Used (\d+) registers", log.getvalue())
     spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log.getvalue())
     return {
@@ -83,7 +88,7 @@ def _type(name: str, precision: str, constants: dict) -> str:
         return f"*{INTEGERS[name]}"
     if name in SUMS:
         return "*fp32"
-    return f"*{precision}" if name.lstrip("d") in ("Q", "K", "V", "O") else "i32"
+    return f"*{precision}" if name.lstrip("d") in ("Q", "K", "V", "O", "X") else "i32"
 
 
 def roofline(rows: int, queries: int, keys: int, heads: int) -> list[dict]:
@@ -123,10 +128,10 @@ def main(options: KernelOptions) -> None:
     results = []
     for architecture in ARCHITECTURES:
         for precision in DTYPES:
-            results += [compiled(kernel, precision, architecture) for kernel in KERNELS]
-            spilled = [row["kernel"] for row in results[-len(KERNELS) :] if row["spilled_bytes"]]
+            results += [compiled(kernel, precision, architecture) for kernel in (*KERNELS, LOSS)]
+            spilled = [row["kernel"] for row in results[-len(KERNELS) - 1 :] if row["spilled_bytes"]]
             print(f"sm_{architecture}, {precision}: {', '.join(spilled) or 'nothing'} spills", flush=True)
-    source = Path(fused_attention.__file__).read_bytes()
+    source = b"".join(Path(module.__file__).read_bytes() for module in (fused_attention, fused_loss))
     write_json(
         options.json,
         provenance()

@@ -4,15 +4,13 @@
 Runs the forward pass up to the predicted states and the backward pass of mae_lm_base in float16 on tensors without
 content. Attention is SDPA's memory-efficient kernel, the only one of torch 2.13 that takes a trained bias; a bias whose
 rows are not aligned is copied, as torch copies it (``pad_bias`` in aten/src/ATen/native/transformers/attention.cpp).
-The kernel of ``--attention-backend fused`` is counted beside it, which needs the extra ``kernels``. Each operator reads
-its inputs and writes its outputs once; views move nothing, and matrix products are left out. A GPU's caches and fused
-kernels would move less.
+The operator of ``--attention-backend fused`` is counted beside it. Each operator reads its inputs and writes its
+outputs once; views move nothing, and matrix products are left out. A GPU's caches and fused kernels would move less.
 
 Example:
     scripts/benchmark/step_bytes.py --json step-bytes.json
 """
 
-import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -42,6 +40,8 @@ ALIGNMENT = 8
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 WRITES_FIRST = ("copy_", "new_zeros")
 """Operators that do not read their first argument."""
+READ_TWICE = ("attend_backward",)
+"""Operators of two kernels that read the same."""
 MOVES_NOTHING = ("detach", "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided")
 
 
@@ -64,7 +64,7 @@ class ByteCounter(TorchDispatchMode):
         if name not in (*PRODUCTS, *MOVES_NOTHING) and not function.is_view:
             self.calls[name] += 1
             read = args[1:] if name in WRITES_FIRST else args
-            self.moved[name] += _bytes((read, kwargs)) + _bytes(result)
+            self.moved[name] += (1 + (name in READ_TWICE)) * _bytes((read, kwargs)) + _bytes(result)
         return result
 
 
@@ -94,38 +94,6 @@ def attention_on_a_gpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dro
     return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, dropout)[0]
 
 
-class FusedKernels(torch.autograd.Function):
-    """The reads and writes of the kernels of ``fused_attention``; replaces that function.
-
-    The bias by offset, positions, starts and ends of runs, which are a thousandth, are left out.
-    """
-
-    counter: ByteCounter
-
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, rows: tuple, bias: tuple | None, dropout: float) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        output, ctx.sums = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        random = ctx.sums  # of the same size
-        FusedKernels.count("random", random)
-        FusedKernels.count("fused_forward", q, k, v, output, ctx.sums, random)
-        return output
-
-    @staticmethod
-    def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v = ctx.saved_tensors
-        gradients = [torch.empty_like(x) for x in (q, k, v)]
-        sums = (ctx.sums,) * 3  # L, D and the random numbers
-        FusedKernels.count("fused_backward_queries", q, k, v, q, d_output, *sums, gradients[0])
-        FusedKernels.count("fused_backward_keys", q, k, v, d_output, *sums, *gradients[1:])
-        return *gradients, None, None, None
-
-    @classmethod
-    def count(cls, name: str, *tensors: Tensor) -> None:
-        cls.counter.calls[name] += 1
-        cls.counter.moved[name] += _bytes(tensors)
-
-
 def dropout_on_a_gpu(states: Tensor, p: float) -> Tensor:
     """Compute dropout with one kernel, as torch does on a GPU."""
     return torch.native_dropout(states, p, True)[0]
@@ -152,24 +120,14 @@ def step_bytes(
     for stack in network.stacks():
         stack.attention_backend = backend
     layout = to_device(batch_layout(tokens, masked, PAD, mask, needs=network.needs()), "meta")
-    FusedKernels.counter = counter
     with (
         counter,
-        _replaced_kernels(backend),
         replaced(F, "scaled_dot_product_attention", attention_on_a_gpu),
         replaced(F, "dropout", dropout_on_a_gpu),
     ):
         states = network.predicted_states(tokens.to("meta"), layout)
         torch.autograd.backward(states, torch.empty_like(states))
     return counter
-
-
-def _replaced_kernels(backend: AttentionBackend) -> contextlib.AbstractContextManager:
-    if backend is not AttentionBackend.fused:
-        return contextlib.nullcontext()
-    from mae_lm_fairseq.core.kernels import fused_attention
-
-    return replaced(fused_attention, "fused_attention", FusedKernels.apply)
 
 
 @dataclass(frozen=True)

@@ -410,7 +410,7 @@ def set_backend(stacks: Sequence[TransformerStack], device: torch.device) -> Non
     """Let stacks train with the fused kernel on a GPU where it agrees with eager attention, and with sdpa otherwise."""
     backend = fastest_backend(device, training=True)
     if backend is AttentionBackend.fused:
-        from mae_lm_fairseq.core.kernels.comparison import TOLERANCES, difference_from_eager  # needs triton
+        from mae_lm_fairseq.models.kernel_comparison import TOLERANCES, difference_from_eager  # needs triton
 
         try:
             differences = [difference_from_eager(stack, torch.bfloat16) for stack in stacks]

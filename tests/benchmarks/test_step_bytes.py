@@ -44,7 +44,6 @@ def test_bytes_of_an_operator():
 
 def test_base_stays_below_its_limit(tmp_path, monkeypatch):
     """The committed file is what the script writes today."""
-    pytest.importorskip("triton")
     file = tmp_path / "bytes.json"
     script = ROOT / "scripts" / "benchmark" / "step_bytes.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--json", str(file)])

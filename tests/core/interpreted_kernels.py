@@ -13,14 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmark.forms import FORMS, load_form
+from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
-from mae_lm_fairseq.core.kernels import fused_attention as fused_attention_module
-from mae_lm_fairseq.core.kernels.comparison import TOLERANCES as TOLERANCES_ON_A_GPU
-from mae_lm_fairseq.core.kernels.comparison import difference_from_eager
-from mae_lm_fairseq.core.kernels.fused_attention import RANDOM_LEVELS, PositionBias, Rows, fused_attention
+from mae_lm_fairseq.core.kernels import fused_attention
+from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_
+from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, PositionBias, Rows, attend, random_numbers
 from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
+from mae_lm_fairseq.models.kernel_comparison import TOLERANCES as TOLERANCES_ON_A_GPU
+from mae_lm_fairseq.models.kernel_comparison import difference_from_eager, difference_of_loss
 from tests.support.networks import VARIANTS, batch, layout_for, masked, network, text
 
+KERNELS = torch.library.Library("mae_lm_fairseq", "IMPL")
+for kernel in (fused_attention.attend, fused_attention.attend_backward):
+    KERNELS.impl(kernel.__name__, kernel, "CPU", allow_override=True)  # in place of the equations
 BUCKETS, MAX_DISTANCE, REACH = 16, 32, 160
 BUCKETINGS = [relative_position_bucket, symmetric_bucket]
 SEED = 7
@@ -50,12 +56,14 @@ class Case:
     def _draw(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64).to(self.device)
 
-    def fused(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> list[Tensor]:
-        """Return the kernel's output and gradients."""
+    def fused(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0, packed: bool = False) -> list[Tensor]:
+        """Return the kernel's output and gradients, with queries apart from keys and values or in one tensor."""
         values = [value.to(dtype).requires_grad_() for value in self.values]
         bias = PositionBias.of(values[3], self.bucket, self.rows) if self.bucket is not None else None
         torch.manual_seed(SEED)
-        output = fused_attention(*values[:3], self.rows, bias, dropout)
+        apart = 0 if packed else 1
+        together = torch.stack(values[apart:3], 1)
+        output = attend(together, values[0] if apart else None, self.rows, bias, dropout)
         output.backward(self.gradient.to(dtype))
         return [output.detach(), *(value.grad for value in values)]
 
@@ -70,7 +78,7 @@ class Case:
         magnitudes = [value.detach().abs().requires_grad_() for value in values]
         gradient = self.gradient.to(dtype).double()
         torch.manual_seed(SEED)
-        random = fused_attention_module._random_numbers(values[0])
+        random = random_numbers(len(values[0]), values[0][:, None])
         output, rounding_of_scores = torch.zeros_like(values[0]), values[0].new_zeros(())
         for q, k in zip(self._slices(0), self._slices(1), strict=True):
             probabilities = self._scores(values, q, k).softmax(-1)
@@ -106,8 +114,9 @@ def kept(random: Tensor, keys: int, dropout: float) -> Tensor:
     return (x >= dropped).double() * RANDOM_LEVELS / (RANDOM_LEVELS - dropped)
 
 
-def assert_equal(case: Case, dtype: torch.dtype = torch.float64, dropout: float = 0.0):
-    for found, expected, bound in zip(case.fused(dtype, dropout), *case.equations(dtype, dropout), strict=True):
+def assert_equal(case: Case, dtype: torch.dtype = torch.float64, dropout: float = 0.0, packed: bool = False):
+    fused, equations = case.fused(dtype, dropout, packed), case.equations(dtype, dropout)
+    for found, expected, bound in zip(fused, *equations, strict=True):
         assert found.dtype is dtype
         if expected.numel():
             tolerance = TOLERANCES[dtype] * max(expected.abs().max(), 1e-3)
@@ -136,6 +145,21 @@ def test_precisions(dtype):
     assert_equal(Case([70, 5], [66, 9], 2, 64, relative_position_bucket), dtype, dropout=0.1)
 
 
+def test_queries_keys_and_values_in_one_tensor():
+    assert_equal(Case([40, 3], [40, 3], 2, 16, relative_position_bucket), dropout=0.1, packed=True)
+
+
+@pytest.mark.parametrize("name", list(FORMS)[1:])
+def test_forms_of_the_measuring_programme(name):
+    form = load_form(name)
+    with torch.library._scoped_library("mae_lm_fairseq", "IMPL") as library:
+        for kernel in (form.attend, form.attend_backward):
+            library.impl(kernel.__name__, kernel, "CPU", allow_override=True)
+        assert_equal(Case([40, 70], [70, 33], 2, 16, relative_position_bucket), torch.float32, dropout=0.1)
+    for kernel in (fused_attention.attend, fused_attention.attend_backward):
+        KERNELS.impl(kernel.__name__, kernel, "CPU", allow_override=True)
+
+
 def test_nothing_to_attend():
     for queries, keys in (([0], [5]), ([3], [0]), ([0, 0], [0, 0])):
         case = Case(queries, keys, bucketing=relative_position_bucket)
@@ -159,7 +183,7 @@ def test_rate_of_dropout():
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_dropout_of_neighbours_is_independent(dropout):
     torch.manual_seed(SEED)
-    random = fused_attention_module._random_numbers(torch.empty(256, 8, 16))
+    random = random_numbers(256, torch.empty(256, 3, 8, 16))
     dropped = kept(random, 512, dropout).eq(0).double()  # [heads, queries, keys]; the kernel has the same, see above
     limit = 5 / dropped.numel() ** 0.5  # five standard deviations, of a mean and of a correlation
     deviations = (dropped - dropout) / (dropout * (1 - dropout)) ** 0.5
@@ -209,21 +233,12 @@ def test_every_network_equals_eager(variant):
 def test_comparison_before_training(monkeypatch):
     net = network("mae_lm", **SMALL)
     assert difference_from_eager(net.encoder, torch.float32) < 1e-5  # rounding
-    right = fused_attention_module.fused_attention
-    monkeypatch.setattr(fused_attention_module, "fused_attention", lambda q, *others: right(1.1 * q, *others))
+    right = attention_backends.attend
+    monkeypatch.setattr(attention_backends, "attend", lambda packed, *others: right(1.1 * packed, *others))
     assert difference_from_eager(net.encoder, torch.float32) > TOLERANCES_ON_A_GPU[torch.float32]
     broken = lambda *inputs: right(*inputs) / (1 - bool(inputs[-1]))  # noqa: E731
-    monkeypatch.setattr(fused_attention_module, "fused_attention", broken)
+    monkeypatch.setattr(attention_backends, "attend", broken)
     assert math.isnan(difference_from_eager(net.encoder, torch.float32))  # it fails with dropout alone
-
-
-def test_second_derivatives_are_refused():
-    case = Case([3], [2], 1, 16)
-    values = [value.float().requires_grad_() for value in case.values]
-    output = fused_attention(*values, case.rows, None, 0.0)
-    (first,) = torch.autograd.grad(output.square().sum(), values[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
 
 
 def test_recomputed_activations_have_the_same_dropout():
@@ -240,3 +255,32 @@ def test_recomputed_activations_have_the_same_dropout():
 @pytest.mark.parametrize("head_size", [16, 32, 64, 80, 128])
 def test_long_rows(head_size, dtype):
     assert_equal(Case([150, 33, 64], [140, 64, 1], 2, head_size, relative_position_bucket), dtype, dropout=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [100, 4097, pytest.param(32_000, marks=SLOW)])
+def test_loss_and_its_gradient(vocabulary, dtype):
+    generator = torch.Generator().manual_seed(SEED)
+    logits = (3 * torch.randn(5, vocabulary, generator=generator)).to(dtype)
+    targets = torch.randint(vocabulary, (5,), generator=generator)
+    targets[0], targets[1] = logits[0].argmax(), logits[1].argmax()
+    logits[1, targets[1] // 2] = logits[1, targets[1]]  # two largest: the first one counts
+    reference = logits.float().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(reference, targets, reduction="none")
+    expected.sum().backward()
+    evaluated = cross_entropy_(found := logits.clone(), targets, False)
+    assert torch.equal(found, logits)
+    losses, correct = cross_entropy_(found, targets, True)
+    assert all(map(torch.equal, evaluated, (losses, correct)))
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-6, atol=1e-6)
+    assert torch.equal(correct, logits.float().argmax(1) == targets)
+    assert correct.tolist()[:2] == [True, int(targets[1]) == int(targets[1]) // 2]
+    torch.testing.assert_close(found.float(), reference.grad, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_comparison_of_the_loss():
+    head = network("mae_lm", **SMALL).lm_head
+    assert difference_of_loss(cross_entropy_, head, torch.float32) < 1e-6
+    assert difference_of_loss(cross_entropy_, head, torch.bfloat16) < TOLERANCES_ON_A_GPU[torch.bfloat16]
+    doubled = lambda *inputs: (2 * cross_entropy_(*inputs)[0], inputs[1])  # noqa: E731
+    assert difference_of_loss(doubled, head, torch.float32) > 0.5

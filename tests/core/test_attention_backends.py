@@ -79,9 +79,10 @@ def test_attention_dropout_is_applied_in_training_only(backend):
     pattern = attention_pattern(layout, layout, None, backend)
     q = k = torch.randn(18, 2, 4)
     v = torch.ones(18, 2, 4)
-    dropped = pattern.attend(q, k, v, Dropout(0.5).train())
+    dropped = pattern.attend(torch.stack([k, v], 1), q, Dropout(0.5).train())
     assert dropped.std() > 0.1  # without dropout every weighted average of ones is one
-    torch.testing.assert_close(pattern.attend(q, k, v, Dropout(0.5).eval()), torch.ones(18, 2, 4))
+    kept = pattern.attend(torch.stack([k, v], 1), q, Dropout(0.5).eval())
+    torch.testing.assert_close(kept, torch.ones(18, 2, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -93,7 +94,8 @@ def test_eager_adds_the_bias_and_takes_the_softmax_in_float32(dtype):
     q = k = torch.full((18, 1, 1), 16.0, dtype=dtype)  # a head of size 1, so that the scale of the scores is 1
     v = torch.arange(18).remainder(9).ge(5).to(dtype)[:, None, None]
     pattern = attention_pattern(layout, layout, bias, AttentionBackend.eager)
-    found, expected = (pattern.attend(*qkv, Dropout(0.0)) for qkv in ((q, k, v), (q.float(), k.float(), v.float())))
+    packed = torch.stack([q, k, v], 1)
+    found, expected = (pattern.attend(each, None, Dropout(0.0)) for each in (packed, packed.float()))
     assert expected[0] - expected[8] > 0.015  # the bias matters
     # Weights and result are rounded once each, by half of eps at most.
     torch.testing.assert_close(found.float(), expected, rtol=torch.finfo(dtype).eps, atol=0)
@@ -149,7 +151,7 @@ def test_rows_of_the_shared_bias_are_aligned(monkeypatch):
     q = torch.randn(layout.index.numel(), 4, 4)
     for dtype in (torch.float32, torch.bfloat16):
         pattern = attention_pattern(layout, layout, network().encoder.relative_bias, AttentionBackend.sdpa)
-        pattern.attend(*(3 * [q.to(dtype)]), Dropout(0))
+        pattern.attend(torch.stack(3 * [q.to(dtype)], 1), None, Dropout(0))
     assert [bias.dtype for _, bias in given] == [torch.float32, torch.bfloat16]
     for _, bias in given:
         assert bias.shape[-1] == layout.width
@@ -163,7 +165,7 @@ def test_full_rows_without_positions_have_no_bias(backend):
     assert attention_pattern(full, full, None, backend).bias is None
     assert attention_pattern(ragged, ragged, None, backend).bias is not None
     q, k, v = torch.randn(3, 18, 2, 4)
-    found = attention_pattern(full, full, None, backend).attend(q, k, v, Dropout(0))
+    found = attention_pattern(full, full, None, backend).attend(torch.stack([q, k, v], 1), None, Dropout(0))
     weights = torch.einsum("bqhd,bkhd->bhqk", q.view(2, 9, 2, 4), k.view(2, 9, 2, 4)).div(2).softmax(-1)
     expected = torch.einsum("bhqk,bkhd->bqhd", weights, v.view(2, 9, 2, 4)).flatten(0, 1)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)  # float32 sums in another order

@@ -2,23 +2,22 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.workers.training import Training
-from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_config
-from mae_lm_fairseq.core.dropout import Dropout
+from mae_lm_fairseq.core.kernels.operator import PositionBias, Rows, attend
 from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.core.relative_position import relative_position_bucket
 from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.cost.memory import (
-    BLOCK_Q,
     PAD,
     PRECISIONS,
     TOKEN,
     AllocationCounter,
     FakeTrainingStep,
-    FusedStandIn,
     Memory,
     training_memory,
 )
@@ -134,40 +133,17 @@ def test_options_that_change_memory():
     assert usual.gradients < memory(accumulate=True).gradients
 
 
-def test_stand_in_allocates_by_the_formula_of_the_kernel():
-    tokens, heads, head_size, buckets, blocks = 60, 2, 8, 20, 3
-    q, k, v = (torch.zeros(tokens, heads, head_size, dtype=torch.float16, requires_grad=True) for _ in range(3))
-    table, sums = torch.zeros(buckets, heads, requires_grad=True), 4 * heads * 32
+def test_fused_attention_allocates_its_results_only():
+    tokens, heads, head_size, buckets = 130, 2, 8, 20
+    starts, positions = torch.tensor([0, tokens]).int(), torch.arange(tokens)
+    rows = Rows(starts, starts, positions, positions, tokens, tokens)
+    packed = torch.zeros(tokens, 3, heads, head_size, dtype=torch.float16, requires_grad=True)
+    table = torch.zeros(buckets, heads, requires_grad=True)
     normaliser = random = 4 * tokens * heads
-    ends, counter = torch.empty(tokens, 32), AllocationCounter()
-    with counter:
-        output = FusedStandIn(table, ends, blocks).attend(q, k, v, Dropout(0.1))
+    bucket = relative_position_bucket(torch.arange(1 - tokens, tokens), buckets, 64)
+    bias, counter = PositionBias.of(table, bucket, rows), AllocationCounter()
+    with counter, FakeTensorMode(allow_non_fake_inputs=True):
+        output = attend(packed, None, rows, bias, 0.1)
         assert counter.live.total() == output.nbytes + normaliser + random
         output.backward(output.detach())
-    # In the backward pass: D, the gradients, and the sums by bucket of every block and of all, padded to 32 buckets.
-    assert counter.peak.total() == 4 * output.nbytes + 2 * normaliser + random + (blocks + 1) * sums
-
-
-class NotLaunched:
-    """Replacement for a kernel, which needs a GPU."""
-
-    def __getitem__(self, grid):
-        return lambda *arguments, **constants: None
-
-
-@pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
-@pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_3ml_cross"])
-def test_stand_in_allocates_what_the_kernel_does(preset, checkpoint_activations, monkeypatch):
-    pytest.importorskip("triton")
-    from mae_lm_fairseq.core.kernels import fused_attention
-
-    for name in ("_forward", "_backward_queries", "_backward_keys"):
-        monkeypatch.setattr(fused_attention, name, NotLaunched())
-    batch = config(preset, "tiny"), VOCABULARY, Sample(128, 90, 38), 8, PRECISIONS["fp16"], checkpoint_activations
-    planned, training_step = training_memory(FakeTrainingStep(*batch, fused=True), True), FakeTrainingStep(*batch)
-    for stack in training_step.network.stacks():
-        stack.attention_backend = AttentionBackend.fused
-    expected = training_memory(training_step, True)
-    assert fused_attention.SMALL_BLOCKS[0] == BLOCK_Q
-    # The stand-in has no positions and bias of each offset: 20 KB per pattern.
-    assert 0 <= expected.total - planned.total < 5 * 21_000
+    assert counter.peak.total() == 4 * output.nbytes + normaliser + random + table.nbytes  # one gradient of all three

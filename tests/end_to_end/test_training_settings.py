@@ -2,7 +2,9 @@
 
 import json
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from benchmark.measure_resources import Training
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.utils.allocator import CAPACITIES
+from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
 from tests.support import ROOT
+from tests.support.processes import wait_for
 from tests.support.training import RECIPE
 
 PROBE = ROOT / "tests" / "support" / "probe"
@@ -86,14 +90,31 @@ def test_promises_hold_in_the_users_commands(probed, data_bin, command, exported
     assert found["forwards"]["TransformerLayer"] == 2 * 4 * UPDATES
 
 
-@pytest.mark.slow  # compiles C++ for more than a minute
-def test_compile_compiles(run_cli, data_bin, tmp_path):
-    command = ["fairseq-train", data_bin, *RECIPE, "--arch", "mae_lm_roberta_tiny", "--user-dir", PACKAGE, *SHORT]
-    command += ["--encoder-layers", 1, "--compile"]
-    done = run_cli(command, cwd=tmp_path, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")})
-    assert done.returncode == 0, done.stderr
-    assert "num_updates=2" in done.stdout + done.stderr
-    assert list((tmp_path / "compiled").rglob("*.so"))
+@pytest.mark.slow  # compiles C++ three times
+def test_compiled_training_resumes_bit_equal(ragged_data, tmp_path):
+    """Killed, and resumed in a new process whose first batch has another size, each with a cache of its own."""
+    command = [sys.executable, "-m", "fairseq_cli.train", ragged_data, *RECIPE, "--arch", "mae_lm_tiny", "--compile"]
+    command += ["--user-dir", PACKAGE, "--num-workers", 0, "--disable-validation", "--tokens-per-sample", 128]
+    command += ["--max-positions", 128, "--max-update", 4, "--save-interval-updates", 2]
+
+    def start(run: str, process: str) -> subprocess.Popen:
+        environment = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / process)}
+        options = ["--save-dir", tmp_path / run]
+        with open(tmp_path / f"{process}.log", "w") as log:
+            words = list(map(str, command + options))
+            return subprocess.Popen(words, cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log)
+
+    began = time.monotonic()
+    with start("killed", "first") as first:
+        wait_for((tmp_path / "killed" / "checkpoint_1_2.pt").exists)
+        print(f"two updates after {time.monotonic() - began:.0f} s")
+        first.kill()
+    for run, process in (("killed", "second"), ("once", "third")):
+        with start(run, process) as last:
+            assert last.wait() == 0, (tmp_path / f"{process}.log").read_text()[-2000:]
+    assert "Loaded checkpoint" in (tmp_path / "second.log").read_text()
+    assert list((tmp_path / "third").rglob("*.so"))
+    assert_same_training_state(*(checkpoint(tmp_path / run) for run in ("killed", "once")))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,10 @@
 
 import os
 import re
+import tempfile
 from argparse import SUPPRESS, ArgumentParser
+from contextlib import nullcontext
+from multiprocessing.connection import Listener
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +22,7 @@ import mae_lm_fairseq
 from mae_lm_fairseq import fairseq_patches
 from mae_lm_fairseq.fairseq_patches import option_checks, parsing
 from mae_lm_fairseq.utils.allocator import CAPACITIES
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
 from tests.support.training import RECIPE, parse
 
@@ -189,6 +193,22 @@ class TestChecks:
     )  # fmt: skip
     def test_other_values_are_accepted(self, arguments):
         option_checks.check_settings(config(*arguments))
+
+    @pytest.mark.parametrize(("length", "binds"), [(75, True), (76, False)])
+    def test_data_workers_need_a_short_temporary_directory(self, monkeypatch, length, binds):
+        """Exactly where a socket with the names that multiprocessing gives those of workers cannot be bound."""
+        cfg, without = config("--num-workers", "2"), config("--num-workers", "0")
+        with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+            directory = f"{parent}/{'x' * (length - len(parent) - 1)}"
+            os.mkdir(directory)
+            sockets = tempfile.mkdtemp(prefix="pymp-", dir=directory)
+            with nullcontext() if binds else pytest.raises(OSError, match="AF_UNIX path too long"):
+                Listener(tempfile.mktemp(prefix="listener-", dir=sockets)).close()
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        option_checks.check_settings(without)
+        message = f"--num-workers 2 needs sockets in the temporary directory, whose path {directory} is too long: set"
+        with nullcontext() if binds else pytest.raises(UserError, match=f"{message} TMPDIR to one of at most 75 bytes"):
+            option_checks.check_settings(cfg)
 
     @pytest.mark.parametrize("name", CAPACITIES)
     @pytest.mark.parametrize(("options", "number"), [((), "16"), (("--autocast", "bf16"), "64")])

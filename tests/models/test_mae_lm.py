@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig
+from mae_lm_fairseq.models import backend as backend_module
 from mae_lm_fairseq.models.architectures import architecture_values, core_config
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.utils.errors import UserError
@@ -366,16 +367,8 @@ def test_options_without_effect_are_refused(data_bin, options, message):
         set_up(data_bin, *options)
 
 
-def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
-    _, task, model, criterion = set_up(data_bin, "--attention-backend", "fused")
-    task.load_dataset("train")
-    (batch, *_) = batches(task)
-    with pytest.raises(UserError, match="--attention-backend fused does not train on a CPU; use eager or sdpa"):
-        model.begin_training(torch.device("cpu"))
-    with pytest.raises(UserError, match="does not train on a CPU"):
-        criterion(model, batch)
-    criterion(model.eval(), batch)
-    assert {stack.attention_backend for stack in model.autoencoder.stacks()} == {AttentionBackend.eager}
+def test_the_fused_kernel_needs_a_gpu_and_triton(data_bin, monkeypatch):
+    _, _, model, _ = set_up(data_bin, "--attention-backend", "fused")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(UserError, match=r"needs an NVIDIA GPU of compute capability 8\.0 or newer; use sdpa"):
         model.train().begin_training(torch.device("cuda"))
@@ -384,19 +377,19 @@ def test_the_fused_kernel_is_for_training_on_gpus(data_bin, monkeypatch):
         on_amd.setattr(torch.version, "hip", "6.4")
         with pytest.raises(UserError, match="needs an NVIDIA GPU"):
             model.begin_training(torch.device("cuda"))
-    monkeypatch.setitem(sys.modules, "triton.knobs", None)
+    monkeypatch.setitem(sys.modules, KERNELS, None)
     with pytest.raises(UserError, match=r"needs triton 3.4 or newer: pip install 'mae_lm_fairseq\[kernels\]'"):
         model.train().begin_training(torch.device("cuda"))
+
+
+KERNELS = "mae_lm_fairseq.core.kernels.fused_attention"
 
 
 @pytest.fixture
 def compared(monkeypatch, settings_of_cuda):
     """Simulate a GPU with triton; return a function that sets the difference of its kernel, and what was compared."""
-    comparison = types.ModuleType("comparison")  # the real one needs triton
-    comparison.TOLERANCES, calls = {torch.float32: 0.01, torch.bfloat16: 0.01}, []
-    for name in ("triton", "triton.knobs"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "mae_lm_fairseq.core.kernels.comparison", comparison)
+    calls = []
+    monkeypatch.setitem(sys.modules, KERNELS, types.ModuleType(KERNELS))  # it needs triton
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
     def pretend(difference):
@@ -406,7 +399,7 @@ def compared(monkeypatch, settings_of_cuda):
                 raise RuntimeError("Failed to find C compiler\nmore")
             return difference
 
-        comparison.difference_from_eager = difference_from_eager
+        monkeypatch.setattr(backend_module, "difference_from_eager", difference_from_eager)
         return calls
 
     return pretend
@@ -458,8 +451,7 @@ def test_a_fused_kernel_that_does_not_work_here(data_bin, compared, caplog, diff
 def test_a_kernel_that_only_works_in_the_encoder(data_bin, compared, caplog, monkeypatch):
     compared(0.001)
     differences = iter([0.001, float("nan")])
-    comparison = sys.modules["mae_lm_fairseq.core.kernels.comparison"]
-    monkeypatch.setattr(comparison, "difference_from_eager", lambda stack, dtype: next(differences))
+    monkeypatch.setattr(backend_module, "difference_from_eager", lambda stack, dtype: next(differences))
     _, _, model, _ = set_up(data_bin, *BF16)
     model.begin_training(torch.device("cuda"))
     assert "sdpa, because fused differs from eager attention by nan%" in caplog.text
@@ -468,17 +460,16 @@ def test_a_kernel_that_only_works_in_the_encoder(data_bin, compared, caplog, mon
 
 def test_auto_says_why_it_has_no_fused_kernel(data_bin, compared, caplog, monkeypatch):
     compared(0.001)
-    monkeypatch.setitem(sys.modules, "triton.knobs", None)
+    monkeypatch.setitem(sys.modules, KERNELS, None)
     _, _, model, _ = set_up(data_bin, *BF16)
     model.begin_training(torch.device("cuda"))
     assert "attention backend: sdpa, because fused needs triton 3.4 or newer" in caplog.text
     assert backends(model) == {AttentionBackend.sdpa}
 
 
-@pytest.mark.parametrize("options", [[], [*BF16, "--compile"]], ids=["float32", "compiled"])
-def test_auto_has_no_fused_kernel_where_it_was_not_measured(data_bin, monkeypatch, settings_of_cuda, options):
+def test_auto_has_no_fused_kernel_where_it_was_not_measured(data_bin, monkeypatch, settings_of_cuda):
     monkeypatch.setattr(attention_backends, "problem_of_fused", lambda device: None)
-    _, _, model, _ = set_up(data_bin, *options)
+    _, _, model, _ = set_up(data_bin)
     model.begin_training(torch.device("cuda"))
     assert backends(model) == {AttentionBackend.sdpa}
 

@@ -20,86 +20,25 @@ A *run* is a sequence of offsets with the same bucket. The keys of a query whose
 so that dB is a difference of sums of dS over all keys up to the end of a run.
 """
 
-import math
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from triton import knobs
 
-RANDOM_LEVELS = 1 << 32
-"""Number of values of the hash that dropout compares with its probability."""
+from mae_lm_fairseq.core.kernels import operator
+from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, Pairs
+
 SMALL_BLOCKS, LARGE_BLOCKS = (64, 32), (32, 32)
 """BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision, and for others. The former were the fastest on
 an H100 that all three kernels share (scripts/results/day-one/forms-of-the-kernel.json); the latter were not timed. With
 heads of 64, no registers are spilled for 32 buckets (scripts/results/kernels.json); for more than 64 they are."""
 STAGES = 2
 """Tiles of keys or queries that are in flight, chosen likewise."""
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 """Whether Triton's interpreter runs the kernels, in place of a GPU."""
-LOG2E = tl.constexpr(math.log2(math.e))
-
-
-class Rows(NamedTuple):
-    """Which packed queries attend to which packed keys: those of the same row."""
-
-    query_starts: Tensor
-    """[B + 1] int32: index of the first query of each row, and the number of queries."""
-    key_starts: Tensor
-    """[B + 1] int32."""
-    query_positions: Tensor
-    """[number of queries] int64: position of each query in its sequence."""
-    key_positions: Tensor
-    """[number of keys] int64."""
-    most_queries: int
-    """Number of queries of the longest row."""
-    most_keys: int
-    """Number of keys of the longest row."""
-
-
-class PositionBias(NamedTuple):
-    """A trained bias of every offset from -reach to reach. Each bucket of offsets is one run."""
-
-    table: Tensor
-    """[number of buckets, heads]; float32 on a GPU."""
-    by_offset: Tensor
-    """[heads, 2 * reach + 1]: log2(e) times the bias of each offset, without gradient."""
-    ends: Tensor
-    """[number of queries, runs] int32: how many keys of the query's row have at most the last offset of each run. The
-    number of runs is a power of two; those behind the last one are empty."""
-    bucket_of_run: Tensor
-    """[number of buckets] int64: the bucket that each run is; 0 for empty runs, which add zero to it."""
-
-    @classmethod
-    def of(cls, table: Tensor, bucket: Tensor, rows: Rows) -> "PositionBias":
-        """Look up the bias of each offset, and find the runs, without reading a value back from the device.
-
-        Args:
-            table: [number of buckets, heads].
-            bucket: [2 * reach + 1] int64, the bucket of each offset.
-            rows: whose positions are at most ``reach``; those of keys never descend in a row.
-        """
-        by_offset = (LOG2E.value * table.detach()).index_select(0, bucket).T.contiguous()
-        run = bucket.diff(prepend=bucket[:1]).ne(0).cumsum(0)
-        bucket_of_run = bucket.new_zeros(len(table)).scatter_(0, run, bucket)
-        return cls(table, by_offset, _ends_of_runs(run, triton.next_power_of_2(len(table)), rows), bucket_of_run)
-
-
-def _ends_of_runs(run: Tensor, runs: int, rows: Rows) -> Tensor:
-    """Return ``ends`` from the run of each offset from -reach to reach."""
-    reach = len(run) // 2
-    largest_offset = torch.searchsorted(run, torch.arange(runs, device=run.device), right=True) - 1 - reach
-    # Number the positions of all rows through, with one before the first of each row.
-    query_row, key_row = (
-        torch.arange(len(starts) - 1, device=run.device).repeat_interleave(starts.diff(), output_size=len(positions))
-        for starts, positions in ((rows.query_starts, rows.query_positions), (rows.key_starts, rows.key_positions))
-    )
-    last = (rows.query_positions[:, None] + largest_offset).clamp(-1, reach) + (reach + 2) * query_row[:, None]
-    ends = torch.searchsorted(rows.key_positions + (reach + 2) * key_row, last, right=True)
-    return (ends - rows.key_starts[query_row, None]).int()
+LOG2E = tl.constexpr(operator.LOG2E)
 
 
 @triton.jit
@@ -118,10 +57,10 @@ def _load_tile(X, stride, head, index, is_valid, HEAD: tl.constexpr, BLOCK_D: tl
 
 
 @triton.jit
-def _store_tile(X, heads, head, index, is_valid, x, HEAD: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Store rows [block, BLOCK_D] of a contiguous packed tensor [N, heads, HEAD]."""
+def _store_tile(X, stride, head, index, is_valid, x, HEAD: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Store rows [block, BLOCK_D] of a packed tensor [N, heads, HEAD]."""
     d = tl.arange(0, BLOCK_D)
-    pointers = X + (index.to(tl.int64)[:, None] * heads + head) * HEAD + d[None, :]
+    pointers = X + index.to(tl.int64)[:, None] * stride + head * HEAD + d[None, :]
     tl.store(pointers, x.to(X.dtype.element_ty), mask=is_valid[:, None] & (d < HEAD)[None, :])
 
 
@@ -211,7 +150,7 @@ def _forward(
         o = o * shrink[:, None] + _dot(p.to(v.dtype), v, ACC, PRECISION)
         m = m_new
     l = tl.where(l == 0, 1, l)  # a row without keys
-    _store_tile(O, heads, head, q_start + i, is_query, o * (INVERSE_KEPT / l)[:, None], HEAD, BLOCK_D)
+    _store_tile(O, heads * HEAD, head, q_start + i, is_query, o * (INVERSE_KEPT / l)[:, None], HEAD, BLOCK_D)
     tl.store(L + (q_start + i) * heads + head, m + tl.log2(l), mask=is_query)
 
 
@@ -266,7 +205,7 @@ def _backward_queries(
             sums = _dot(ds.to(k.dtype), up_to, ACC, PRECISION)
             last = tl.minimum(end - start, BLOCK_K) - 1
             db += tl.where(last >= 0, tl.gather(sums, tl.maximum(last, 0), 1), 0.0)
-    _store_tile(dQ, heads, head, q_start + i, is_query, SCALE * dq, HEAD, BLOCK_D)
+    _store_tile(dQ, stride_q, head, q_start + i, is_query, SCALE * dq, HEAD, BLOCK_D)
     if BIAS:
         program = (row * tl.num_programs(0) + block) * heads + head
         tl.store(dB + program * RUNS + runs, tl.sum(db, 0))
@@ -312,97 +251,65 @@ def _backward_keys(
         dv += _dot(tl.trans(zp.to(do.dtype)), do, ACC, PRECISION)
         ds = p * (INVERSE_KEPT * dp - delta[:, None])
         dk += _dot(tl.trans(ds.to(q.dtype)), q, ACC, PRECISION)
-    _store_tile(dK, heads, head, k_start + j, is_key, SCALE * dk, HEAD, BLOCK_D)
-    _store_tile(dV, heads, head, k_start + j, is_key, INVERSE_KEPT * dv, HEAD, BLOCK_D)
+    _store_tile(dK, stride_k, head, k_start + j, is_key, SCALE * dk, HEAD, BLOCK_D)
+    _store_tile(dV, stride_v, head, k_start + j, is_key, INVERSE_KEPT * dv, HEAD, BLOCK_D)
 
 
-@torch.compiler.disable  # torch.compile would trace the launch of the kernels
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, rows: Rows, bias: PositionBias | None, dropout: float) -> Tensor:
-    """Apply scaled softmax attention in rows, with a trained position bias and dropout.
-
-    Args:
-        q: [number of queries, heads, head size] packed, float16, bfloat16, float32 or float64.
-        k, v: [number of keys, heads, head size] packed, in the dtype of ``q``.
-        rows: which queries attend to which keys.
-        bias: the position bias; None for no bias.
-        dropout: probability that an attention weight is dropped, rounded to a multiple of 2**-32.
-
-    Returns:
-        [number of queries, heads, head size] packed, in the dtype of ``q``; zero in rows without keys.
-    """
-    with torch.cuda.device_of(q):  # triton launches on the current device; the backward pass sets it
-        random = _random_numbers(q) if dropout else None
-        return _FusedAttention.apply(q, k, v, None if bias is None else bias.table, rows, bias, dropout, random)
+def attend(packed: Tensor, queries: Tensor | None, table: Tensor | None, *pairs) -> tuple[Tensor, Tensor]:
+    """Return O and L; :func:`~mae_lm_fairseq.core.kernels.operator.attend` describes the arguments."""
+    pairs, (output, normaliser) = Pairs(*pairs), operator.empty_output(packed, queries)
+    inputs, arguments, constants = _arguments(packed, queries, pairs)
+    grid = _grid(pairs.most_queries, constants["BLOCK_Q"], normaliser, pairs)
+    if output.numel():
+        with torch.cuda.device_of(packed):  # triton launches on the current device
+            _forward[grid](*inputs, output, normaliser, pairs.by_offset, *arguments, **constants)
+    return output, normaliser
 
 
-def _random_numbers(q: Tensor) -> Tensor:
-    """Return a random number for each query and head."""
-    return torch.randint(-RANDOM_LEVELS // 2, RANDOM_LEVELS // 2, q.shape[:2], dtype=torch.int32, device=q.device)
-
-
-class _FusedAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        table: Tensor | None,
-        rows: Rows,
-        position_bias: PositionBias | None,
-        dropout: float,
-        random: Tensor | None,
-    ) -> Tensor:
-        q, k, v = (x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous() for x in (q, k, v))
-        constants, accumulator = _constants(q, position_bias is not None, dropout)
-        bias = None if position_bias is None else position_bias.by_offset
-        output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        normaliser = torch.empty(q.shape[:2], dtype=accumulator, device=q.device)
-        numbers = (q.stride(0), k.stride(0), v.stride(0), q.shape[1], 0 if bias is None else bias.shape[1] // 2)
-        grid = (triton.cdiv(rows.most_queries, constants["BLOCK_Q"]), q.shape[1], len(rows.query_starts) - 1)
-        if output.numel():
-            _forward[grid](q, k, v, output, normaliser, bias, *rows[:4], random, *numbers, **constants)
-        ctx.save_for_backward(q, k, v, output, normaliser, random)
-        ctx.constants, ctx.numbers, ctx.grid, ctx.rows, ctx.bias = constants, numbers, grid, rows, position_bias
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_output: Tensor):
-        q, k, v, output, normaliser, random = ctx.saved_tensors
-        bias = None if ctx.bias is None else ctx.bias.by_offset
-        rows, pairs, numbers, constants = ctx.rows, (*ctx.rows[:4], random), ctx.numbers, ctx.constants
-        d_output, delta = d_output.contiguous(), torch.empty_like(normaliser)
-        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-        ends, parts, runs = None, None, 1
-        if bias is not None:
-            ends, runs = ctx.bias.ends, ctx.bias.ends.shape[1]
-            # Zero, because a program without queries writes nothing.
-            parts = normaliser.new_zeros(ctx.grid[2], ctx.grid[0], ctx.grid[1], runs)
+def attend_backward(
+    d_output: Tensor, packed: Tensor, queries: Tensor | None, output: Tensor, normaliser: Tensor, buckets: int, *pairs
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of ``packed``, ``queries`` and the table."""
+    pairs, gradients = Pairs(*pairs), operator.empty_gradients(packed, queries)
+    inputs, arguments, constants = _arguments(packed, queries, pairs)
+    dq, dk, dv = operator.split(gradients[0], None if queries is None else gradients[1])
+    grid, parts = _grid(pairs.most_queries, constants["BLOCK_Q"], normaliser, pairs), None
+    if buckets:  # zero, because a program without queries writes nothing
+        parts = normaliser.new_zeros(grid[2], grid[0], grid[1], pairs.ends.shape[1])
+    shared = normaliser, pairs.by_offset, d_output.contiguous(), torch.empty_like(normaliser)
+    with torch.cuda.device_of(packed):
         if dq.numel():
-            gradients = (d_output, delta, dq, parts, ends)
-            own = constants | {"RUNS": runs}
-            _backward_queries[ctx.grid](q, k, v, output, normaliser, bias, *gradients, *pairs, *numbers, **own)
+            own = constants | {"RUNS": parts.shape[3] if buckets else 1}
+            _backward_queries[grid](*inputs, output, *shared, dq, parts, pairs.ends, *arguments, **own)
         if dk.numel():
-            grid = (triton.cdiv(rows.most_keys, constants["BLOCK_K"]), *ctx.grid[1:])
-            gradients = (d_output, delta, dk, dv)
-            _backward_keys[grid](q, k, v, normaliser, bias, *gradients, *pairs, *numbers, **constants)
-        return dq, dk, dv, None if bias is None else _of_table(parts, ctx.bias), None, None, None, None
+            grid = _grid(pairs.most_keys, constants["BLOCK_K"], normaliser, pairs)
+            _backward_keys[grid](*inputs, *shared, dk, dv, *arguments, **constants)
+    return *gradients, _of_table(parts, buckets, pairs) if buckets else normaliser.new_empty(0, normaliser.shape[1])
 
 
-def _of_table(parts: Tensor, bias: PositionBias) -> Tensor:
+def _arguments(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> tuple[tuple, tuple, dict]:
+    """Return Q, K and V, the last arguments of each kernel, and the constants that it is compiled for."""
+    inputs, bias = operator.split(packed, queries), pairs.by_offset
+    numbers = *(x.stride(0) for x in inputs), packed.shape[2], 0 if bias is None else bias.shape[1] // 2
+    return inputs, (*pairs[:4], pairs.random, *numbers), _constants(inputs[0], bias is not None, pairs.dropout)
+
+
+def _grid(longest: int, block: int, normaliser: Tensor, pairs: Pairs) -> tuple[int, int, int]:
+    """Return the numbers of blocks of the longest row, heads and rows."""
+    return triton.cdiv(longest, block), normaliser.shape[1], len(pairs.query_starts) - 1
+
+
+def _of_table(parts: Tensor, buckets: int, pairs: Pairs) -> Tensor:
     """Return the gradient of the table from the sums up to each run, [rows, blocks, heads, runs]."""
-    by_run = F.pad(parts.sum((0, 1)), (1, 0)).diff().T[: len(bias.table)]
-    return torch.zeros_like(by_run).index_add_(0, bias.bucket_of_run, by_run).to(bias.table.dtype)
+    by_run = F.pad(parts.sum((0, 1)), (1, 0)).diff().T[:buckets]
+    return torch.zeros_like(by_run).index_add_(0, pairs.bucket_of_run, by_run)
 
 
-def _constants(q: Tensor, has_bias: bool, dropout: float) -> tuple[dict, torch.dtype]:
-    """Return the constants that the kernels are compiled for, and the dtype of their sums."""
-    head_size, is_double = q.shape[2], q.dtype is torch.float64
-    dropped = round(dropout * RANDOM_LEVELS)
-    is_small = q.dtype.itemsize == 2 and head_size <= 64
-    block_q, block_k = SMALL_BLOCKS if is_small else LARGE_BLOCKS
-    constants = {
+def _constants(q: Tensor, has_bias: bool, dropout: float) -> dict:
+    """Return the constants that the kernels are compiled for."""
+    dropped, head_size = round(dropout * RANDOM_LEVELS), q.shape[2]
+    block_q, block_k = SMALL_BLOCKS if q.dtype.itemsize == 2 and head_size <= 64 else LARGE_BLOCKS
+    return {
         "HEAD": head_size,
         "BLOCK_D": max(16, triton.next_power_of_2(head_size)),
         "BLOCK_Q": block_q,
@@ -411,9 +318,12 @@ def _constants(q: Tensor, has_bias: bool, dropout: float) -> tuple[dict, torch.d
         "BIAS": has_bias,
         "DROPPED": dropped,
         "INVERSE_KEPT": RANDOM_LEVELS / (RANDOM_LEVELS - dropped),
-        "ACC": tl.float64 if is_double else tl.float32,
+        "ACC": tl.float64 if q.dtype is torch.float64 else tl.float32,
         # As torch multiplies float32 matrices.
         "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
         "num_stages": STAGES,
     }
-    return constants, torch.float64 if is_double else torch.float32
+
+
+for _kernel in (attend, attend_backward):
+    torch.library.impl(f"mae_lm_fairseq::{_kernel.__name__}", "cuda", _kernel)

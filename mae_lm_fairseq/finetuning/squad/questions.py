@@ -92,7 +92,6 @@ def _text(value: Any) -> str:
 
 
 def _question(item: Any, context: str, with_answers: bool) -> Question:
-    """Return a question; LookupError, TypeError or ValueError say what is wrong with it."""
     name, text = _text(item["id"]), _text(item["question"])
     if not with_answers:
         return Question(name, text, ())

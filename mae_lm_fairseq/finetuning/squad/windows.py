@@ -155,7 +155,6 @@ class SpanWindows(WindowDataset):
 
 
 def _pieces_of_answer(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and last token that overlap the first answer; None if no token does."""
     if not question.answers:
         return None
     answer = question.answers[0]

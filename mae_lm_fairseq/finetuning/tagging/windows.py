@@ -11,9 +11,9 @@ import torch
 from fairseq.data import data_utils
 
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
-from mae_lm_fairseq.core.packing import batches_of_similar_length
 from mae_lm_fairseq.finetuning.models import batch_logits
 from mae_lm_fairseq.finetuning.windows import WindowDataset
+from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 

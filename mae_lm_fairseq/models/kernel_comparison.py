@@ -1,10 +1,14 @@
-"""Comparison of the fused kernel with eager attention on the device that trains."""
+"""Comparison of the kernels with PyTorch's operators on the device that trains."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern
+from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
 from mae_lm_fairseq.core.dropout import Dropout
+from mae_lm_fairseq.core.heads import LMHead
 from mae_lm_fairseq.core.packing import Layout, batch_layout, to_device
 from mae_lm_fairseq.core.transformer import TransformerStack
 
@@ -27,17 +31,32 @@ def difference_from_eager(stack: TransformerStack, dtype: torch.dtype) -> float:
     """
     attention, layout = stack.layers[0].attention, _ragged_layout(stack)
     generator = torch.Generator(layout.index.device).manual_seed(0)
-    shape = (4, layout.index.numel(), attention.heads, attention.dim // attention.heads)
-    *inputs, gradient = torch.randn(shape, device=layout.index.device, generator=generator).to(dtype)
+    shape = (layout.index.numel(), 4, attention.heads, attention.dim // attention.heads)
+    values = torch.randn(shape, device=layout.index.device, generator=generator).to(dtype)
+    packed, gradient = values[:, :3].contiguous(), values[:, 3]
     with torch.enable_grad():
         cases = (AttentionBackend.fused, 0), (AttentionBackend.eager, 0), (AttentionBackend.fused, attention.dropout.p)
-        fused, eager, dropped = (_output_and_gradients(stack, layout, inputs, gradient, *case) for case in cases)
+        fused, eager, dropped = (_output_and_gradients(stack, layout, packed, gradient, *case) for case in cases)
     differences = [0 * tensor.float().sum() for tensor in dropped]
-    differences += [
-        (one.float() - other.float()).abs().max() / other.float().abs().max()
-        for one, other in zip(fused, eager, strict=True)
-    ]
+    differences += [_difference(*pair) for pair in zip(fused, eager, strict=True)]
     return float(torch.stack(differences).max())
+
+
+def difference_of_loss(kernel: Callable, head: LMHead, dtype: torch.dtype) -> float:
+    """Return the largest difference of a kernel of the loss, and of its gradients, likewise."""
+    generator = torch.Generator(head.weight.device).manual_seed(0)
+    states = torch.randn(len(LENGTHS), head.weight.shape[1], device=head.weight.device, generator=generator).to(dtype)
+    targets, found = torch.arange(len(LENGTHS), device=states.device), []
+    with torch.enable_grad():
+        for each in (kernel, None):
+            leaves = [x.detach().to(dtype).requires_grad_() for x in (states, head.weight, head.bias)]
+            loss, _ = linear_cross_entropy(*leaves, targets, each)
+            found.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
+    return float(torch.stack([_difference(*pair) for pair in zip(*found, strict=True)]).max())
+
+
+def _difference(one: Tensor, other: Tensor) -> Tensor:
+    return (one.float() - other.float()).abs().max() / other.float().abs().max()
 
 
 def _ragged_layout(stack: TransformerStack) -> Layout:
@@ -48,10 +67,11 @@ def _ragged_layout(stack: TransformerStack) -> Layout:
 
 
 def _output_and_gradients(
-    stack: TransformerStack, layout: Layout, inputs: list[Tensor], gradient: Tensor, backend: AttentionBackend, p: float
+    stack: TransformerStack, layout: Layout, packed: Tensor, gradient: Tensor, backend: AttentionBackend, p: float
 ) -> list[Tensor]:
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    output = attention_pattern(layout, layout, stack.relative_bias, backend).attend(*leaves, Dropout(p))
+    leaves = [packed.detach().requires_grad_()]
+    output = attention_pattern(layout, layout, stack.relative_bias, backend).attend(*leaves, None, Dropout(p))
     if stack.relative_bias is not None and stack.relative_bias.weight.requires_grad:
         leaves.append(stack.relative_bias.weight)
-    return [output.detach(), *torch.autograd.grad(output, leaves, gradient)]
+    of_packed, *of_bias = torch.autograd.grad(output, leaves, gradient)
+    return [output.detach(), *of_packed.unbind(1), *of_bias]

@@ -1,0 +1,29 @@
+"""Compilation of functions for batches of any size."""
+
+import functools
+from collections.abc import Callable
+
+import torch
+import torch._dynamo.config
+import torch._inductor.config
+from torch import Tensor
+from torch.fx.experimental import _config as shape_config
+
+
+@functools.cache
+def compiled(function: Callable) -> Callable:
+    """Compile a function of tensors, modules, integers and tuples of them, without graph breaks."""
+    # Sizes that are equal in one batch by chance must not be compiled as equal.
+    shape_config.use_duck_shape = False
+    # Graphs that are split for DistributedDataParallel have no dynamic sizes (pytorch 140229).
+    torch._dynamo.config.optimize_ddp = False
+    # A resumed run compiles the same code; otherwise measurements choose it. Not in all versions of torch.
+    if hasattr(torch._inductor.config, "deterministic"):
+        torch._inductor.config.deterministic = True
+    return torch.compile(function, fullgraph=True, dynamic=True)
+
+
+def product_dtype(states: Tensor) -> torch.dtype:
+    """Return the dtype in which matrix products of some hidden states are computed."""
+    device = states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype

@@ -1,0 +1,273 @@
+"""The measurements of :mod:`benchmark.gpu`: each returns values for JSON.
+
+On a GPU, each runs in a process of its own: ``python -m benchmark.gpu_rows NAME DEVICE ARGUMENTS``, where the arguments
+are JSON, prints the values as the last line.
+"""
+
+import functools
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.autograd import DeviceType
+
+from benchmark.batches import PAD
+from benchmark.forms import load_form
+from benchmark.workers.training import fused_adamw
+from mae_lm_fairseq.core import transformer
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import preset_config
+from mae_lm_fairseq.core.kernels import operator
+from mae_lm_fairseq.core.kernels.operator import PositionBias, Rows
+from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device
+from mae_lm_fairseq.core.relative_position import relative_position_bucket
+from mae_lm_fairseq.cost.flops import training_flops
+from mae_lm_fairseq.fairseq_patches.patching import replaced
+from mae_lm_fairseq.models.mae_lm import Autocast, MAELMModel
+
+RECORDED = Path(__file__).resolve().parents[1] / "results" / "day-one" / "steps-2.json"
+"""Has the numbers of tokens of 64 documents."""
+DROPOUT, SEED, SHOWN = 0.1, 1, 30
+MODELS = {"RoBERTa": ("mae_lm_roberta", 0.15), "MAE-LM": ("mae_lm", 0.15), "3ML": ("mae_lm_3ml_self", 0.5)}
+"""Preset and fraction of masked tokens."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes on a GPU, and of the rehearsal on a CPU."""
+
+    size: str
+    vocabulary: int
+    rows: int
+    tokens: int | None
+    """Tokens of a row at most; None for those of the recorded documents."""
+    repetitions: int
+    heads: int
+    head_size: int
+
+
+SCALES = {"cuda": Scale("base", 32_000, 64, None, 15, 12, 64), "cpu": Scale("tiny", 100, 6, 12, 1, 1, 16)}
+
+
+def wait(device: str) -> None:
+    """Wait for the GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+class Step:
+    """A model in training in bfloat16 (``--autocast bf16``) with PyTorch's fused AdamW."""
+
+    def __init__(self, device: str, model: str, variant: str = "eager", dropout: float = DROPOUT):
+        self.device, self.scale = torch.device(device), SCALES[device]
+        preset, self.mask_prob = MODELS[model]
+        config = preset_config(preset, self.scale.size, dropout=dropout, attention_dropout=dropout)
+        torch.manual_seed(SEED)
+        network = MaskedAutoencoder(config, self.scale.vocabulary, PAD, self.scale.vocabulary - 1)
+        half = Autocast.bf16 if device == "cuda" else Autocast.none
+        model = MAELMModel(network, PAD, network.mask, half, AttentionBackend.fused, variant != "eager")
+        self.model = model.to(self.device)
+        self.optimizer = fused_adamw(self.model.parameters())
+        began = time.perf_counter()
+        self.model.begin_training(self.device)
+        wait(self.device.type)
+        self.pause = time.perf_counter() - began
+
+    def batch(self, rows: int | None = None, seed: int = SEED) -> tuple[Tensor, BatchLayout, Tensor]:
+        """Return tokens, layout and targets of a batch of ``rows`` documents."""
+        generator = torch.Generator().manual_seed(seed)
+        lengths = document_lengths(self.scale, rows or self.scale.rows, generator)
+        tokens = torch.randint(4, self.scale.vocabulary - 1, (len(lengths), max(lengths)), generator=generator)
+        tokens[torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]] = PAD
+        is_masked = (torch.rand(tokens.shape, generator=generator) < self.mask_prob) & tokens.ne(PAD)
+        corrupted = tokens.masked_fill(is_masked, self.model.mask)
+        layout = batch_layout(corrupted, is_masked, PAD, self.model.mask, needs=self.model.autoencoder.needs())
+        self.flops = training_flops(self.model.autoencoder.config, self.scale.vocabulary, layout)
+        moved = to_device(layout, self.device)
+        return corrupted.to(self.device), moved, tokens[is_masked].to(self.device)
+
+    def update(self, batch: tuple[Tensor, BatchLayout, Tensor]) -> dict[str, float]:
+        """Train on a batch; return the milliseconds until its last launch, and until its end."""
+        wait(self.device.type)
+        began = time.perf_counter()
+        self.model.masked_loss(*batch)[0].backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        launched = time.perf_counter()
+        wait(self.device.type)
+        return {"host_ms": 1e3 * (launched - began), "step_ms": 1e3 * (time.perf_counter() - began)}
+
+
+def document_lengths(scale: Scale, rows: int, generator: torch.Generator) -> list[int]:
+    """Return the numbers of tokens of documents: the recorded ones, again and again, or random ones."""
+    if scale.tokens:
+        return torch.randint(scale.tokens // 2, scale.tokens + 1, (rows,), generator=generator).tolist()
+    recorded = json.loads(RECORDED.read_text())["batches"]["64 x 512, 15%"]["tokens"]
+    return [recorded[row % len(recorded)] for row in range(rows)]
+
+
+def environment(device: str) -> dict:
+    """Report versions, the device, and what torch.compile has."""
+    found = {"torch": torch.__version__, "deterministic_mode": hasattr(torch._inductor.config, "deterministic")}
+    found["device"] = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    side = 8192 if device == "cuda" else 128
+    one, other = torch.randn(2, side, side, device=device, dtype=torch.bfloat16)
+    milliseconds = timed(lambda: one @ other, device)
+    return found | {"tflops_of_products": 2 * side**3 / milliseconds / 1e9}
+
+
+def timed(function: Callable[[], object], device: str) -> float:
+    """Return the median of the milliseconds that a function takes, after a first call."""
+    seconds = []
+    for _ in range(SCALES[device].repetitions + 1):
+        wait(device)
+        began = time.perf_counter()
+        function()
+        wait(device)
+        seconds.append(time.perf_counter() - began)
+    return 1e3 * median(seconds[1:])
+
+
+def operator_difference(device: str, dtype: str) -> dict:
+    """Compare attention on the device with the CPU's equations, with the same dropout."""
+    case = [attention_case("cpu", torch.device("cpu"), dtype)]
+    case.append([x.to(device) if isinstance(x, Tensor) else x for x in case[0]])
+    found = []
+    for arguments in case:
+        packed, table = (x.detach().requires_grad_() for x in (arguments[0], arguments[2]))
+        output, _ = torch.ops.mae_lm_fairseq.attend(packed, None, table, *arguments[3:])
+        output.float().square().sum().backward()
+        found.append([x.detach().float().cpu() for x in (output, packed.grad, table.grad)])
+    difference = max(float((one - other).abs().max() / other.abs().max()) for other, one in zip(*found, strict=True))
+    return {"difference": difference, "tolerance": 0.01 if dtype != "bfloat16" else 0.05}
+
+
+def attention_case(sizes: str, device: torch.device, dtype: str, length: int | None = None) -> list:
+    """Return the arguments of the operator for documents of a scale, or for rows of equal length."""
+    scale, generator = SCALES[sizes], torch.Generator().manual_seed(SEED)
+    lengths = [length] * 32 if length else document_lengths(scale, scale.rows, generator)
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    positions = torch.cat([torch.arange(number) for number in lengths])
+    rows = Rows(starts, starts, positions, positions, max(lengths), max(lengths))
+    table = torch.randn(32, scale.heads, generator=generator)
+    bias = PositionBias.of(table, relative_position_bucket(torch.arange(-511, 512), 32, 128), rows)
+    shape = sum(lengths), 3, scale.heads, scale.head_size
+    packed = torch.randn(shape, generator=generator).to(getattr(torch, dtype))
+    random = operator.random_numbers(shape[0], packed)
+    case = [packed, None, *bias[:1], *rows[:4], *bias[1:], random, *rows[4:], DROPOUT]
+    return [x.to(device) if isinstance(x, Tensor) else x for x in case]
+
+
+def compiled_difference(device: str, model: str) -> dict:
+    """Compare gradients of compiled layers with eager ones, without dropout, and name non-deterministic operators."""
+    found = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        for variant in ("eager", "compiled"):
+            step = Step(device, model, variant, dropout=0.0)
+            step.model.masked_loss(*step.batch())[0].backward()
+            found.append([*(p.grad for p in step.model.parameters() if p.grad is not None)])
+        torch.use_deterministic_algorithms(False)
+    names = {str(each.message).split(" ")[0] for each in caught if "deterministic" in str(each.message)}
+    whole = [torch.cat([x.flatten().float() for x in each]).cpu() for each in found]
+    difference = float((whole[1] - whole[0]).norm() / whole[0].norm())
+    return {"difference": difference, "tolerance": 0.02, "not_deterministic": sorted(names)}
+
+
+def attention(device: str, form: str, block_q: int, block_k: int, stages: int, length: int | None = None) -> dict:
+    """Time forward and backward pass of a form of the kernel. On a CPU, Triton's interpreter runs it."""
+    module = load_form(form)
+    module.SMALL_BLOCKS, module.STAGES = (block_q, block_k), stages
+    arguments = attention_case(device, torch.device(device), "bfloat16", length)
+    packed, _, table, *pairs = arguments
+    forward = functools.partial(module.attend, packed, None, table, *pairs)
+    output, normaliser = forward()
+    backward = functools.partial(module.attend_backward, output, packed, None, output, normaliser, len(table), *pairs)
+    times = [timed(each, device) for each in (forward, backward)]
+    return {"forward_ms": times[0], "backward_ms": times[1], "sum_ms": sum(times)}
+
+
+def step(device: str, model: str, variant: str, rows: int | None = None) -> dict:
+    """Time a training step: pause before it, host and step time, kernels, memory; ``variant`` is eager or compiled.
+
+    In ``compiled, float32 between layers``, layer norms return float32.
+    """
+    before = counters["stats"]["unique_graphs"]
+    between = (lambda states: states.dtype) if "float32" in variant else transformer.product_dtype
+    with replaced(transformer, "product_dtype", between):
+        training = Step(device, model, variant)
+        batch = training.batch(rows)
+        steps = [training.update(batch) for _ in range(training.scale.repetitions + 1)][1:]
+        found = {name: median(each[name] for each in steps) for name in steps[0]}
+        kernels = kernel_milliseconds(lambda: training.update(batch), device)
+    found |= {"pause_s": training.pause, "steps": steps, "kernel_ms": sum(kernels.values())}
+    found["kernels"] = dict(sorted(kernels.items(), key=lambda item: -item[1])[:SHOWN])
+    found["mfu"] = training.flops / found["step_ms"] * 1e3 / 989e12 if device == "cuda" else None
+    found["memory"] = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    return found | {"graphs": counters["stats"]["unique_graphs"] - before}
+
+
+def kernel_milliseconds(function: Callable[[], object], device: str) -> dict[str, float]:
+    """Return the milliseconds of each kernel of the GPU, or of each operator of the CPU."""
+    kind = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
+    with torch.profiler.profile() as profile:
+        function()
+    own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    events = [event for event in profile.key_averages() if event.device_type == kind]
+    return {event.key: getattr(event, own) / 1e3 for event in events if getattr(event, own)}
+
+
+def ragged(device: str, model: str, batches: int) -> dict:
+    """Train on batches of different sizes, and count what is compiled after the first."""
+    training = Step(device, model, "compiled")
+    before = counters["stats"]["unique_graphs"]
+    steps = [training.update(training.batch(3 + number % training.scale.rows, number)) for number in range(batches)]
+    return {"recompilations": counters["stats"]["unique_graphs"] - before, "graphs": before, "steps": steps}
+
+
+def train(device: str, path: str, updates: int, is_killed: bool = False) -> dict:
+    """Train compiled layers from the state in a file, if there is one; write the state, or kill the process after it.
+
+    Each update has another number of documents.
+    """
+    training, file, done = Step(device, "MAE-LM", "compiled"), Path(path), 0
+    if file.exists():
+        state = torch.load(file, map_location=device)
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        done = state["updates"]
+    for update in range(done + 1, updates + 1):
+        torch.manual_seed(SEED + update)
+        training.update(training.batch(training.scale.rows - update, update))
+    state = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict(), "updates": updates}
+    torch.save(state, file)
+    if is_killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"updates": updates - done, "pause_s": training.pause}
+
+
+def compare(device: str, one: str, other: str) -> dict:
+    """Compare the weights of two files bit by bit."""
+    left, right = (torch.load(path, map_location="cpu")["model"] for path in (one, other))
+    return {"bit_equal": all(torch.equal(weight, right[name]) for name, weight in left.items())}
+
+
+ROWS = {
+    each.__name__: each
+    for each in (environment, operator_difference, compiled_difference, attention, step, ragged, train, compare)
+}
+
+if __name__ == "__main__":
+    print(json.dumps(ROWS[sys.argv[1]](sys.argv[2], **json.loads(sys.argv[3]))))

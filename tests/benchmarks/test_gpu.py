@@ -1,0 +1,80 @@
+"""The programme for GPUs, rehearsed on a CPU at a tiny size."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmark import gpu
+from tests.support import ROOT
+
+# Layers are compiled without C++, which takes a minute.
+REHEARSAL = """
+import functools, sys, torch
+torch.compile = functools.partial(torch.compile, backend="aot_eager")
+from benchmark.gpu import GpuOptions, main
+from pathlib import Path
+main(GpuOptions("all", Path(sys.argv[1]), "cpu"))
+"""
+
+
+@pytest.mark.integration  # compiles
+def test_rehearsal(tmp_path):
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    command = [sys.executable, "-c", REHEARSAL, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    rows = record["rows"]
+    assert record["complete"]
+    assert rows["agreement"]["compiled_difference, MAE-LM"]["difference"] < 1e-6
+    assert len(rows["attention"]) == 4
+    assert rows["steps"]["step, MAE-LM, compiled"]["graphs"] == 3
+    assert rows["ragged"]["ragged, MAE-LM, 3"]["recompilations"] == 0
+    assert rows["resume"]["compare, killed, once"]["bit_equal"]
+    assert str(tmp_path) not in json.dumps(record)
+
+
+def test_decisions():
+    step = {"pause_s": 31, "host_ms": 41, "step_ms": 42, "kernels": {"triton_poi": 12}}
+    attention = {
+        "attention, today, 64, 32, 2": {"sum_ms": 1.0},
+        "attention, words, 64, 32, 3": {"sum_ms": 0.9},
+        "attention, today, 64, 32, 2, 512": {"sum_ms": 2.0},
+        "attention, words, 64, 32, 2, 512": {"sum_ms": 1.92},
+    }
+    rows = {
+        "agreement": {"compiled_difference": {"difference": float("nan"), "tolerance": 0.02}},
+        "attention": attention,
+        "steps": {"step, RoBERTa, eager": step, "step, RoBERTa, compiled": step},
+        "ragged": {"ragged": {"recompilations": 1}},
+        "resume": {"compare, killed, once": {"bit_equal": False}},
+    }
+    assert gpu.decisions(rows) == {
+        "compiled_difference": "beyond tolerance: no compiled stages",
+        "kernel": "attention, words, 64, 32, 3: 10% faster, adopt",
+        "kernel, 512": "attention, words, 64, 32, 2, 512: 4% faster, keep today",
+        "step, RoBERTa, compiled": "pause of 31 s; the host limits: before kernels; elementwise kernels take 12 ms: "
+        "profile; 42.0 ms, above 40",
+        "ragged": "1 recompilations after the warm-up: not the default",
+        "resume": "differs: eager stays the default; look at splits and autotuning",
+    }
+    passing = step | {"pause_s": 20, "host_ms": 20, "kernels": {}, "step_ms": 39}
+    assert gpu.decisions({"steps": {"step, RoBERTa, compiled": passing}}) == {"step, RoBERTa, compiled": "passes"}
+
+
+def test_what_was_measured_stays(tmp_path, monkeypatch):
+    """A failure does not end the programme, and the record is written after every measurement."""
+    written = []
+
+    def measure(row, device, seconds):
+        written.append((tmp_path / "gpu.json").exists())
+        return {"error": "broken"} if row.function == "environment" else {"sum_ms": 1.0}
+
+    monkeypatch.setattr(gpu, "measure", measure)
+    with pytest.raises(SystemExit, match=r"^failed: environment$"):
+        gpu.main(gpu.GpuOptions("all", tmp_path, "cpu"))
+    assert written == [False, *[True] * (len(written) - 1)]

@@ -1,0 +1,43 @@
+"""Attention as an operator: its equations on a CPU, and what torch.compile and autograd rely on."""
+
+import pytest
+import torch
+
+from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from tests.core.test_attention_backends import RAGGED, gradients
+from tests.support.networks import VARIANTS, layout_for, network
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_network_equals_eager(variant):
+    net = network(variant, attention_dropout=0, dropout=0).double()
+    expected, expected_gradients = gradients(net, AttentionBackend.eager, *RAGGED)
+    states, found = gradients(net, AttentionBackend.fused, *RAGGED)
+    # Eager attention computes its scores in float32, and the bias is multiplied by log2(e) in float32.
+    torch.testing.assert_close(states, expected, rtol=0, atol=1e-6)
+    assert found.keys() == expected_gradients.keys()
+    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
+    for name, gradient in expected_gradients.items():
+        tolerance = 3e-7 * (1 + float(gradient.abs().max()))
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_operator_is_what_it_declares(is_apart, has_bias, dropout):
+    """Schema, results on tensors without content and gradients, as torch.compile relies on them."""
+    layouts = layout_for(*RAGGED)
+    queries, keys = layouts.predicted if is_apart else layouts.visible, layouts.visible
+    bias = RelativePositionBias(8, 16, heads=2, max_positions=24) if has_bias else None
+    rows, bias = attention_pattern(queries, keys, bias, AttentionBackend.fused)
+    packed = torch.randn(keys.index.numel(), 2 if is_apart else 3, 2, 8, requires_grad=True)
+    q = torch.randn(queries.index.numel(), 2, 8, requires_grad=True) if is_apart else None
+    random = torch.randint(-(2**31), 2**31, (queries.index.numel(), 2), dtype=torch.int32) if dropout else None
+    table, *of_pairs = bias or (None,) * 4
+    if has_bias:
+        table = table.detach().normal_().requires_grad_()
+    torch.library.opcheck(
+        torch.ops.mae_lm_fairseq.attend.default, (packed, q, table, *rows[:4], *of_pairs, random, *rows[4:], dropout)
+    )
