@@ -179,7 +179,7 @@ class TestChecks:
         assert refusal(option_checks.check_settings, cfg) == "--fp16 and --bf16 have the same purpose; choose one"
 
     def test_every_row_has_a_test(self):
-        tested = (*REFUSED, "--cpu", "--autocast bf16")  # in other tests
+        tested = (*REFUSED, "--cpu", "--num-workers", "--autocast bf16")  # in other tests
         patterns = [re.compile(rf"{check.option}\b") for check in option_checks.CHECKS]
         assert [pattern for pattern in patterns if not any(map(pattern.match, tested))] == []
 
