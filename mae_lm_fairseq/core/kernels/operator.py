@@ -18,7 +18,7 @@ LOG2E = math.log2(math.e)
 
 
 class Rows(NamedTuple):
-    """Which packed queries attend to which packed keys: those of the same row."""
+    """Rows of packed queries and keys; a query attends to the keys of its own row."""
 
     query_starts: Tensor
     """[B + 1] int32: index of the first query of each row, and the number of queries."""
