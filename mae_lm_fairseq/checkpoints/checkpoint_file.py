@@ -1,6 +1,7 @@
 """Safe reading of checkpoint files: no code in them runs, and damage raises a clear error message."""
 
 import contextlib
+import errno
 import os
 import pickle
 import re
@@ -56,7 +57,9 @@ def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
         raise
     except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
-        reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else _DAMAGED
+        # EINVAL does not help: torch seeks before the start of a damaged file.
+        is_of_system = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+        reason = error.strerror if is_of_system else _DAMAGED
         raise UserError(f"cannot read the checkpoint {path}: {reason}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")

@@ -183,17 +183,28 @@ def test_any_file_is_read_or_refused(tmp_path, suffix, columns, files):
             sizes.append(sum(map(len, file.words)))
             assert [len(of_sentence) for of_sentence in targets] == [len(words) for words in file.words]
             written = file.with_predictions([["NEW"] * len(words) for words in file.words])
-            if suffix == ".conll":
+            if suffix == ".conll" and not has_longer_comment(file):
                 path.write_bytes(written.encode())
                 again = read_words(path, "-1")
                 assert again.words == file.words
                 assert again.kinds == {"NEW"}
-            else:
+            elif suffix == ".conllu":
                 assert written.count("\tNEW\n") == sum(map(len, file.words))
 
     check()
     assert len(sizes) > 10
     assert max(sizes) > 3
+
+
+def has_longer_comment(file):
+    """Return whether a comment has one column more than the rows, as many as they have with predictions."""
+    numbers = {number for sentence in file.sentences for number in sentence.lines}
+    separators = [line.count(file.separator) for line in file.lines]
+    rows = max(separators[number - 1] for number in numbers)
+    return any(
+        count == rows + 1 and line.startswith("#") and number not in numbers
+        for number, (line, count) in enumerate(zip(file.lines, separators, strict=True), 1)
+    )
 
 
 def read_and_learn(path, column):
