@@ -141,7 +141,7 @@ def _stop_if_done(trainer: Trainer, without_progress: int) -> None:
     elif updates and 0 < hours < trainer.cumulative_training_time() / 3600:
         logger.info("training is complete: it has taken --stop-time-hours %s", hours)
     elif 0 < cfg.checkpoint.patience <= without_progress:
-        logger.info("training has stopped early: no progress in %d validations", without_progress)
+        logger.info("training has stopped early: no progress in %d validations (--patience)", without_progress)
     else:
         return
     cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
