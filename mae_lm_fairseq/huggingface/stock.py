@@ -34,7 +34,6 @@ from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED,
 from mae_lm_fairseq.huggingface.weight_files import without_kernels
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json
 
 
 @dataclass(frozen=True)
@@ -252,5 +251,6 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``config.json`` and ``model.safetensors``."""
-    write_json(directory / CONFIG, stock_config(pretrained, to))
+    config = json.dumps(stock_config(pretrained, to), indent=2)
+    (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
     save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})
