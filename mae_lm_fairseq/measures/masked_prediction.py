@@ -4,7 +4,6 @@ A text becomes rows: copies of it with different tokens masked (:class:`Masking`
 in batches of similar length.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout, to_device
 from mae_lm_fairseq.statistics.token_states import early_masks
+from mae_lm_fairseq.text.data_bin import entropy_of_counts
 from mae_lm_fairseq.text.tokenizer import SPECIALS
 
 BATCH_TOKENS = 2048
@@ -135,9 +135,7 @@ def unigram_entropy(texts: Iterable[np.ndarray | Tensor]) -> float:
     Args:
         texts: ids of the tokens that can be masked, int[T] each.
     """
-    counts = Counter(index for ids in texts for index in ids.tolist())
-    total = counts.total()
-    return -sum(count / total * math.log(count / total) for count in counts.values())
+    return entropy_of_counts(Counter(index for ids in texts for index in ids.tolist()).values())
 
 
 def each_token(words: np.ndarray) -> Masking:

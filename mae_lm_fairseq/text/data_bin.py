@@ -5,11 +5,12 @@ int32 and the byte offset of each line in the ``.bin`` as int64, little-endian.
 """
 
 import hashlib
+import math
 import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -190,9 +191,13 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
 def unigram_entropy(prefix: str | Path) -> float:
     """Return the entropy in nats of the frequencies of a data-bin's tokens, ``</s>`` included."""
     _, kind = _read_header(prefix)
-    counts = np.bincount(np.memmap(f"{prefix}.bin", dtype=kind, mode="r"))
-    frequencies = counts[counts > 0] / counts.sum()
-    return float(-(frequencies * np.log(frequencies)).sum())
+    return entropy_of_counts(np.bincount(np.memmap(f"{prefix}.bin", dtype=kind, mode="r")).tolist())
+
+
+def entropy_of_counts(counts: Collection[int]) -> float:
+    """Return the entropy in nats of the frequencies that counts have; a count of 0 adds nothing."""
+    total = sum(counts)
+    return -sum(count / total * math.log(count / total) for count in counts if count)
 
 
 def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:

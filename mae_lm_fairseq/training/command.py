@@ -121,16 +121,16 @@ def check_option_names(words: Sequence[str]) -> None:
     Raises:
         ValueError: if there is one. What is known but does not go together is found by fairseq-train.
     """
-    spec = find_spec("fairseq")
-    if spec is None or "--user-dir" in {word.partition("=")[0] for word in words}:
+    names = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
+    if not names or "--user-dir" in names or (spec := find_spec("fairseq")) is None:
         return
     known = {"--help", "--version"}
     for source in (path for root in (Path(spec.origin).parent, PACKAGE) for path in root.rglob("*.py")):
         text = source.read_text(encoding="utf-8", errors="replace")
         known.update(re.findall(r"--[\w-]+", text))
         known.update(f"--{name.replace('_', '-')}" for name in re.findall(r"^    (\w+):", text, re.MULTILINE))
-    for name in (word.partition("=")[0] for word in words):
-        if re.match(r"--\w", name) and not any(option.startswith(name) for option in known):  # may be abbreviated
+    for name in names:
+        if not any(option.startswith(name) for option in known):  # may be abbreviated
             close = difflib.get_close_matches(name, known, 1, cutoff=0.8)
             raise ValueError(f"unknown option {name} of fairseq-train" + "".join(f"; is {one} meant?" for one in close))
 

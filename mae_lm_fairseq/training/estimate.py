@@ -59,9 +59,8 @@ def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
 def hours_between_checkpoints(cfg: Any, processes: int, data_bin: Path) -> float:
     """Return the estimated hours of training between two checkpoints within an epoch; 0 if there is no estimate."""
     try:
-        return (
-            cfg.checkpoint.save_interval_updates * _estimate(cfg, processes, data_bin)[0] / cfg.optimization.max_update
-        )
+        in_hours, _ = _estimate(cfg, processes, data_bin)
+        return in_hours * cfg.checkpoint.save_interval_updates / cfg.optimization.max_update
     except (ValueError, ZeroDivisionError):
         return 0.0
 

@@ -44,10 +44,8 @@ def main(options: Any) -> None:
         print(f"{options.preset}: {describe_amount(cfg, number)}")
         print(describe_length(cfg, number, shards))
         if at_risk := hours_between_checkpoints(cfg, number, shards[0]):
-            interval = cfg.checkpoint.save_interval_updates
-            print(
-                f"a checkpoint every {interval:,} updates: a kill costs at most about {duration(at_risk)} of training"
-            )
+            interval = f"a checkpoint every {cfg.checkpoint.save_interval_updates:,} updates"
+            print(f"{interval}: a kill costs at most about {duration(at_risk)} of training")
         for warning in warnings_about(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
@@ -92,9 +90,9 @@ def often_enough(cfg, number: int, data_bin: Path, flags: Sequence[str]) -> list
 
     Processes that others started keep the recipe's interval: their estimates may differ, and all save together.
     """
-    hours = hours_between_checkpoints(cfg, number, data_bin)
     is_chosen = any(word.split("=")[0] == "--save-interval-updates" for word in flags)
-    if is_chosen or hours <= AT_RISK or started_processes() or number > max(1, torch.cuda.device_count()):
+    is_fixed = is_chosen or started_processes() or number > max(1, torch.cuda.device_count())
+    if is_fixed or (hours := hours_between_checkpoints(cfg, number, data_bin)) <= AT_RISK:
         return []
     updates = cfg.checkpoint.save_interval_updates * AT_RISK / hours
     unit = 10 ** max(0, len(str(int(updates))) - 1)
