@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 MODELS = ("MLM", "MAE-LM", "random weights")
-# What is drawn of a task, by its title: the directory or the end of the run's name, and the metric.
+# The numbers of each panel, by its title: the directory or the end of the run's name, and the metric.
 SENTENCES = {
     "SST-2\naccuracy (%)": ("SST-2", "accuracy"),
     "CoLA\nMatthews correlation (x 100)": ("CoLA", "matthews"),

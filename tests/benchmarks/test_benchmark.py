@@ -35,7 +35,7 @@ def run_script(monkeypatch, *arguments, setting="cpu-tiny"):
 
 
 def test_a_cpu_without_bf16_measures_the_rest(monkeypatch):
-    """Its first product in bfloat16 took longer than the time limit, so that nothing was measured."""
+    """The first product in bfloat16 took longer than the time limit, so that nothing was measured."""
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     setting = feasible(SETTINGS["cpu-small"])
     groups = subjects(setting, None)

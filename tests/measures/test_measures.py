@@ -120,7 +120,7 @@ def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
 def test_the_default_length_is_that_of_the_training(
     checkpoints, bundles, text_data, stock, tmp_path, capsys, options, length, others
 ):
-    """Of a bundle and of a checkpoint; the length of another model is unknown."""
+    """Bundles and checkpoints know it; the length of another model is unknown."""
     (tmp_path / "text").write_text("\n\n".join(pair[0] for pair in PAIRS * 9))
     models = [bundles["mae_lm_tiny"], checkpoints["mae_lm_tiny"], stock]
     labels = ["--labels", "mae_lm_tiny", "mae_lm_tiny.pt", "bert"]

@@ -18,7 +18,7 @@ from mae_lm_fairseq.utils.compilation import compiled
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.networks import MASK, PAD, batch, layout_for, network, text
 from tests.support.processes import untraced
-from tests.support.training import batches, set_up
+from tests.support.training import batches, make_update, set_up
 
 pytestmark = pytest.mark.integration  # compiles
 
@@ -185,13 +185,7 @@ def test_fp16_optimizer(compile_with, data_bin, monkeypatch):
         losses.append([])
         torch.manual_seed(0)
         for sample in batches(task)[:4]:
-            optimizer.zero_grad()
-            loss, size, _ = criterion(model, sample)
-            optimizer.backward(loss)
-            optimizer.multiply_grads(1 / size)
-            optimizer.clip_grad_norm(2.0)
-            optimizer.step()
-            losses[-1].append(loss.item() / size)
+            losses[-1].append(make_update(model, criterion, optimizer, sample))
     assert losses[0] == losses[1]
     assert graphs() == 3
 

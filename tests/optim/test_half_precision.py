@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 
-from tests.support.training import batches, set_up
+from tests.support.training import batches, make_update, set_up
 
 LR, UPDATES = 1e-2, 3
 EPSILON = 2**-11  # relative error of rounding to float16
@@ -103,15 +103,9 @@ def losses(data_bin, arch, wrapper) -> torch.Tensor:
     parameters = list((model.half() if wrapper else model).train().parameters())
     optimizer = wrapper.build_optimizer(cfg, parameters) if wrapper else build_optimizer(cfg.optimizer, parameters)
     logged = []
-    for update, batch in enumerate(itertools.islice(endless(task), 200)):
-        torch.manual_seed(update)
-        optimizer.zero_grad()
-        loss, size, _ = criterion(model, batch)
-        optimizer.backward(loss)
-        optimizer.multiply_grads(1 / size)
-        optimizer.clip_grad_norm(2.0)
-        optimizer.step()
-        logged.append(loss.item() / size / math.log(2))
+    for number, batch in enumerate(itertools.islice(endless(task), 200)):
+        torch.manual_seed(number)
+        logged.append(make_update(model, criterion, optimizer, batch) / math.log(2))
     return torch.tensor(logged).view(10, 20).mean(1)
 
 

@@ -40,6 +40,17 @@ def set_up(data, *arguments, arch: str = "mae_lm_tiny"):
     return cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)
 
 
+def make_update(model, criterion, optimizer, batch) -> float:
+    """Make an update as fairseq's trainer does, with gradients of a norm of at most 2; return the mean loss."""
+    optimizer.zero_grad()
+    loss, size, _ = criterion(model, batch)
+    optimizer.backward(loss)
+    optimizer.multiply_grads(1 / size)
+    optimizer.clip_grad_norm(2.0)
+    optimizer.step()
+    return loss.item() / size
+
+
 def batches(task, split: str = "train", epoch: int = 1, workers: int = 0, batch_size: int = 8) -> list[dict]:
     """Return all batches of one epoch, in training order."""
     iterator = task.get_batch_iterator(

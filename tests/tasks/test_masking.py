@@ -154,7 +154,7 @@ def test_a_dictionary_without_word_starts_is_refused(symbols):
 
 
 def test_a_tokenizer_that_marks_the_ends_of_words_is_refused(tmp_path):
-    """It has the mark as a subword of its own, so that it has marks; whole lines were masked, or nothing."""
+    """The mark is a subword of its own there, which begins words; whole lines were masked, or nothing."""
     model = io.BytesIO()
     options = {"vocab_size": 90, "treat_whitespace_as_suffix": True, "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(paragraphs(300)), model_writer=model, **options)
