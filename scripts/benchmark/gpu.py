@@ -2,23 +2,27 @@
 """Measure on a GPU what CPUs cannot show: compiled layers, forms of the attention kernel, steps, resuming.
 
 "all" takes at most 560 s. Every measurement is a process of its own with a time limit, and gpu.json is written after
-each. Stages: environment; agreement (the operator beside the equations, compiled layers beside eager ones); attention
-(forms of the kernel); steps (pause, step, host and kernel time, memory); ragged (recompilations); resume (killed and
-resumed, compared bit by bit); sizes (larger batches). Each rule of docs/performance.md gives a decision. There are no
-data to carry. ``--device cpu`` is a rehearsal at a tiny size, in this process.
+each. Stages, the most important first: steps (pause, step, host and kernel time, memory; eager and compiled), checks
+(the operator beside the equations, compiled layers beside eager ones, recompilations; side by side, as nothing is
+timed), resume (killed and resumed, compared bit by bit), attention (forms of the kernel), variants (of compilation),
+sizes (larger batches), environment. Each rule of docs/performance.md gives a decision.
+There are no data to carry. ``--device cpu`` is a rehearsal at a tiny size, in this process.
 
 Example:
     scripts/benchmark/gpu.py all --out gpu
     scripts/benchmark/gpu.py steps --out rehearsal --device cpu
 """
 
-import json
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -34,8 +38,6 @@ LIMIT_SECONDS = 560
 BARS_MS = {"RoBERTa": 40.0, "MAE-LM": 43.0}
 """35 % of an H100's data sheet for 64 documents of 367 tokens."""
 GAIN, PAUSE_SECONDS, HOST_FRACTION, ELEMENTWISE_MS = 0.05, 30.0, 0.9, 11.0
-TILES = ((64, 32), (64, 64), (64, 128))
-VARIANTS = ("eager", "compiled", "compiled, float32 between layers")
 
 
 class Row(NamedTuple):
@@ -43,7 +45,9 @@ class Row(NamedTuple):
 
     function: str
     arguments: dict
-    seconds: float = 45
+    seconds: float = 60
+    is_cold: bool = False
+    """Whether it compiles with caches of its own, which are empty."""
 
     @property
     def title(self) -> str:
@@ -53,82 +57,80 @@ class Row(NamedTuple):
 
 def stages(device: str, work: Path) -> dict[str, list[Row]]:
     """Return the measurements of each stage, in their order; a rehearsal has fewer."""
-    on_gpu = device == "cuda"
-    models = ("RoBERTa", "MAE-LM", "3ML") if on_gpu else ("MAE-LM",)
-    killed, once = str(work / "killed.pt"), str(work / "once.pt")
-    return {
-        "environment": [Row("environment", {})],
-        "agreement": [
-            *(
-                Row("operator_difference", {"dtype": dtype})
-                for dtype in ("float32", "float16", "bfloat16")[: 3 if on_gpu else 1]
-            ),
-            Row("compiled_difference", {"model": "MAE-LM"}, 60),
-        ],
-        "attention": list(_forms(on_gpu)),
-        "steps": [
-            Row("step", {"model": model, "variant": name})
-            for model in models
-            for name in VARIANTS[: 3 if on_gpu else 2]
-        ],
-        "ragged": [Row("ragged", {"model": "MAE-LM", "batches": 20 if on_gpu else 3}, 70)],
-        "resume": [
-            # A rehearsal does not kill its own process: the first run ends there.
-            Row("train", {"path": killed, "updates": 2, "is_killed": on_gpu}),
-            Row("train", {"path": killed, "updates": 4}),
-            Row("train", {"path": once, "updates": 4}),
-            Row("compare", {"one": killed, "other": once}),
-        ],
-        "sizes": [
-            Row("step", {"model": model, "variant": "compiled", "rows": rows})
-            for model in models[:2]
-            for rows in ((128, 256) if on_gpu else ())
-        ],
-    }
-
-
-def _forms(on_gpu: bool) -> Iterator[Row]:
     from benchmark.forms import FORMS
 
-    for name in FORMS:
-        for block_q, block_k in TILES if on_gpu else TILES[:1]:
-            if "words" not in name or block_k == 32:
-                for number in (1, 2, 3) if on_gpu else (2,):
-                    tiles = {"form": name, "block_q": block_q, "block_k": block_k, "stages": number}
-                    yield Row("attention", tiles, 20)
-                    if on_gpu and number == 2:
-                        yield Row("attention", tiles | {"length": 512}, 20)
+    on_gpu = device == "cuda"
+    killed, once = str(work / "killed.pt"), str(work / "once.pt")
+    variants = [("3ML", "eager"), ("3ML", "compiled")]
+    variants += [("MAE-LM", f"compiled, {name}") for name in ("float32 between layers", "not deterministic")]
+    return {
+        "steps": [
+            Row("step", {"model": model, "variant": variant}, 100, "compiled" in variant)
+            for model in ("MAE-LM", "RoBERTa")[: 2 if on_gpu else 1]
+            for variant in ("eager", "compiled")
+        ],
+        "checks": [
+            *(
+                Row("operator_difference", {"dtype": name})
+                for name in (("float16", "bfloat16") if on_gpu else ("float32",))
+            ),
+            Row("compiled_difference", {"model": "MAE-LM"}, 120),
+            Row("ragged", {"model": "MAE-LM", "batches": 20 if on_gpu else 3}, 120, True),
+            # A rehearsal does not kill its own process: the first run ends there.
+            Row("train", {"path": killed, "updates": 2, "is_killed": on_gpu}, 120, True),
+            Row("train", {"path": once, "updates": 4}, 120, True),
+        ],
+        "resume": [
+            Row("train", {"path": killed, "updates": 4}, 90, True),
+            Row("compare", {"one": killed, "other": once}),
+        ],
+        "attention": [Row("attention", {"form": form}, 90) for form in FORMS],
+        "variants": [
+            Row("step", {"model": model, "variant": name}, 100, "compiled" in name)
+            for model, name in (variants if on_gpu else ())
+        ],
+        "sizes": [
+            Row("step", {"model": model, "variant": "compiled", "rows": rows}, 100)
+            for model in ("MAE-LM", "RoBERTa")
+            for rows in ((128, 256) if on_gpu else ())
+        ],
+        "environment": [Row("environment", {})],
+    }
 
 
 def decisions(rows: dict[str, dict[str, dict]]) -> dict[str, str]:
     """Apply the rules to what was measured."""
     found = {}
-    for title, row in rows.get("agreement", {}).items():
+    for title, row in rows.get("checks", {}).items():
         if "difference" in row and not row["difference"] <= row["tolerance"]:
-            found[title] = "beyond tolerance: no compiled stages"
+            found[title] = "beyond tolerance: compiled layers are wrong"
+        if row.get("recompilations"):
+            found[title] = f"{row['recompilations']} recompilations after the warm-up: not the default"
     found |= _decide_forms(
-        {title: row["sum_ms"] for title, row in rows.get("attention", {}).items() if "sum_ms" in row}
+        {
+            f"{title}, {name}": times["sum_ms"]
+            for title, row in rows.get("attention", {}).items()
+            for name, times in row.get("times", {}).items()
+            if "sum_ms" in times
+        }
     )
     for title, row in rows.get("steps", {}).items():
         if "step_ms" in row and ", compiled" in title:
             found[title] = "; ".join(_findings(title, row)) or "passes"
-    for row in rows.get("ragged", {}).values():
-        if row.get("recompilations"):
-            found["ragged"] = f"{row['recompilations']} recompilations after the warm-up: not the default"
     if (compared := rows.get("resume", {}).get("compare, killed, once")) and not compared.get("bit_equal"):
         found["resume"] = "differs: eager stays the default; look at splits and autotuning"
     return found
 
 
 def _decide_forms(times: dict[str, float]) -> dict[str, str]:
-    faster = {}
-    for title, own in ((each, times[each]) for each in times if "today, 64, 32, 2" in each):
-        ending = title.partition("today, 64, 32, 2")[2]
-        others = {name: time for name, time in times.items() if name.count(",") and (", 512" in name) == bool(ending)}
-        best = min(others, key=others.get)
-        gain = 1 - others[best] / own
-        faster[f"kernel{ending}"] = f"{best}: {gain:.0%} faster, {'adopt' if gain >= GAIN else 'keep today'}"
-    return faster
+    decided = {}
+    for lengths in ("documents", "512 tokens"):
+        of_lengths = {title: time for title, time in times.items() if title.endswith(lengths)}
+        if own := of_lengths.get(f"attention, today, 32 keys, 2 stages, {lengths}"):
+            best = min(of_lengths, key=of_lengths.get)
+            gain = 1 - of_lengths[best] / own
+            decided[f"kernel, {lengths}"] = f"{best}: {gain:.0%} faster, {'adopt' if gain >= GAIN else 'keep today'}"
+    return decided
 
 
 def _findings(title: str, row: dict) -> Iterator[str]:
@@ -143,13 +145,16 @@ def _findings(title: str, row: dict) -> Iterator[str]:
         yield f"{row['step_ms']:.1f} ms, above {bar:.0f}"
 
 
-def measure(row: Row, device: str, seconds: float) -> dict:
+def measure(row: Row, device: str, end: float) -> dict:
     """Run a measurement, on a GPU in a process of its own, and return its values or its error."""
     began = time.monotonic()
+    seconds = min(row.seconds, end - began)
+    if seconds < 5:
+        return {"error": "no time left"}
     try:
         values = _in_a_process(row, device, seconds) if device == "cuda" else _here(row)
     except Exception as problem:  # the other measurements are still wanted
-        values = {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())[-400:]}"}
+        values = _error(problem)
     return values | {"took_s": round(time.monotonic() - began, 2)}
 
 
@@ -160,15 +165,44 @@ def _here(row: Row) -> dict:
 
 
 def _in_a_process(row: Row, device: str, seconds: float) -> dict:
-    command = [sys.executable, "-m", "benchmark.gpu_rows", row.function, device, json.dumps(row.arguments)]
-    paths = [str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
-    if done.returncode == -9 and row.arguments.get("is_killed"):
-        return {"killed": True}
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    # It imports torch once. Without a visible device, because processes that are forked from one that has looked for
+    # devices cannot use them.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmark.gpu_rows"])
+    receiver, sender = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as caches:
+        process = context.Process(target=_send, args=(row, device, caches if row.is_cold else None, sender))
+        process.start()
+        sender.close()
+        process.join(seconds)
+        ended = process.exitcode
+        process.kill()
+        process.join()
+    try:
+        return receiver.recv()
+    except EOFError:
+        if ended == -signal.SIGKILL and row.arguments.get("is_killed"):
+            return {"killed": True}
+        reason = f"takes more than {seconds:.0f} s" if ended is None else f"ended with exit code {ended}"
+        raise RuntimeError(reason) from None
+
+
+def _send(row: Row, device: str, caches: str | None, sender: Connection) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    from benchmark.gpu_rows import ROWS
+
+    if caches:
+        os.environ |= {"TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": caches}
+    try:
+        values = ROWS[row.function](device, **row.arguments)
+    except Exception as problem:
+        values = _error(problem)
+    sender.send(values)
+
+
+def _error(problem: Exception) -> dict:
+    return {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())[-400:]}"}
 
 
 @dataclass(frozen=True)
@@ -182,7 +216,7 @@ class GpuOptions(Options):
     """
 
     stage: Annotated[
-        Literal["all", "environment", "agreement", "attention", "steps", "ragged", "resume", "sizes"],
+        Literal["all", "steps", "checks", "resume", "attention", "variants", "sizes", "environment"],
         Argument("STAGE", positional=True),
     ]
     out: Annotated[Path, Argument("DIR")]
@@ -201,20 +235,19 @@ def main(options: GpuOptions) -> None:
     began, failed = time.monotonic(), []
     command = f"scripts/benchmark/gpu.py {options.stage} --device {options.device}"  # no path of a machine
     record = provenance() | {"command": command, "complete": False, "rows": {}, "decisions": {}}
+    limits = options.device, began + LIMIT_SECONDS
     for stage, rows in stages(options.device, options.out).items():
-        for row in rows if options.stage in ("all", stage) else ():
-            left = LIMIT_SECONDS - (time.monotonic() - began)
-            is_useless = "beyond tolerance" in str(record["decisions"]) and "compiled" in str(row.arguments)
-            if left < 5 or is_useless:
-                values = {"error": "no time left" if left < 5 else "compiled layers are beyond tolerance"}
-            else:
-                values = measure(row, options.device, min(row.seconds, left))
-            record["rows"].setdefault(stage, {})[row.title] = values
-            record["decisions"] = decisions(record["rows"])
-            write_json(options.out / "gpu.json", record)
-            failed += [row.title] if "error" in values else []
-            shown = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
-            print(f"{stage}: {row.title}: {shown}", flush=True)
+        rows = rows if options.stage in ("all", stage) else []
+        is_parallel = stage == "checks" and options.device == "cuda"
+        with ThreadPoolExecutor() as pool:
+            measured = (pool.map if is_parallel else map)(lambda row: measure(row, *limits), rows)
+            for row, values in zip(rows, measured, strict=True):
+                record["rows"].setdefault(stage, {})[row.title] = values
+                record["decisions"] = decisions(record["rows"])
+                write_json(options.out / "gpu.json", record)
+                failed += [row.title] if "error" in values else []
+                shown = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+                print(f"{stage}: {row.title}: {shown}", flush=True)
     write_json(options.out / "gpu.json", record | {"complete": True})
     for name, decision in record["decisions"].items():
         print(f"{name}: {decision}")

@@ -1,20 +1,16 @@
-"""The measurements of :mod:`benchmark.gpu`: each returns values for JSON.
-
-On a GPU, each runs in a process of its own: ``python -m benchmark.gpu_rows NAME DEVICE ARGUMENTS``, where the arguments
-are JSON, prints the values as the last line.
-"""
+"""The measurements of :mod:`benchmark.gpu`: each returns values for JSON."""
 
 import functools
 import json
 import os
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -35,10 +31,12 @@ from mae_lm_fairseq.core.relative_position import relative_position_bucket
 from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.fairseq_patches.patching import replaced
 from mae_lm_fairseq.models.mae_lm import Autocast, MAELMModel
+from mae_lm_fairseq.utils import compilation
 
 RECORDED = Path(__file__).resolve().parents[1] / "results" / "day-one" / "steps-2.json"
 """Has the numbers of tokens of 64 documents."""
-DROPOUT, SEED, SHOWN = 0.1, 1, 30
+DROPOUT, SEED, SHOWN = 0.1, 1, 60
+QUERIES_OF_A_TILE = 64
 MODELS = {"RoBERTa": ("mae_lm_roberta", 0.15), "MAE-LM": ("mae_lm", 0.15), "3ML": ("mae_lm_3ml_self", 0.5)}
 """Preset and fraction of masked tokens."""
 
@@ -186,11 +184,24 @@ def compiled_difference(device: str, model: str) -> dict:
     return {"difference": difference, "tolerance": 0.02, "not_deterministic": sorted(names)}
 
 
-def attention(device: str, form: str, block_q: int, block_k: int, stages: int, length: int | None = None) -> dict:
+def attention(device: str, form: str) -> dict:
     """Time forward and backward pass of a form of the kernel. On a CPU, Triton's interpreter runs it."""
-    module = load_form(form)
-    module.SMALL_BLOCKS, module.STAGES = (block_q, block_k), stages
-    arguments = attention_case(device, torch.device(device), "bfloat16", length)
+    module, times = load_form(form), {}
+    on_gpu = device == "cuda"
+    for keys in (32, 64, 128) if on_gpu and "words" not in form else (32,):
+        for stages in (1, 2, 3) if on_gpu else (2,):
+            module.SMALL_BLOCKS, module.STAGES = (QUERIES_OF_A_TILE, keys), stages
+            for length, lengths in ((None, "documents"), (512, "512 tokens"))[: 2 if on_gpu else 1]:
+                arguments = attention_case(device, torch.device(device), "bfloat16", length)
+                try:
+                    found = _time_attention(device, module, arguments)
+                except Exception as problem:  # too little shared memory, of triton
+                    found = {"error": str(problem)[:200]}
+                times[f"{keys} keys, {stages} stages, {lengths}"] = found
+    return {"times": times}
+
+
+def _time_attention(device: str, module: ModuleType, arguments: list) -> dict[str, float]:
     packed, _, table, *pairs = arguments
     forward = functools.partial(module.attend, packed, None, table, *pairs)
     output, normaliser = forward()
@@ -202,11 +213,13 @@ def attention(device: str, form: str, block_q: int, block_k: int, stages: int, l
 def step(device: str, model: str, variant: str, rows: int | None = None) -> dict:
     """Time a training step: pause before it, host and step time, kernels, memory; ``variant`` is eager or compiled.
 
-    In ``compiled, float32 between layers``, layer norms return float32.
+    In ``compiled, float32 between layers``, layer norms return float32; in ``compiled, not deterministic``, inductor
+    measures what it chooses.
     """
     before = counters["stats"]["unique_graphs"]
     between = (lambda states: states.dtype) if "float32" in variant else transformer.product_dtype
-    with replaced(transformer, "product_dtype", between):
+    compiler = _compiled_as_measured if "not deterministic" in variant else transformer.compiled
+    with replaced(transformer, "product_dtype", between), replaced(transformer, "compiled", compiler):
         training = Step(device, model, variant)
         batch = training.batch(rows)
         steps = [training.update(batch) for _ in range(training.scale.repetitions + 1)][1:]
@@ -219,13 +232,19 @@ def step(device: str, model: str, variant: str, rows: int | None = None) -> dict
     return found | {"graphs": counters["stats"]["unique_graphs"] - before}
 
 
+def _compiled_as_measured(function: Callable) -> Callable:
+    result = compilation.compiled(function)
+    torch._inductor.config.deterministic = False
+    return result
+
+
 def kernel_milliseconds(function: Callable[[], object], device: str) -> dict[str, float]:
     """Return the milliseconds of each kernel of the GPU, or of each operator of the CPU."""
     kind = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
     with torch.profiler.profile() as profile:
         function()
     own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
-    events = [event for event in profile.key_averages() if event.device_type == kind]
+    events = [each for each in profile.key_averages() if each.device_type == kind and not each.is_user_annotation]
     return {event.key: getattr(event, own) / 1e3 for event in events if getattr(event, own)}
 
 
@@ -268,6 +287,3 @@ ROWS = {
     each.__name__: each
     for each in (environment, operator_difference, compiled_difference, attention, step, ragged, train, compare)
 }
-
-if __name__ == "__main__":
-    print(json.dumps(ROWS[sys.argv[1]](sys.argv[2], **json.loads(sys.argv[3]))))

@@ -30,33 +30,44 @@ def test_rehearsal(tmp_path):
     record = json.loads((tmp_path / "gpu.json").read_text())
     rows = record["rows"]
     assert record["complete"]
-    assert rows["agreement"]["compiled_difference, MAE-LM"]["difference"] < 1e-6
+    assert rows["checks"]["compiled_difference, MAE-LM"]["difference"] < 1e-6
+    assert all("error" not in found for row in rows["attention"].values() for found in row["times"].values())
     assert len(rows["attention"]) == 4
     assert rows["steps"]["step, MAE-LM, compiled"]["graphs"] == 3
-    assert rows["ragged"]["ragged, MAE-LM, 3"]["recompilations"] == 0
+    assert rows["checks"]["ragged, MAE-LM, 3"]["recompilations"] == 0
     assert rows["resume"]["compare, killed, once"]["bit_equal"]
     assert str(tmp_path) not in json.dumps(record)
 
 
 def test_decisions():
     step = {"pause_s": 31, "host_ms": 41, "step_ms": 42, "kernels": {"triton_poi": 12}}
+    times = {
+        "32 keys, 2 stages, documents": 1.0,
+        "64 keys, 3 stages, documents": 1.1,
+        "32 keys, 2 stages, 512 tokens": 2.0,
+    }
+    faster = {
+        "32 keys, 2 stages, documents": 0.95,
+        "32 keys, 3 stages, documents": 0.9,
+        "32 keys, 2 stages, 512 tokens": 1.92,
+    }
     attention = {
-        "attention, today, 64, 32, 2": {"sum_ms": 1.0},
-        "attention, words, 64, 32, 3": {"sum_ms": 0.9},
-        "attention, today, 64, 32, 2, 512": {"sum_ms": 2.0},
-        "attention, words, 64, 32, 2, 512": {"sum_ms": 1.92},
+        f"attention, {form}": {"times": {name: {"sum_ms": time} for name, time in found.items()}}
+        for form, found in (("today", times), ("words", faster))
     }
     rows = {
-        "agreement": {"compiled_difference": {"difference": float("nan"), "tolerance": 0.02}},
+        "checks": {
+            "compiled_difference": {"difference": float("nan"), "tolerance": 0.02},
+            "ragged": {"recompilations": 1},
+        },
         "attention": attention,
         "steps": {"step, RoBERTa, eager": step, "step, RoBERTa, compiled": step},
-        "ragged": {"ragged": {"recompilations": 1}},
         "resume": {"compare, killed, once": {"bit_equal": False}},
     }
     assert gpu.decisions(rows) == {
-        "compiled_difference": "beyond tolerance: no compiled stages",
-        "kernel": "attention, words, 64, 32, 3: 10% faster, adopt",
-        "kernel, 512": "attention, words, 64, 32, 2, 512: 4% faster, keep today",
+        "compiled_difference": "beyond tolerance: compiled layers are wrong",
+        "kernel, documents": "attention, words, 32 keys, 3 stages, documents: 10% faster, adopt",
+        "kernel, 512 tokens": "attention, words, 32 keys, 2 stages, 512 tokens: 4% faster, keep today",
         "step, RoBERTa, compiled": "pause of 31 s; the host limits: before kernels; elementwise kernels take 12 ms: "
         "profile; 42.0 ms, above 40",
         "ragged": "1 recompilations after the warm-up: not the default",
@@ -70,9 +81,9 @@ def test_what_was_measured_stays(tmp_path, monkeypatch):
     """A failure does not end the programme, and the record is written after every measurement."""
     written = []
 
-    def measure(row, device, seconds):
+    def measure(row, device, end):
         written.append((tmp_path / "gpu.json").exists())
-        return {"error": "broken"} if row.function == "environment" else {"sum_ms": 1.0}
+        return {"error": "broken"} if row.function == "environment" else {"graphs": 1}
 
     monkeypatch.setattr(gpu, "measure", measure)
     with pytest.raises(SystemExit, match=r"^failed: environment$"):

@@ -302,7 +302,7 @@ def _grid(longest: int, block: int, normaliser: Tensor, pairs: Pairs) -> tuple[i
 def _of_table(parts: Tensor, buckets: int, pairs: Pairs) -> Tensor:
     """Return the gradient of the table from the sums up to each run, [rows, blocks, heads, runs]."""
     by_run = F.pad(parts.sum((0, 1)), (1, 0)).diff().T[:buckets]
-    return torch.zeros_like(by_run).index_add_(0, pairs.bucket_of_run, by_run)
+    return by_run.new_zeros(by_run.shape).index_add_(0, pairs.bucket_of_run, by_run)
 
 
 def _constants(q: Tensor, has_bias: bool, dropout: float) -> dict:
