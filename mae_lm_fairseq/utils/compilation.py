@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 import torch._dynamo.config
-import torch._inductor.config
 from torch import Tensor
+from torch._inductor import config as inductor
 from torch.fx.experimental import _config as shape_config
 
 
@@ -17,9 +17,11 @@ def compiled(function: Callable) -> Callable:
     shape_config.use_duck_shape = False
     # Graphs that are split for DistributedDataParallel have no dynamic sizes (pytorch 140229).
     torch._dynamo.config.optimize_ddp = False
-    # A resumed run compiles the same code; otherwise measurements choose it. Not in all versions of torch.
-    if hasattr(torch._inductor.config, "deterministic"):
-        torch._inductor.config.deterministic = True
+    # A resumed run compiles the same code; otherwise measurements choose it. And the number of tokens does not decide
+    # whether a GPU takes two sums at once, so that no batch is compiled again. Not in all versions of torch.
+    for config, name in ((inductor, "deterministic"), (inductor.triton, "mix_order_reduction_non_strict_mode")):
+        if hasattr(config, name):
+            setattr(config, name, True)
     return torch.compile(function, fullgraph=True, dynamic=True)
 
 

@@ -13,6 +13,7 @@ Example:
     scripts/benchmark/gpu.py steps --out rehearsal --device cpu
 """
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -60,7 +62,9 @@ def stages(device: str, work: Path) -> dict[str, list[Row]]:
     from benchmark.forms import FORMS
 
     on_gpu = device == "cuda"
-    killed, once = str(work / "killed.pt"), str(work / "once.pt")
+    killed, once, again, eager, eager_again = (
+        str(work / f"{name}.pt") for name in ("killed", "once", "again", "eager", "eager-again")
+    )
     variants = [("3ML", "eager"), ("3ML", "compiled")]
     variants += [("MAE-LM", f"compiled, {name}") for name in ("float32 between layers", "not deterministic")]
     return {
@@ -78,11 +82,15 @@ def stages(device: str, work: Path) -> dict[str, list[Row]]:
             Row("ragged", {"model": "MAE-LM", "batches": 20 if on_gpu else 3}, 120, True),
             # A rehearsal does not kill its own process: the first run ends there.
             Row("train", {"path": killed, "updates": 2, "is_killed": on_gpu}, 120, True),
-            Row("train", {"path": once, "updates": 4}, 120, True),
+            *(Row("train", {"path": path, "updates": 4}, 120, True) for path in (once, again)),
+            *(Row("train", {"path": path, "updates": 4, "variant": "eager"}) for path in (eager, eager_again)),
         ],
         "resume": [
             Row("train", {"path": killed, "updates": 4}, 90, True),
-            Row("compare", {"one": killed, "other": once}),
+            *(
+                Row("compare", {"one": one, "other": other})
+                for one, other in ((killed, once), (again, once), (eager_again, eager))
+            ),
         ],
         "attention": [Row("attention", {"form": form}, 90) for form in FORMS],
         "variants": [
@@ -117,8 +125,12 @@ def decisions(rows: dict[str, dict[str, dict]]) -> dict[str, str]:
     for title, row in rows.get("steps", {}).items():
         if "step_ms" in row and ", compiled" in title:
             found[title] = "; ".join(_findings(title, row)) or "passes"
-    if (compared := rows.get("resume", {}).get("compare, killed, once")) and not compared.get("bit_equal"):
-        found["resume"] = "differs: eager stays the default; look at splits and autotuning"
+    unequal = [title for title, row in rows.get("resume", {}).items() if row.get("unequal")]
+    if "compare, killed, once" in unequal:
+        others = [title for title in unequal if "killed" not in title]
+        found["resume"] = (
+            f"differs, {'as do ' + ', '.join(others) if others else 'unlike two equal runs'}: not the default"
+        )
     return found
 
 
@@ -165,11 +177,7 @@ def _here(row: Row) -> dict:
 
 
 def _in_a_process(row: Row, device: str, seconds: float) -> dict:
-    # It imports torch once. Without a visible device, because processes that are forked from one that has looked for
-    # devices cannot use them.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmark.gpu_rows"])
+    context = _server_of_processes()
     receiver, sender = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as caches:
         process = context.Process(target=_send, args=(row, device, caches if row.is_cold else None, sender))
@@ -186,6 +194,16 @@ def _in_a_process(row: Row, device: str, seconds: float) -> dict:
             return {"killed": True}
         reason = f"takes more than {seconds:.0f} s" if ended is None else f"ended with exit code {ended}"
         raise RuntimeError(reason) from None
+
+
+@functools.cache
+def _server_of_processes() -> ForkServerContext:
+    """Return what forks processes from one that has imported torch, and has not looked for devices."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmark.gpu_rows"])
+    return context
 
 
 def _send(row: Row, device: str, caches: str | None, sender: Connection) -> None:

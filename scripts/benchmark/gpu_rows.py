@@ -251,17 +251,18 @@ def kernel_milliseconds(function: Callable[[], object], device: str) -> dict[str
 def ragged(device: str, model: str, batches: int) -> dict:
     """Train on batches of different sizes, and count what is compiled after the first."""
     training = Step(device, model, "compiled")
+    torch._logging.set_logs(recompiles=True)  # with the reason
     before = counters["stats"]["unique_graphs"]
     steps = [training.update(training.batch(3 + number % training.scale.rows, number)) for number in range(batches)]
     return {"recompilations": counters["stats"]["unique_graphs"] - before, "graphs": before, "steps": steps}
 
 
-def train(device: str, path: str, updates: int, is_killed: bool = False) -> dict:
-    """Train compiled layers from the state in a file, if there is one; write the state, or kill the process after it.
+def train(device: str, path: str, updates: int, is_killed: bool = False, variant: str = "compiled") -> dict:
+    """Train from the state in a file, if there is one; write the state, or kill the process after it.
 
     Each update has another number of documents.
     """
-    training, file, done = Step(device, "MAE-LM", "compiled"), Path(path), 0
+    training, file, done = Step(device, "MAE-LM", variant), Path(path), 0
     if file.exists():
         state = torch.load(file, map_location=device)
         training.model.load_state_dict(state["model"])
@@ -278,9 +279,12 @@ def train(device: str, path: str, updates: int, is_killed: bool = False) -> dict
 
 
 def compare(device: str, one: str, other: str) -> dict:
-    """Compare the weights of two files bit by bit."""
+    """Compare the weights of two files: how many of them differ, and by how much at most."""
     left, right = (torch.load(path, map_location="cpu")["model"] for path in (one, other))
-    return {"bit_equal": all(torch.equal(weight, right[name]) for name, weight in left.items())}
+    differences = [(weight.double() - right[name].double()).abs() for name, weight in left.items()]
+    number = sum(int(each.ne(0).sum()) for each in differences)
+    largest = max(each.max().item() for each in differences)
+    return {"unequal": number, "weights": sum(each.numel() for each in differences), "largest_difference": largest}
 
 
 ROWS = {

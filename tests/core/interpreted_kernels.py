@@ -22,6 +22,7 @@ from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, PositionBias, Ro
 from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
 from mae_lm_fairseq.models.kernel_comparison import TOLERANCES as TOLERANCES_ON_A_GPU
 from mae_lm_fairseq.models.kernel_comparison import difference_from_eager, difference_of_loss
+from tests.core.test_operator import test_operator_is_what_it_declares  # noqa: F401 (of the kernels, here)
 from tests.support.networks import VARIANTS, batch, layout_for, masked, network, text
 
 KERNELS = torch.library.Library("mae_lm_fairseq", "IMPL")

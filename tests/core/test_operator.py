@@ -38,6 +38,9 @@ def test_operator_is_what_it_declares(is_apart, has_bias, dropout):
     table, *of_pairs = bias or (None,) * 4
     if has_bias:
         table = table.detach().normal_().requires_grad_()
-    torch.library.opcheck(
-        torch.ops.mae_lm_fairseq.attend.default, (packed, q, table, *rows[:4], *of_pairs, random, *rows[4:], dropout)
-    )
+    pairs = (*rows[:4], *of_pairs, random, *rows[4:], dropout)
+    operators = torch.ops.mae_lm_fairseq
+    torch.library.opcheck(operators.attend.default, (packed, q, table, *pairs))
+    output = [x.detach() for x in operators.attend(packed, q, table, *pairs)]
+    inputs = (output[0], packed.detach(), None if q is None else q.detach(), *output, 8 if has_bias else 0)
+    torch.library.opcheck(operators.attend_backward.default, (*inputs, *pairs))
