@@ -76,10 +76,7 @@ class BackendChoice:
             stack.attention_backend = backend
 
     def _may_choose_fused(self) -> bool:
-        """Return whether ``auto`` may train with the fused kernel.
-
-        It must have been compared with eager attention first. In float32 its speed was never measured.
-        """
+        # It must have been compared with eager attention first. In float32 its speed was never measured.
         return self.compares_kernel and self._product_dtype() is not torch.float32
 
     def _check_kernel(self, device: torch.device, training: bool) -> None:
