@@ -37,11 +37,12 @@ def figure() -> Figure:
     draw(left, layers(MLM, name), COLOURS[MLM], "[MASK] in the MLM, learning rate 2e-3")
     draw(left, layers(MLM, name, LOW), COLOURS[MLM], "the same at 1e-3, one seed", "--")
     words = layers(MLM, "exclusivity.types_highest")
-    draw(left, words, "#E69F00", "the farthest of 20 frequent words, 2e-3")
+    draw(left, words, "#CC79A7", "the farthest of 20 frequent words, 2e-3")
     draw(left, layers(RANDOM, name), COLOURS[RANDOM], "[MASK] in an MLM that never saw it, 2e-3")
     left.axhline(0, color="black", linewidth=0.8)
     left.set(
-        title="[MASK] lies outside the directions of real tokens", ylabel="energy outside, above real tokens' (points)"
+        title="How far [MASK] lies outside the directions of real tokens",
+        ylabel="energy outside, above real tokens' (points)",
     )
     for model in (MLM, MAE, ALL):
         draw(right, layers(model, "probe.ambiguous_accuracy"), COLOURS[model], NAMES[model])
@@ -51,7 +52,7 @@ def figure() -> Figure:
     for axes in (left, right):
         axes.set(xlabel="layer (0: embeddings)", xticks=range(5))
         axes.grid(alpha=0.25)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, handlelength=3.5)  # dashes are seen
     return found
 
 
