@@ -4,9 +4,9 @@
 "all" takes at most 560 s. Every measurement is a process of its own with a time limit, and gpu.json is written after
 each. Stages, the most important first: steps (pause, step, host and kernel time, memory; eager and compiled), checks
 (the operator beside the equations, compiled layers beside eager ones, recompilations; side by side, as nothing is
-timed), resume (killed and resumed, compared bit by bit), attention (forms of the kernel), variants (of compilation),
-sizes (larger batches), environment. Each rule of docs/performance.md gives a decision.
-There are no data to carry. ``--device cpu`` is a rehearsal at a tiny size, in this process.
+timed), resume (killed and resumed, compared bit by bit), attention (forms of the kernel), variants (of model,
+compilation and size). Each rule of docs/performance.md gives a decision. There are no data to carry. ``--device cpu``
+is a rehearsal at a tiny size, in this process.
 
 Example:
     scripts/benchmark/gpu.py all --out gpu
@@ -40,6 +40,13 @@ LIMIT_SECONDS = 560
 BARS_MS = {"RoBERTa": 40.0, "MAE-LM": 43.0}
 """35 % of an H100's data sheet for 64 documents of 367 tokens."""
 GAIN, PAUSE_SECONDS, HOST_FRACTION, ELEMENTWISE_MS = 0.05, 30.0, 0.9, 11.0
+VARIANTS = (
+    ("3ML", "eager", None),
+    ("3ML", "compiled", None),
+    *(("MAE-LM", f"compiled, {name}", None) for name in ("float32 between layers", "not deterministic")),
+    *((model, "compiled", rows) for model in ("MAE-LM", "RoBERTa") for rows in (128, 256)),
+)
+"""Model, form of compilation, and number of documents."""
 
 
 class Row(NamedTuple):
@@ -65,8 +72,6 @@ def stages(device: str, work: Path) -> dict[str, list[Row]]:
     killed, once, again, eager, eager_again = (
         str(work / f"{name}.pt") for name in ("killed", "once", "again", "eager", "eager-again")
     )
-    variants = [("3ML", "eager"), ("3ML", "compiled")]
-    variants += [("MAE-LM", f"compiled, {name}") for name in ("float32 between layers", "not deterministic")]
     return {
         "steps": [
             Row("step", {"model": model, "variant": variant}, 100, "compiled" in variant)
@@ -94,15 +99,9 @@ def stages(device: str, work: Path) -> dict[str, list[Row]]:
         ],
         "attention": [Row("attention", {"form": form}, 90) for form in FORMS],
         "variants": [
-            Row("step", {"model": model, "variant": name}, 100, "compiled" in name)
-            for model, name in (variants if on_gpu else ())
+            Row("step", {"model": model, "variant": variant, "rows": rows}, 100, "compiled," in variant)
+            for model, variant, rows in (VARIANTS if on_gpu else ())
         ],
-        "sizes": [
-            Row("step", {"model": model, "variant": "compiled", "rows": rows}, 100)
-            for model in ("MAE-LM", "RoBERTa")
-            for rows in ((128, 256) if on_gpu else ())
-        ],
-        "environment": [Row("environment", {})],
     }
 
 
@@ -163,17 +162,17 @@ def measure(row: Row, device: str, end: float) -> dict:
     seconds = min(row.seconds, end - began)
     if seconds < 5:
         return {"error": "no time left"}
-    try:
-        values = _in_a_process(row, device, seconds) if device == "cuda" else _here(row)
-    except Exception as problem:  # the other measurements are still wanted
-        values = _error(problem)
+    values = _in_a_process(row, device, seconds) if device == "cuda" else _values(row, device)
     return values | {"took_s": round(time.monotonic() - began, 2)}
 
 
-def _here(row: Row) -> dict:
+def _values(row: Row, device: str) -> dict:
     from benchmark.gpu_rows import ROWS
 
-    return ROWS[row.function]("cpu", **row.arguments)
+    try:
+        return ROWS[row.function](device, **row.arguments)
+    except Exception as problem:  # the other measurements are still wanted
+        return {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())[-400:]}"}
 
 
 def _in_a_process(row: Row, device: str, seconds: float) -> dict:
@@ -192,8 +191,7 @@ def _in_a_process(row: Row, device: str, seconds: float) -> dict:
     except EOFError:
         if ended == -signal.SIGKILL and row.arguments.get("is_killed"):
             return {"killed": True}
-        reason = f"takes more than {seconds:.0f} s" if ended is None else f"ended with exit code {ended}"
-        raise RuntimeError(reason) from None
+        return {"error": f"takes more than {seconds:.0f} s" if ended is None else f"ended with exit code {ended}"}
 
 
 @functools.cache
@@ -208,19 +206,9 @@ def _server_of_processes() -> ForkServerContext:
 
 def _send(row: Row, device: str, caches: str | None, sender: Connection) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"
-    from benchmark.gpu_rows import ROWS
-
     if caches:
         os.environ |= {"TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": caches}
-    try:
-        values = ROWS[row.function](device, **row.arguments)
-    except Exception as problem:
-        values = _error(problem)
-    sender.send(values)
-
-
-def _error(problem: Exception) -> dict:
-    return {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())[-400:]}"}
+    sender.send(_values(row, device))
 
 
 @dataclass(frozen=True)
@@ -234,7 +222,7 @@ class GpuOptions(Options):
     """
 
     stage: Annotated[
-        Literal["all", "steps", "checks", "resume", "attention", "variants", "sizes", "environment"],
+        Literal["all", "steps", "checks", "resume", "attention", "variants"],
         Argument("STAGE", positional=True),
     ]
     out: Annotated[Path, Argument("DIR")]

@@ -83,9 +83,9 @@ def test_what_was_measured_stays(tmp_path, monkeypatch):
 
     def measure(row, device, end):
         written.append((tmp_path / "gpu.json").exists())
-        return {"error": "broken"} if row.function == "environment" else {"graphs": 1}
+        return {"error": "broken"} if row.function == "compiled_difference" else {"graphs": 1}
 
     monkeypatch.setattr(gpu, "measure", measure)
-    with pytest.raises(SystemExit, match=r"^failed: environment$"):
+    with pytest.raises(SystemExit, match=r"^failed: compiled_difference, MAE-LM$"):
         gpu.main(gpu.GpuOptions("all", tmp_path, "cpu"))
     assert written == [False, *[True] * (len(written) - 1)]
