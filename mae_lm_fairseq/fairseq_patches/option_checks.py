@@ -24,6 +24,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+METRICS = ("loss", "ppl", "accuracy")
 LONGEST_TMPDIR = 107 - len("/pymp-XXXXXXXX/listener-XXXXXXXX")
 """Bytes that Linux takes for the path of a socket, less the names that multiprocessing gives those of data workers."""
 
@@ -90,6 +91,12 @@ def _ends_in_warmup(cfg: Any) -> bool:
     return _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
 
 
+def _is_endless(cfg: Any) -> bool:
+    limits = cfg.optimization
+    is_limited = limits.max_update or limits.max_epoch or limits.stop_time_hours or limits.stop_min_lr >= 0
+    return _decays(cfg) and not is_limited and cfg.checkpoint.patience < 1
+
+
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
     checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
     path, is_chosen = checkpoint.get(name), checkpoint.restore_file != DEFAULT_RESTORE_FILE
@@ -105,6 +112,8 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
 # Section of the configuration, minimum, maximum, options: fairseq takes other values for no limit, or trains with them.
 _RANGES = (
     ("common", 1, math.inf, ("log_interval",)),
+    ("common", 0, math.inf, ("seed",)),
+    ("dataset", 0, math.inf, ("num_workers",)),
     ("dataset", 1, math.inf, ("batch_size", "batch_size_valid", "max_tokens", "required_batch_size_multiple")),
     ("optimization", 1, math.inf, ("update_freq",)),
     ("optimization", 0, math.inf, ("lr", "clip_norm", "max_update", "max_epoch")),
@@ -132,6 +141,17 @@ CHECKS = (
         _ends_in_warmup,
         "{cfg.lr_scheduler.total_num_update:g} must be more than --warmup-updates {cfg.lr_scheduler.warmup_updates}: "
         "the learning rate rises until the latter and then decays until the former",
+    ),
+    Check(
+        "--task",
+        lambda cfg: is_our_model(cfg) and cfg.task._name == "translation",
+        "is missing, whose default is {cfg.task._name}; pretraining needs --task masked_autoencoder_lm",
+    ),
+    Check(
+        "--max-update",
+        _is_endless,
+        "0 is no limit: training would never end, with a learning rate of {cfg.lr_scheduler.end_learning_rate:g} after "
+        "--total-num-update {cfg.lr_scheduler.total_num_update:g}; set --max-update or --max-epoch",
     ),
     Check(
         "--stop-min-lr",
@@ -167,6 +187,15 @@ CHECKS = (
         "--mask-prob",
         lambda cfg: not 0 < (rate := getattr(cfg.task, "mask_prob", 0.5)) < 1 and str(rate),
         "{found} must be a number above 0 and below 1",
+    ),
+    # fairseq would end at the first validation, with nothing saved.
+    Check(
+        "--best-checkpoint-metric",
+        lambda cfg: (
+            getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm"
+            and cfg.checkpoint.best_checkpoint_metric not in METRICS
+        ),
+        f"{{cfg.checkpoint.best_checkpoint_metric}} is not logged; choose one of {', '.join(METRICS)}",
     ),
     # fairseq takes the batches of both from one iterator, so that a validation ends the epoch of training.
     Check(

@@ -90,6 +90,18 @@ class TestSettings:
         )
         assert (arguments.tpu, unknown) == (False, ["--new"])
 
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--lrr", "1"], "unrecognized arguments: --lrr 1; is --lr meant?"),
+            (["--task", "sentence_prediction", "--mask-prob", "0.2"], "--mask-prob needs --task masked_autoencoder_lm"),
+        ],
+    )
+    def test_unknown_options_are_explained(self, words, message, capsys):
+        with pytest.raises(SystemExit):
+            parse("data-bin", "--arch", "mae_lm_tiny", *words)
+        assert message in capsys.readouterr().err
+
     def test_options_of_other_models_are_unknown(self, capsys):
         with pytest.raises(SystemExit):
             parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny", "--pooler-dropout=0.1", "--offload-activations")
@@ -116,6 +128,12 @@ REFUSED = {
     "--clip-norm nan must": ("--clip-norm", "nan"),
     "--max-update -1 must": ("--max-update", "-1"),
     "--max-epoch -1 must": ("--max-epoch", "-1"),
+    "--max-update 0 is no limit: training would never end": (*DECAY, "--max-update", "0", "--total-num-update", "20"),
+    "--best-checkpoint-metric nosuch is not logged; choose one of loss, ": (
+        *(*OURS, "--criterion", "masked_autoencoder_lm", "--best-checkpoint-metric", "nosuch"),
+    ),
+    "--seed -1 must": ("--seed", "-1"),
+    "--num-workers -1 must": ("--num-workers", "-1"),
     "--weight-decay -1.0 must": ("--weight-decay", "-1"),
     "--mask-prob 1.5 must be a number above 0 and below 1": ("--mask-prob", "1.5"),
     "--mask-multiple-length 0 must be a number of at least 1": ("--mask-multiple-length", "0"),
@@ -188,7 +206,7 @@ class TestChecks:
         [
             (*OURS, "--compile", "--criterion", "masked_autoencoder_lm", "--dataset-impl", "mmap"),
             ("--amp",),  # left to fairseq for its own models
-            (*DECAY, "--warmup-updates", "5", "--total-num-update", "20", "--max-update", "20"),
+            (*DECAY, "--warmup-updates", "5", "--total-num-update", "20", "--max-epoch", "2"),
         ],
     )  # fmt: skip
     def test_other_values_are_accepted(self, arguments):
