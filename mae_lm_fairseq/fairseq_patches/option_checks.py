@@ -57,6 +57,18 @@ def check_settings(cfg: Any) -> None:
             raise UserError(f"{check.option} {check.reason.format(found=found, cfg=cfg)}")
 
 
+def check_end(cfg: Any) -> None:
+    """Refuse a training that would never end, long after its learning rate is 0: fairseq takes 0 for no limit.
+
+    Raises:
+        UserError: if nothing limits a training whose schedule ends.
+    """
+    limits = cfg.optimization
+    is_limited = limits.max_update or limits.max_epoch or limits.stop_time_hours or limits.stop_min_lr >= 0
+    if _decays(cfg) and not is_limited and cfg.checkpoint.patience < 1:
+        raise UserError("--max-update 0 is no limit, and training would never end; set --max-update or --max-epoch")
+
+
 def option(name: str) -> str:
     """Return the command-line option of a name in the configuration."""
     return f"--{name.replace('_', '-')}"
@@ -89,12 +101,6 @@ def _decays(cfg: Any) -> bool:
 
 def _ends_in_warmup(cfg: Any) -> bool:
     return _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
-
-
-def _is_endless(cfg: Any) -> bool:
-    limits = cfg.optimization
-    is_limited = limits.max_update or limits.max_epoch or limits.stop_time_hours or limits.stop_min_lr >= 0
-    return _decays(cfg) and not is_limited and cfg.checkpoint.patience < 1
 
 
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
@@ -146,12 +152,6 @@ CHECKS = (
         "--task",
         lambda cfg: is_our_model(cfg) and cfg.task._name == "translation",
         "is missing, whose default is {cfg.task._name}; pretraining needs --task masked_autoencoder_lm",
-    ),
-    Check(
-        "--max-update",
-        _is_endless,
-        "0 is no limit: training would never end, with a learning rate of {cfg.lr_scheduler.end_learning_rate:g} after "
-        "--total-num-update {cfg.lr_scheduler.total_num_update:g}; set --max-update or --max-epoch",
     ),
     Check(
         "--stop-min-lr",

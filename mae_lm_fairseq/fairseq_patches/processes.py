@@ -16,7 +16,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import register
-from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
+from mae_lm_fairseq.fairseq_patches.option_checks import check_end, check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
@@ -40,9 +40,10 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
         with gpus_hidden(cfg):
             check_settings(cfg)
             rank = cfg.distributed_training.distributed_rank
+            if is_training := any("should_stop_early" in getattr(main, "__globals__", {}) for main in args):
+                check_end(cfg)
             result = call(cfg, *args, **kwargs)
         summary = getattr(TASK_REGISTRY.get(getattr(cfg.task, "_name", None)), "closing_summary", None)
-        is_training = any("should_stop_early" in getattr(main, "__globals__", {}) for main in args)
         if summary and is_training and not (rank or cfg.distributed_training.distributed_rank):
             print(summary(cfg), flush=True)
         return result

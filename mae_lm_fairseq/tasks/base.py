@@ -1,12 +1,14 @@
 """Base of the pretraining task: checks of models and checkpoints, freezing, metrics; all but masked batches."""
 
 import math
+import shlex
 from pathlib import Path
 
 from fairseq.data import Dictionary
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 
+from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.resuming import load_mapped
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
@@ -104,7 +106,13 @@ class PretrainingTask(MaskedLMTask):
                 f"best validation loss: {best * math.log(2):.3f} nats; unigram entropy, the loss without a look at the "
                 f"context: {unigram_entropy(split):.3f} nats"
             )
-        return "\n".join([*lines, f"next: mae-lm bundle {path} --data-bin {data} --out BUNDLE"])
+        program = ["mae-lm"]
+        if (user_dir := Path(cfg.common.user_dir or PACKAGE).resolve()) != PACKAGE:  # a decoder may be registered there
+            code = f"import {user_dir.name}; from mae_lm_fairseq.cli import main; main()"
+            program = ["env", f"PYTHONPATH={user_dir.parent}", "python", "-c", code]
+        return "\n".join(
+            [*lines, f"next: {shlex.join([*program, 'bundle', str(path), '--data-bin', data])} --out BUNDLE"]
+        )
 
     def state_dict(self) -> dict:
         """Return the task state for checkpoints: the fingerprint of the dictionary."""

@@ -17,10 +17,11 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.trainer import Trainer
+from fairseq_cli import train
 
 import mae_lm_fairseq
 from mae_lm_fairseq import fairseq_patches
-from mae_lm_fairseq.fairseq_patches import option_checks, parsing
+from mae_lm_fairseq.fairseq_patches import option_checks, parsing, processes
 from mae_lm_fairseq.utils.allocator import CAPACITIES
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
@@ -128,7 +129,6 @@ REFUSED = {
     "--clip-norm nan must": ("--clip-norm", "nan"),
     "--max-update -1 must": ("--max-update", "-1"),
     "--max-epoch -1 must": ("--max-epoch", "-1"),
-    "--max-update 0 is no limit: training would never end": (*DECAY, "--max-update", "0", "--total-num-update", "20"),
     "--best-checkpoint-metric nosuch is not logged; choose one of loss, ": (
         *(*OURS, "--criterion", "masked_autoencoder_lm", "--best-checkpoint-metric", "nosuch"),
     ),
@@ -195,6 +195,13 @@ class TestChecks:
         option_checks.check_settings(cfg)
         cfg.common.fp16 = True
         assert refusal(option_checks.check_settings, cfg) == "--fp16 and --bf16 have the same purpose; choose one"
+
+    @pytest.mark.parametrize("limit", [(), ("--max-epoch", "2"), ("--stop-time-hours", "1"), ("--patience", "3")])
+    def test_a_schedule_that_ends_needs_an_end_of_training(self, limit):
+        """fairseq takes 0 for no limit: it would train on with a learning rate of 0."""
+        cfg = config(*DECAY, "--total-num-update", "20", "--max-update", "0", *limit)
+        with nullcontext() if limit else pytest.raises(SystemExit, match="--max-update 0 is no limit"):
+            processes._call_main(lambda cfg, main: None, cfg, train.main)
 
     def test_every_row_has_a_test(self):
         tested = (*REFUSED, "--cpu", "--num-workers", "--autocast bf16")  # in other tests
