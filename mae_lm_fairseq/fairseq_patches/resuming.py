@@ -11,7 +11,6 @@ number refers to another position in the epoch, so it is converted.
 """
 
 import logging
-import math
 import os
 import re
 import sys
@@ -144,7 +143,7 @@ def _stop_if_done(trainer: Trainer, without_progress: int) -> None:
         logger.info("training has stopped early: no progress in %d validations (--patience)", without_progress)
     else:
         return
-    cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
+    cfg.optimization.max_epoch = -1  # no epoch is trained
 
 
 def convert_position(state: dict[str, Any], processes: int, limits: dict[str, int]) -> None:
