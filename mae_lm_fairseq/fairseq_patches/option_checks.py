@@ -87,20 +87,12 @@ def is_our_model(cfg: Any) -> bool:
     return hasattr(ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None)), "begin_training")
 
 
-def _has_gpu(cfg: Any) -> bool:
-    return torch.cuda.is_available() and not cfg.common.cpu
-
-
 def _autocast(cfg: Any) -> bool:
     return getattr(cfg.model, "autocast", None) == "bf16"
 
 
 def _decays(cfg: Any) -> bool:
     return getattr(cfg.lr_scheduler, "_name", None) == "polynomial_decay"
-
-
-def _ends_in_warmup(cfg: Any) -> bool:
-    return _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
 
 
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
@@ -144,14 +136,11 @@ CHECKS = (
     ),
     Check(
         "--total-num-update",
-        _ends_in_warmup,
+        lambda cfg: (
+            _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
+        ),
         "{cfg.lr_scheduler.total_num_update:g} must be more than --warmup-updates {cfg.lr_scheduler.warmup_updates}: "
         "the learning rate rises until the latter and then decays until the former",
-    ),
-    Check(
-        "--task",
-        lambda cfg: is_our_model(cfg) and cfg.task._name == "translation",
-        "is missing, whose default is {cfg.task._name}; pretraining needs --task masked_autoencoder_lm",
     ),
     Check(
         "--stop-min-lr",
@@ -165,7 +154,7 @@ CHECKS = (
         for check in (
             Check(
                 f"--{name}",
-                lambda cfg, name=name: cfg.common[name] and not _has_gpu(cfg),
+                lambda cfg, name=name: cfg.common[name] and (cfg.common.cpu or not torch.cuda.is_available()),
                 "needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16",
             ),
             Check(

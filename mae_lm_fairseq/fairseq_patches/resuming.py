@@ -58,7 +58,8 @@ def resume_from_newest_checkpoint() -> None:
 
 def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> Any:
     lock_save_dir(cfg, trainer)
-    if _is_default(cfg) and not (cfg.no_save or cfg.no_last_checkpoints):
+    is_default = cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
+    if is_default and not (cfg.no_save or cfg.no_last_checkpoints):
         if trainer.data_parallel_rank == 0:
             restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
         if trainer.data_parallel_world_size > 1:  # wait for the first process
@@ -171,10 +172,6 @@ def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
     """Return the options that limit a batch of one process, by name."""
     limits = {"--batch-size": dataset.get("batch_size"), "--max-tokens": dataset.get("max_tokens")}
     return {name: value for name, value in limits.items() if value}
-
-
-def _is_default(cfg: Any) -> bool:
-    return cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
 
 
 def _newer(last: Path, suffix: str) -> list[Path]:

@@ -66,7 +66,9 @@ def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = 
         after = f", after {run.updates[1]:,} updates" if run.updates else ""
         names = {workspace.key(one, model): one.name for model in plan.models for one in plan.measures}
         for key, values in read_result(run)["measures"].items():
-            print(f"{run.name}{after}: {names[key]}: {_in_short(values)}", flush=True)
+            last = {name: value[-1] if isinstance(value, list) else value for name, value in values.items()}
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in last.items() if value is not None)
+            print(f"{run.name}{after}: {names[key]}: {shown}", flush=True)
         finished()
 
     plan = workspace.plan
@@ -245,11 +247,6 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
 def _portable(command: Sequence[str]) -> str:
     names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
     return shlex.join(names.get(word, word) for word in command)
-
-
-def _in_short(values: dict[str, Any]) -> str:
-    last = {name: value[-1] if isinstance(value, list) else value for name, value in values.items()}
-    return ", ".join(f"{name} {value:.4g}" for name, value in last.items() if value is not None)
 
 
 def _environments() -> list[dict[str, str]]:

@@ -124,21 +124,17 @@ def _prepare(files: Mapping[str, list[Path]], directory: Path, options: Preparat
 
 def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOptions) -> Path:
     """Return the directory of the tokenizer among the parts, which the first process to finish has written."""
-    path = directory / f"tokenizer-{_tokenizer_key(files, options)}"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
-            _make_tokenizer(files, options).save(temporary)
-            rename_new(Path(temporary), path)
-    return path
-
-
-def _tokenizer_key(files: list[Path], options: PreparationOptions) -> str:
     if options.kind is None:
         content = _fingerprint(open_tokenizer_path(options.tokenizer))
     else:
         sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+    path = directory / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
+            _make_tokenizer(files, options).save(temporary)
+            rename_new(Path(temporary), path)
+    return path
 
 
 def _fingerprint(tokenizer: Tokenizer) -> str:
