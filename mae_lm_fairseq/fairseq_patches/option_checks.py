@@ -57,18 +57,6 @@ def check_settings(cfg: Any) -> None:
             raise UserError(f"{check.option} {check.reason.format(found=found, cfg=cfg)}")
 
 
-def check_end(cfg: Any) -> None:
-    """Refuse a training that would never end, long after its learning rate is 0: fairseq takes 0 for no limit.
-
-    Raises:
-        UserError: if nothing limits a training whose schedule ends.
-    """
-    limits = cfg.optimization
-    is_limited = limits.max_update or limits.max_epoch or limits.stop_time_hours or limits.stop_min_lr >= 0
-    if _decays(cfg) and not is_limited and cfg.checkpoint.patience < 1:
-        raise UserError("--max-update 0 is no limit, and training would never end; set --max-update or --max-epoch")
-
-
 def option(name: str) -> str:
     """Return the command-line option of a name in the configuration."""
     return f"--{name.replace('_', '-')}"

@@ -16,7 +16,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import register
-from mae_lm_fairseq.fairseq_patches.option_checks import check_end, check_settings
+from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
@@ -41,12 +41,19 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
             check_settings(cfg)
             rank = cfg.distributed_training.distributed_rank
             if is_training := any("should_stop_early" in getattr(main, "__globals__", {}) for main in args):
-                check_end(cfg)
+                _check_end(cfg)
             result = call(cfg, *args, **kwargs)
         summary = getattr(TASK_REGISTRY.get(getattr(cfg.task, "_name", None)), "closing_summary", None)
         if summary and is_training and not (rank or cfg.distributed_training.distributed_rank):
             print(summary(cfg), flush=True)
         return result
+
+
+def _check_end(cfg: Any) -> None:
+    is_decaying, limits = getattr(cfg.lr_scheduler, "_name", None) == "polynomial_decay", cfg.optimization
+    is_limited = limits.max_update or limits.max_epoch or limits.stop_time_hours or limits.stop_min_lr >= 0
+    if is_decaying and not is_limited and cfg.checkpoint.patience < 1:  # it would train on with a learning rate of 0
+        raise UserError("--max-update 0 is no limit, and training would never end; set --max-update or --max-epoch")
 
 
 fairseq_distributed_main = distributed_utils.distributed_main

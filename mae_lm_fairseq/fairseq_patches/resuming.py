@@ -174,14 +174,6 @@ def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
     return {name: value for name, value in limits.items() if value}
 
 
-def _newer(last: Path, suffix: str) -> list[Path]:
-    """Return the other checkpoints, without those that were written before ``checkpoint_last.pt``."""
-    others = [path for path in saved_checkpoints(last.parent, suffix) if path != last]
-    if last.exists():
-        others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
-    return others
-
-
 def restore_last(save_dir: Path, suffix: str = "") -> None:
     """Make sure that ``checkpoint_last.pt`` is valid and the newest checkpoint, if there are checkpoints.
 
@@ -194,7 +186,9 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
     """
     last = save_dir / f"checkpoint_last{suffix}.pt"
     fault = fault_of(last) if last.exists() else None
-    others = [path for path in saved_checkpoints(save_dir, suffix) if path != last] if fault else _newer(last, suffix)
+    others = [path for path in saved_checkpoints(save_dir, suffix) if path != last]
+    if last.exists() and not fault:
+        others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
     if not (last.exists() or others):
         return
     least = saved_updates(last) if others and not fault else -1
@@ -208,7 +202,10 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             continue
         why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
         logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, found[path])
-        _restore_best(path, found[path], save_dir / f"checkpoint_best{suffix}.pt")
+        state, best = value_at(load_mapped(path), "extra_state"), save_dir / f"checkpoint_best{suffix}.pt"
+        loss = value_at(state, "val_loss")
+        if loss is not None and loss == value_at(state, "best") and found[path] > saved_updates(best):
+            PathManager.copy(str(path), str(best), overwrite=True)  # the run ended before that
         PathManager.copy(str(path), str(last), overwrite=True)
         return
     if fault or not last.exists():
@@ -216,14 +213,6 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             f"{last}: {fault or 'no such file'}, and no other checkpoint in that directory is valid; choose one with "
             "--restore-file, or start again in another --save-dir"
         )
-
-
-def _restore_best(newest: Path, updates: int, best: Path) -> None:
-    """Copy the newest checkpoint to ``checkpoint_best.pt`` if it is the best one and the run ended before that."""
-    state = value_at(load_mapped(newest), "extra_state")
-    loss = value_at(state, "val_loss")
-    if loss is not None and loss == value_at(state, "best") and updates > saved_updates(best):
-        PathManager.copy(str(newest), str(best), overwrite=True)
 
 
 def saved_checkpoints(save_dir: Path, suffix: str = "") -> list[Path]:

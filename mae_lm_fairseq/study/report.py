@@ -239,7 +239,12 @@ def _same_everywhere(measured: Mapping[str, Values], names: Sequence[str]) -> di
 
 def _final(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
     by_layer = value_names(measured)
-    lines = _numbers(measured, [name for name in names if not by_layer[name]])
+    plain = [name for name in names if not by_layer[name]]
+    rows = [
+        [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in plain)]
+        for model, values in measured.items()
+    ]
+    lines = [markdown_table(["model", *plain], rows), ""] if plain else []
     for name in (name for name in names if by_layer[name]):
         lines += _by_layer(name, {model: values.final() for model, values in _that_have(measured, name).items()})
     return lines
@@ -263,14 +268,6 @@ def _at(values: Values, updates: int) -> str:
 
 def _that_have(measured: Mapping[str, Values], name: str) -> dict[str, Values]:
     return {model: values.other(name) for model, values in measured.items() if name in values.final_names()}
-
-
-def _numbers(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
-    rows = [
-        [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in names)]
-        for model, values in measured.items()
-    ]
-    return [markdown_table(["model", *names], rows), ""] if names else []
 
 
 def _by_layer(name: str, of_models: Mapping[str, np.ndarray]) -> list[str]:

@@ -53,14 +53,11 @@ class PretrainingTask(MaskedLMTask):
         super().begin_epoch(epoch, model)
         # In every process, so that all of them stop if the split is missing.
         if self.cfg.effective_rank_interval > 0 and self.ranks is None:
-            self.ranks = self._rank_monitor()
+            cfg, special = self.cfg, [self.dictionary.bos(), self.dictionary.eos()]
+            texts = monitored_texts(load_sequences(cfg, self.dictionary, "valid", epoch=1, combine=False))
+            settings = cfg.mask_in_encoder, cfg.effective_rank_interval
+            self.ranks = RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special, *settings)
         self.peak_flops = peak_flops(model)
-
-    def _rank_monitor(self) -> RankMonitor:
-        texts = monitored_texts(load_sequences(self.cfg, self.dictionary, "valid", epoch=1, combine=False))
-        special = [self.dictionary.bos(), self.dictionary.eos()]
-        pad, cfg = self.dictionary.pad(), self.cfg
-        return RankMonitor(texts, pad, self.mask_idx, special, cfg.mask_in_encoder, cfg.effective_rank_interval)
 
     def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
         outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
