@@ -100,7 +100,7 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
         others = "--mask-whole-words, --mask-multiple-length and --mask-stdev"
         raise UserError(f"--repeat-tokens {cfg.repeat_tokens} masks copies independently; remove {others}")
     if cfg.shorten_method == "random_crop":
-        raise UserError("--shorten-method random_crop crops at places that differ in every run; use truncate or none")
+        raise UserError("--shorten-method random_crop depends on the timing of threads; use truncate or none")
     if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
         raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
 
