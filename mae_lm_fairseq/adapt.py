@@ -19,6 +19,7 @@ import torch
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
+from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
@@ -181,7 +182,7 @@ def adapt(options: Options) -> None:
     training = workspace.training(plan.models[0], None, options.seed)
     tokens = options.updates * options.batch_size
     passes = tokens / text["train"]["tokens_out"]
-    with step(2, 3, f"Training: up to {tokens:,} tokens, at most {passes:.1f} times the text, on {machine()}"):
+    with step(2, 3, f"Training: up to {tokens:,} tokens, at most {passes:.2g} times the text, on {machine()}"):
         complete(workspace)
     with step(3, 3, "Model"):
         adapted = read_checkpoint(training.checkpoint(options.updates), out / START)
@@ -374,7 +375,7 @@ def loss_of_last_tenth(log: Path) -> float | None:
 _REPORT = """\
 # Adapted model
 
-`{model}`, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.1f}
+`{model}`, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.2g}
 times the training text), which took {seconds:,.0f} s on {machine}.
 
 ## Held-out text
@@ -401,6 +402,8 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 ## Options
 
+What is not listed is at its default (`mae-lm adapt --help`).
+
 {options}
 
 ## Versions
@@ -416,7 +419,13 @@ def report(content: dict[str, Any]) -> str:
     has_learned = after["loss"] < after["unigram_entropy"]
     unknown = max(split["unk_rate"] for split in text.values())
     shown = {name: " ".join(value) if isinstance(value, list) else value for name, value in options.items()}
-    rows = [[f"`{name}`", "" if value is None else str(value)] for name, value in shown.items()]
+    rows = [[f"`{name}`", str(value)] for name, value in shown.items() if value not in (None, "")]
+    preset, _ = ARCHITECTURES[content["start"].get("architecture") or "mae_lm"]
+    before = "predicted by the model's own head, through its decoder if it had one."
+    if not content["before"]:
+        before = "the model lacked a trained head or decoder, so there is nothing to compare with."
+    elif preset not in OBJECTIVES[content["objective"]].presets:
+        before += " After: by a new decoder, so that **the rows cannot be compared**."
     return _REPORT.format(
         model=options["model"],
         objective=OBJECTIVES[content["objective"]].name,
@@ -429,9 +438,7 @@ def report(content: dict[str, Any]) -> str:
         seconds=content["training"]["seconds"],
         machine=content["machine"],
         measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
-        before="predicted by the model's own head, through its decoder if it had one."
-        if content["before"]
-        else "the model lacked a trained head or decoder, so there is nothing to compare with.",
+        before=before,
         entropy=after["unigram_entropy"],
         advice="" if has_learned else " **The loss after is not below it**: train for more updates.",
         text=splits_table(text),

@@ -60,6 +60,9 @@ def test_help_imports_neither_torch_nor_fairseq():
     [
         (["pretrain", "--help"], 0, "usage: mae-lm pretrain "),
         (["pretrain", "mae_lm_tiny", "data", "saved", "--updat-freq", "2"], 2, "error: unknown option --updat-freq "),
+        (["pretrain", "mae_lm_tiny", "data", "saved", "--arch=x"], 2, "error: --arch is the argument PRESET here"),
+        (["pretrain", "mae_lm_tiny", "data", "saved", "--dry-run"], 2, "--dry-run is an option of mae-lm study"),
+        (["finetune", "squad", "m", "--trian=t"], 2, "error: unrecognized arguments: --trian; is --train meant?"),
         (["pretrain", "mae_lm_tini", "data", "saved"], 1, "error: no preset mae_lm_tini"),
         (
             ["finetune", "squad", "m", "--train=t", "--dev=d", "--out=o", "--", "--lrr"],

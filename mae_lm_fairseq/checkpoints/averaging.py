@@ -45,7 +45,11 @@ def average(paths: Sequence[str | Path]) -> dict[str, Any]:
     for path in paths:
         state = load_as_data(path)
         with content_errors(path):
-            described = _network(state)
+            check_tensors(state["model"])
+            values = plain_values(saved_config(state))
+            described = {name: value for name, value in values.items() if name not in TRAINING_OPTIONS}
+            described |= {name: list(weight.shape) for name, weight in state["model"].items()}
+            described["the dictionary"] = value_at(state, "task_state", "dictionary")
         network = network or described
         if differing := [name for name in network | described if network.get(name) != described.get(name)]:
             values = " and ".join(str(each.get(differing[0])) for each in (network, described))
@@ -60,11 +64,3 @@ def average(paths: Sequence[str | Path]) -> dict[str, Any]:
     mean |= {name: mean[first] for name, first in tied_names(saved_config(newest), mean).items()}
     numbers = ", ".join(map(str, sorted(updates)))
     return _with_weights(newest, mean, f"mean of {len(paths)} checkpoints, updates {numbers}")
-
-
-def _network(state: dict[str, Any]) -> dict[str, Any]:
-    check_tensors(state["model"])
-    values = plain_values(saved_config(state))
-    options = {name: value for name, value in values.items() if name not in TRAINING_OPTIONS}
-    shapes = {name: list(weight.shape) for name, weight in state["model"].items()}
-    return options | shapes | {"the dictionary": value_at(state, "task_state", "dictionary")}

@@ -96,7 +96,9 @@ def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False
     if not os.path.isdir(path):
         return read_checkpoint(path, data_bin, ema)
     if not os.path.exists(Path(path, CONFIG)):
-        raise UserError(f"{path} is a directory without {CONFIG}, so no bundle; name one of the checkpoints in it")
+        raise UserError(
+            f"{path} is a directory without {CONFIG}, so no bundle; name a checkpoint in it, and its data-bin"
+        )
     if ema:
         raise UserError(f"--ema is for checkpoints of fairseq-train; {path} is a directory, which has no EMA weights")
     if data_bin is not None:

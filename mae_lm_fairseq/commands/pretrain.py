@@ -48,3 +48,6 @@ class Options(Base):
         super().__post_init__()
         recipe(self.preset, self.recipe)
         check_option_names(self.flags)
+        for name, place in {"--arch": "PRESET", "-a": "PRESET", "--save-dir": "SAVE_DIR"}.items():
+            if any(word.partition("=")[0] == name for word in self.flags):
+                raise ValueError(f"{name} is the argument {place} here; remove it")

@@ -195,7 +195,11 @@ class MaskedAutoencoderConfig:
             self._require(0 <= getattr(self, name) < 1, name, "must be in [0, 1)")
         self._check_mask_join()
         self._check_decoder()
-        self._check_heads()
+        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if stack.dim % stack.heads:
+                raise ValueError(
+                    f"{name}_embed_dim {stack.dim} is not divisible by {name}_attention_heads {stack.heads}"
+                )
         self._check_relative_bias()
 
     @property
@@ -277,13 +281,6 @@ class MaskedAutoencoderConfig:
                 f"decoder_share_positions contradicts decoder_embed_dim {self.decoder.dim}: the shared "
                 f"position table has the size of encoder_embed_dim {self.encoder.dim}"
             )
-
-    def _check_heads(self):
-        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if stack.dim % stack.heads:
-                raise ValueError(
-                    f"{name}_embed_dim {stack.dim} is not divisible by {name}_attention_heads {stack.heads}"
-                )
 
     def _check_relative_bias(self):
         for name in ("relative_buckets", "decoder_relative_buckets"):

@@ -93,8 +93,13 @@ def _read_and_check(
 ) -> dict[str, Any]:
     state = read(filename if os.path.isdir(filename) else path, *args, **kwargs)
     cfg = trainer.cfg.checkpoint
-    if resumes and Path(path).parent == Path(cfg.save_dir):
-        _check_optimizer_state(state, path, cfg)
+    # fairseq would repeat the training from the run's own weights.
+    if resumes and Path(path).parent == Path(cfg.save_dir) and state.get("last_optimizer_state") is None:
+        other = "" if cfg.finetune_from_model else ", or start once with --reset-optimizer, a new run from its weights"
+        raise UserError(
+            f"{path} has no optimizer state, so the run cannot resume; remove the checkpoints in {cfg.save_dir} to "
+            f"train again{other}"
+        )
     if resumes:
         last = (state.get("optimizer_history") or [{}])[-1]
         match last.get("optimizer_name"), getattr(trainer.cfg.optimizer, "_name", None):
@@ -113,13 +118,3 @@ def _read_and_check(
         for name in (EXACT_EMA, PATIENCE):
             state["extra_state"].pop(name, None)
     return state
-
-
-def _check_optimizer_state(state: dict[str, Any], path: str, cfg: Any) -> None:
-    """Refuse to resume a run without optimizer state. fairseq would repeat the training from the run's own weights."""
-    if state.get("last_optimizer_state") is None:
-        other = "" if cfg.finetune_from_model else ", or start once with --reset-optimizer, a new run from its weights"
-        raise UserError(
-            f"{path} has no optimizer state, so the run cannot resume; remove the checkpoints in {cfg.save_dir} to "
-            f"train again{other}"
-        )

@@ -24,6 +24,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
+METRICS = ("loss", "ppl", "accuracy")
 LONGEST_TMPDIR = 107 - len("/pymp-XXXXXXXX/listener-XXXXXXXX")
 """Bytes that Linux takes for the path of a socket, less the names that multiprocessing gives those of data workers."""
 
@@ -74,20 +75,12 @@ def is_our_model(cfg: Any) -> bool:
     return hasattr(ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None)), "begin_training")
 
 
-def _has_gpu(cfg: Any) -> bool:
-    return torch.cuda.is_available() and not cfg.common.cpu
-
-
 def _autocast(cfg: Any) -> bool:
     return getattr(cfg.model, "autocast", None) == "bf16"
 
 
 def _decays(cfg: Any) -> bool:
     return getattr(cfg.lr_scheduler, "_name", None) == "polynomial_decay"
-
-
-def _ends_in_warmup(cfg: Any) -> bool:
-    return _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
 
 
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
@@ -105,6 +98,8 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
 # Section of the configuration, minimum, maximum, options: fairseq takes other values for no limit, or trains with them.
 _RANGES = (
     ("common", 1, math.inf, ("log_interval",)),
+    ("common", 0, math.inf, ("seed",)),
+    ("dataset", 0, math.inf, ("num_workers",)),
     ("dataset", 1, math.inf, ("batch_size", "batch_size_valid", "max_tokens", "required_batch_size_multiple")),
     ("optimization", 1, math.inf, ("update_freq",)),
     ("optimization", 0, math.inf, ("lr", "clip_norm", "max_update", "max_epoch")),
@@ -129,7 +124,9 @@ CHECKS = (
     ),
     Check(
         "--total-num-update",
-        _ends_in_warmup,
+        lambda cfg: (
+            _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
+        ),
         "{cfg.lr_scheduler.total_num_update:g} must be more than --warmup-updates {cfg.lr_scheduler.warmup_updates}: "
         "the learning rate rises until the latter and then decays until the former",
     ),
@@ -145,7 +142,7 @@ CHECKS = (
         for check in (
             Check(
                 f"--{name}",
-                lambda cfg, name=name: cfg.common[name] and not _has_gpu(cfg),
+                lambda cfg, name=name: cfg.common[name] and (cfg.common.cpu or not torch.cuda.is_available()),
                 "needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16",
             ),
             Check(
@@ -167,6 +164,15 @@ CHECKS = (
         "--mask-prob",
         lambda cfg: not 0 < (rate := getattr(cfg.task, "mask_prob", 0.5)) < 1 and str(rate),
         "{found} must be a number above 0 and below 1",
+    ),
+    # fairseq would end at the first validation, with nothing saved.
+    Check(
+        "--best-checkpoint-metric",
+        lambda cfg: (
+            getattr(cfg.criterion, "_name", None) == "masked_autoencoder_lm"
+            and cfg.checkpoint.best_checkpoint_metric not in METRICS
+        ),
+        f"{{cfg.checkpoint.best_checkpoint_metric}} is not logged; choose one of {', '.join(METRICS)}",
     ),
     # fairseq takes the batches of both from one iterator, so that a validation ends the epoch of training.
     Check(

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq import options, utils
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
+from mae_lm_fairseq.fairseq_patches.option_checks import check_settings, option
 from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.utils.command_line import HINTS, UNRECOGNIZED, suggestions
 
 _WARNINGS = (
     r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag"
     r"|'pin_memory' argument|.torch\.cuda\.amp\.autocast)"
 )
+_TASK = "masked_autoencoder_lm"
 OF_ROBERTA = tomllib.loads(Path(__file__).with_name("roberta_options.toml").read_text(encoding="utf-8"))
 """Options of fairseq's ``--arch roberta`` that have another name here, or none, and why."""
 
@@ -43,10 +46,10 @@ def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *
 
 
 def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    words = dict.fromkeys(word.split("=")[0] for word in message.split())
-    told = [message.replace("invalid <lambda> value", "invalid value")]
-    told += [f"{word} {OF_ROBERTA[word]}" for word in words if word in OF_ROBERTA]
-    parser.exit(2, f"{parser.prog}: error: {'; '.join(told)}\n")
+    of_task = dict.fromkeys(map(option, TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__), f"needs --task {_TASK}")
+    unknown, known = message.partition(UNRECOGNIZED)[2].split(), parser._option_string_actions
+    told = suggestions(unknown, known, of_task | HINTS | OF_ROBERTA)
+    parser.exit(2, f"{parser.prog}: error: {message.replace('invalid <lambda> value', 'invalid value')}{told}\n")
 
 
 def suppress_warnings() -> None:

@@ -40,12 +40,20 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
         with gpus_hidden(cfg):
             check_settings(cfg)
             rank = cfg.distributed_training.distributed_rank
+            if is_training := any("should_stop_early" in getattr(main, "__globals__", {}) for main in args):
+                _check_end(cfg)
             result = call(cfg, *args, **kwargs)
         summary = getattr(TASK_REGISTRY.get(getattr(cfg.task, "_name", None)), "closing_summary", None)
-        is_training = any("should_stop_early" in getattr(main, "__globals__", {}) for main in args)
         if summary and is_training and not (rank or cfg.distributed_training.distributed_rank):
             print(summary(cfg), flush=True)
         return result
+
+
+def _check_end(cfg: Any) -> None:
+    is_decaying, limits = getattr(cfg.lr_scheduler, "_name", None) == "polynomial_decay", cfg.optimization
+    is_limited = limits.max_update or limits.max_epoch or limits.stop_time_hours or limits.stop_min_lr >= 0
+    if is_decaying and not is_limited and cfg.checkpoint.patience < 1:  # it would train on with a learning rate of 0
+        raise UserError("--max-update 0 is no limit, and training would never end; set --max-update or --max-epoch")
 
 
 fairseq_distributed_main = distributed_utils.distributed_main

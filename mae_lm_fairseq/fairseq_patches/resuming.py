@@ -11,7 +11,6 @@ number refers to another position in the epoch, so it is converted.
 """
 
 import logging
-import math
 import os
 import re
 import sys
@@ -59,7 +58,8 @@ def resume_from_newest_checkpoint() -> None:
 
 def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> Any:
     lock_save_dir(cfg, trainer)
-    if _is_default(cfg) and not (cfg.no_save or cfg.no_last_checkpoints):
+    is_default = cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
+    if is_default and not (cfg.no_save or cfg.no_last_checkpoints):
         if trainer.data_parallel_rank == 0:
             restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
         if trainer.data_parallel_world_size > 1:  # wait for the first process
@@ -144,7 +144,7 @@ def _stop_if_done(trainer: Trainer, without_progress: int) -> None:
         logger.info("training has stopped early: no progress in %d validations (--patience)", without_progress)
     else:
         return
-    cfg.optimization.stop_min_lr = math.inf  # makes fairseq stop before the first update
+    cfg.optimization.max_epoch = -1  # no epoch is trained
 
 
 def convert_position(state: dict[str, Any], processes: int, limits: dict[str, int]) -> None:
@@ -174,18 +174,6 @@ def batch_limits(dataset: Mapping[str, Any]) -> dict[str, int]:
     return {name: value for name, value in limits.items() if value}
 
 
-def _is_default(cfg: Any) -> bool:
-    return cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
-
-
-def _newer(last: Path, suffix: str) -> list[Path]:
-    """Return the other checkpoints, without those that were written before ``checkpoint_last.pt``."""
-    others = [path for path in saved_checkpoints(last.parent, suffix) if path != last]
-    if last.exists():
-        others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
-    return others
-
-
 def restore_last(save_dir: Path, suffix: str = "") -> None:
     """Make sure that ``checkpoint_last.pt`` is valid and the newest checkpoint, if there are checkpoints.
 
@@ -198,7 +186,9 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
     """
     last = save_dir / f"checkpoint_last{suffix}.pt"
     fault = fault_of(last) if last.exists() else None
-    others = [path for path in saved_checkpoints(save_dir, suffix) if path != last] if fault else _newer(last, suffix)
+    others = [path for path in saved_checkpoints(save_dir, suffix) if path != last]
+    if last.exists() and not fault:
+        others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
     if not (last.exists() or others):
         return
     least = saved_updates(last) if others and not fault else -1
@@ -212,7 +202,10 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             continue
         why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
         logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, found[path])
-        _restore_best(path, found[path], save_dir / f"checkpoint_best{suffix}.pt")
+        state, best = value_at(load_mapped(path), "extra_state"), save_dir / f"checkpoint_best{suffix}.pt"
+        loss = value_at(state, "val_loss")
+        if loss is not None and loss == value_at(state, "best") and found[path] > saved_updates(best):
+            PathManager.copy(str(path), str(best), overwrite=True)  # the run ended before that
         PathManager.copy(str(path), str(last), overwrite=True)
         return
     if fault or not last.exists():
@@ -220,14 +213,6 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             f"{last}: {fault or 'no such file'}, and no other checkpoint in that directory is valid; choose one with "
             "--restore-file, or start again in another --save-dir"
         )
-
-
-def _restore_best(newest: Path, updates: int, best: Path) -> None:
-    """Copy the newest checkpoint to ``checkpoint_best.pt`` if it is the best one and the run ended before that."""
-    state = value_at(load_mapped(newest), "extra_state")
-    loss = value_at(state, "val_loss")
-    if loss is not None and loss == value_at(state, "best") and updates > saved_updates(best):
-        PathManager.copy(str(newest), str(best), overwrite=True)
 
 
 def saved_checkpoints(save_dir: Path, suffix: str = "") -> list[Path]:

@@ -164,7 +164,10 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         **{theirs: getattr(config, ours) for theirs, ours in to.family.options.items()},
     }
     if to.task in (SENTENCES, WORDS):
-        values |= _labels(pretrained, to)
+        if names := pretrained.about.labels_of(to.head):
+            values |= {"id2label": dict(enumerate(names)), "label2id": dict(zip(names, range(len(names)), strict=True))}
+        else:
+            values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.{to.task.module}.bias"])
     if to.task is SENTENCES and pretrained.about.imported_from is None:
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
         values["problem_type"] = "regression" if values.get("num_labels") == 1 else None
@@ -197,12 +200,6 @@ def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     elif "num_labels" in values:  # its labels were those of another task
         dropped += ["id2label", "label2id"]
     return {name: value for name, value in config.items() if name not in dropped} | values
-
-
-def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
-    if names := pretrained.about.labels_of(to.head):
-        return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-    return {"num_labels": len(pretrained.weights[f"{HEADS}{to.head}.{to.task.module}.bias"])}
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:

@@ -167,8 +167,8 @@ def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, f
     masked = _outcome(reader, words, fixed, f"{model.label}, masked positions")
     predicted = int(masked.predicted.sum())
     if not predicted:
-        fraction = f"{sample.mask_prob:.3%} of a sequence"
-        raise UserError(f"{model.data.text} is too short: {fraction} is less than one token; use a longer text")
+        masked = f"{sample.mask_prob:g} of each sequence"
+        raise UserError(f"{model.data.text} is empty, or too short to mask {masked}; use a longer text")
     return {
         "loss": -float(masked.log_likelihoods.sum()) / predicted,
         "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in words),

@@ -88,12 +88,9 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
             **{option.name: _value(option, getattr(cfg, option.name)) for option in fields(MaskedAutoencoderConfig)}
         )
     except ValueError as problem:
-        raise UserError(_with_option_names(str(problem))) from None
-
-
-def _with_option_names(message: str) -> str:
-    names = "|".join(option.name for option in fields(MaskedAutoencoderConfig))
-    return re.sub(rf"\b({names})\b", lambda found: f"--{found[0].replace('_', '-')}", message)
+        names = "|".join(option.name for option in fields(MaskedAutoencoderConfig))
+        message = re.sub(rf"\b({names})\b", lambda found: f"--{found[0].replace('_', '-')}", str(problem))
+        raise UserError(message) from None
 
 
 def _value(option: Field, value: Any) -> Any:

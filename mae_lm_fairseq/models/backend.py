@@ -66,7 +66,8 @@ class BackendChoice:
         is_first = self.resolved_for is None or self.resolved_for[0] != device.type
         self.resolved_for = device.type, training
         if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not training):
-            may_fuse = training and self._may_choose_fused()
+            # In float32, the speed of the fused kernel was never measured.
+            may_fuse = training and self.compares_kernel and self._product_dtype() is not torch.float32
             backend = fastest_backend(device, may_fuse)
             if is_first:
                 logger.info("attention backend on %s: %s", device.type, backend.value)
@@ -74,10 +75,6 @@ class BackendChoice:
                 logger.warning("attention backend: %s, because fused %s", backend.value, problem)
         for stack in self.network.stacks():
             stack.attention_backend = backend
-
-    def _may_choose_fused(self) -> bool:
-        # It must have been compared with eager attention first. In float32 its speed was never measured.
-        return self.compares_kernel and self._product_dtype() is not torch.float32
 
     def _check_kernel(self, device: torch.device, training: bool) -> None:
         """Compare the fused kernel with eager attention; ``auto`` becomes ``sdpa`` if the kernel does not work here."""

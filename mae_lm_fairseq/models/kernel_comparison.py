@@ -29,7 +29,10 @@ def difference_from_eager(stack: TransformerStack, dtype: torch.dtype) -> float:
         stack: encoder or decoder, on the device.
         dtype: precision of queries, keys and values.
     """
-    attention, layout = stack.layers[0].attention, _ragged_layout(stack)
+    attention, positions = stack.layers[0].attention, stack.embed_positions
+    lengths = torch.tensor(LENGTHS).clamp(max=positions.max_positions)
+    tokens = (torch.arange(lengths.max()) < lengths[:, None]).long()  # _TOKEN, and _PAD behind the end
+    layout = to_device(batch_layout(tokens, tokens.eq(_TOKEN), _PAD, _MASK), positions.weight.device).sequence
     generator = torch.Generator(layout.index.device).manual_seed(0)
     shape = (layout.index.numel(), 4, attention.heads, attention.dim // attention.heads)
     values = torch.randn(shape, device=layout.index.device, generator=generator).to(dtype)
@@ -57,13 +60,6 @@ def difference_of_loss(kernel: Callable, head: LMHead, dtype: torch.dtype) -> fl
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:
     return (one.float() - other.float()).abs().max() / other.float().abs().max()
-
-
-def _ragged_layout(stack: TransformerStack) -> Layout:
-    lengths = torch.tensor(LENGTHS).clamp(max=stack.embed_positions.max_positions)
-    tokens = (torch.arange(lengths.max()) < lengths[:, None]).long()  # _TOKEN, and _PAD behind the end
-    layout = batch_layout(tokens, tokens.eq(_TOKEN), _PAD, _MASK)
-    return to_device(layout, stack.embed_positions.weight.device).sequence
 
 
 def _output_and_gradients(

@@ -82,7 +82,9 @@ def rank_profile(
     weights = resamples(chunks, settings.bootstrap, settings.seed)
     batches = _batches(encoder, texts, chunks, keep, settings)
     found, outside, counts = {}, [], {}
-    for layers in _passes(encoder, chunks, memory):
+    at_once = max(1, memory // ((2 * len(encoder.inputs) - 1) * chunks * encoder.dim**2 * 8))
+    for first in range(0, encoder.layers + 1, at_once):
+        layers = range(first, min(first + at_once, encoder.layers + 1))
         name = f"layers {layers[0]} to {layers[-1]}"
         moments = _collect(encoder, progress(batches, f"{name}, text"), chunks, layers)
         for layer in progress(layers, f"{name}, ranks"):
@@ -104,12 +106,6 @@ def rank_profile(
         **_rank_rows(found, counts, weights),
         "outside": outside,
     }
-
-
-def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
-    kinds = 2 * len(encoder.inputs) - 1
-    at_once = max(1, memory // (kinds * chunks * encoder.dim**2 * 8))
-    return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]
 
 
 def _batches(encoder, texts, chunks, keep, settings) -> list[tuple[int, MaskedText]]:

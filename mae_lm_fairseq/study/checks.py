@@ -29,6 +29,8 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
 
 DEVICE = "a100-80"
+START_SECONDS = 15
+"""Time of a core that the processes of a training take to start and to end, whatever its length."""
 HEADER = ("model", "trainings", "million tokens each", "million parameters", "memory, GB", "each", "in all")
 
 
@@ -128,15 +130,18 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         flops += planned.flops.total * planned.run.tokens * trainings
         rows.append([model.name, str(trainings), *_cells(planned), duration(planned.hours * trainings)])
     run, number = planned.run, sum(int(row[1]) for row in rows)
-    lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens / 1e6:,.0f} million tokens"]
+    lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
+    processes = number * sum(updates > 0 for updates in plan.checkpoints)
+    starting = processes * START_SECONDS / 3600
     if not torch.cuda.is_available():
         rate = matrix_rate()
         lines.append(
-            f"On this machine, which has no GPU, about {duration(flops / (CPU_FRACTION * rate) / 3600)}: at "
+            f"On this machine, which has no GPU, about {duration(flops / (CPU_FRACTION * rate) / 3600 + starting)}: at "
             f"{CPU_FRACTION:.0%} of the {rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
         )
     lines += [
-        f"On one {device} {duration(hours)}:",
+        f"{processes:,} starts of processes, one for each checkpoint, take {duration(starting)} of it.",
+        f"On one {device} {duration(hours + starting)}:",
         "",
         markdown_table(HEADER, rows),
         "",
@@ -146,13 +151,15 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     if not plan.data.data_bin.exists():
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
     left_out = (f"{one.name} after {one.checkpoints(plan.checkpoints)} updates" for one in plan.measures)
-    lines.append(f"not included: {', '.join(left_out) or 'measures, of which there are none'}; rates that are halved.")
+    halved = "; rates that are halved" if plan.rates and plan.rates.halve else ""
+    lines.append(f"not included: {', '.join(left_out) or 'measures, of which there are none'}{halved}.")
     return "\n".join(lines)
 
 
 def _cells(planned: Cost) -> list[str]:
     numbers = planned.run.tokens / 1e6, planned.parameters.total / 1e6, planned.memory_total / 1e9
-    return [*(f"{number:,.1f}" for number in numbers), duration(planned.hours)]
+    shown = (f"{number:,.1f}" if number >= 1 else f"{number:.2g}" for number in numbers)
+    return [*shown, duration(planned.hours)]
 
 
 def count_trainings(plan: Plan, model: Model) -> int:

@@ -66,7 +66,9 @@ def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = 
         after = f", after {run.updates[1]:,} updates" if run.updates else ""
         names = {workspace.key(one, model): one.name for model in plan.models for one in plan.measures}
         for key, values in read_result(run)["measures"].items():
-            print(f"{run.name}{after}: {names[key]}: {_in_short(values)}", flush=True)
+            last = {name: value[-1] if isinstance(value, list) else value for name, value in values.items()}
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in last.items() if value is not None)
+            print(f"{run.name}{after}: {names[key]}: {shown}", flush=True)
         finished()
 
     plan = workspace.plan
@@ -224,13 +226,14 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
     records = [record for updates in workspace.plan.checkpoints for record in training.records(updates)]
     results = [record["result"] for record in records]
     values = {one.name: found for one in workspace.plan.measures if (found := workspace.values(training, one))}
+    names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
     measuring = math.fsum(result["seconds"] for result in results)
     return records and {
         "model": training.model.name,
         "learning_rate": training.learning_rate,
         "seed": training.seed,
         "directory": training.folder.name,
-        "commands": [_portable(record["command"]) for record in records if record["command"]],
+        "commands": [shlex.join(names.get(word, word) for word in one["command"]) for one in records if one["command"]],
         "commits": sorted({str(result["commit"]) for result in results}),
         "machines": sorted({result["machine"] for result in results}),
         "versions": sorted({", ".join(map(" ".join, result["versions"].items())) for result in results}),
@@ -240,16 +243,6 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
         },
         "measures": json.loads(json.dumps(values), parse_constant=lambda constant: None),
     }
-
-
-def _portable(command: Sequence[str]) -> str:
-    names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
-    return shlex.join(names.get(word, word) for word in command)
-
-
-def _in_short(values: dict[str, Any]) -> str:
-    last = {name: value[-1] if isinstance(value, list) else value for name, value in values.items()}
-    return ", ".join(f"{name} {value:.4g}" for name, value in last.items() if value is not None)
 
 
 def _environments() -> list[dict[str, str]]:

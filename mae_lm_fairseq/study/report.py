@@ -44,6 +44,13 @@ class Results:
         runs, values = self.complete(self.runs(model), value)
         return [run["seed"] for run in runs], values
 
+    def progress(self) -> tuple[int, int]:
+        """Return how many trainings at the chosen rates are measured after the last update, and how many there are."""
+        runs = [run for model in self.plan.models for run in self.runs(model.name) if run["seed"] in model.all_seeds]
+        for measure in self.plan.measures:
+            runs, _ = self.complete(runs, measure.name)
+        return len(runs), sum(len(model.all_seeds) for model in self.plan.models)
+
     def tested(self) -> list[Outcome]:
         """Return the outcomes of the contrasts that can be tested."""
         return marked(outcomes(self.plan, self.values), self.plan, self.content.get("looks", ()))
@@ -71,6 +78,9 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     """Write ``report.md`` and its figures into the directory of ``results.json``, whose content is given."""
     results = Results(content)
     plan, lines = results.plan, [f"# {content['title']}", ""]
+    done, planned = results.progress()
+    if done < planned:
+        lines += [f"**Incomplete: {done} of {planned} trainings have all measurements.**", ""]
     if tested := results.tested():
         lines += ["## Contrasts", "", contrast_table(tested), "", _notes(plan, tested), ""]
         plot_contrasts(out / "contrasts.png", tested, {one.name: one.options.in_words for one in plan.measures})
@@ -79,7 +89,8 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
         lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
-        lines += [f"Not tested, as fewer than two seeds of each model have the value: {'; '.join(untested)}.", ""]
+        reason = "as fewer than two seeds of each model have the value" if done == planned else "as results are missing"
+        lines += [f"Not tested, {reason}: {'; '.join(untested)}.", ""]
     if extended := content.get("extended"):  # in studies of earlier versions, which accepted no other changes
         lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in extended), ""]
     for change in content.get("changes", ()):
@@ -183,6 +194,11 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
     same = {} if len(measured) == 1 else _same_everywhere(measured, [name for name in names if name not in shown])
     others = [name for name in names if name not in shown and name not in same]
     lines = [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_final(measured, shown)]
+    if above := [model for model, values in measured.items() if _is_above_entropy(values)]:
+        lines += [
+            f"**Loss not below the unigram entropy**, which takes frequencies of tokens alone: {'; '.join(above)}.",
+            "",
+        ]
     lines += _by_updates(measured, shown)
     figure = out / f"{measure.name}.png"
     if plot_measure(figure, measure, measured):
@@ -193,6 +209,12 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
     if others:
         lines += ["<details>", "<summary>All other values</summary>", "", *_final(measured, others), "</details>", ""]
     return lines
+
+
+def _is_above_entropy(values: Values) -> bool:
+    if not {"loss", "unigram_entropy"} <= {*values.final_names()}:
+        return False
+    return bool((values.other("loss").final() >= values.other("unigram_entropy").final()).any())
 
 
 def _settings(measure: Measure) -> list[str]:
@@ -217,7 +239,12 @@ def _same_everywhere(measured: Mapping[str, Values], names: Sequence[str]) -> di
 
 def _final(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
     by_layer = value_names(measured)
-    lines = _numbers(measured, [name for name in names if not by_layer[name]])
+    plain = [name for name in names if not by_layer[name]]
+    rows = [
+        [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in plain)]
+        for model, values in measured.items()
+    ]
+    lines = [markdown_table(["model", *plain], rows), ""] if plain else []
     for name in (name for name in names if by_layer[name]):
         lines += _by_layer(name, {model: values.final() for model, values in _that_have(measured, name).items()})
     return lines
@@ -241,14 +268,6 @@ def _at(values: Values, updates: int) -> str:
 
 def _that_have(measured: Mapping[str, Values], name: str) -> dict[str, Values]:
     return {model: values.other(name) for model, values in measured.items() if name in values.final_names()}
-
-
-def _numbers(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
-    rows = [
-        [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in names)]
-        for model, values in measured.items()
-    ]
-    return [markdown_table(["model", *names], rows), ""] if names else []
 
 
 def _by_layer(name: str, of_models: Mapping[str, np.ndarray]) -> list[str]:

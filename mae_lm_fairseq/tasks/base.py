@@ -1,12 +1,14 @@
 """Base of the pretraining task: checks of models and checkpoints, freezing, metrics; all but masked batches."""
 
 import math
+import shlex
 from pathlib import Path
 
 from fairseq.data import Dictionary
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 
+from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.resuming import load_mapped
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
@@ -51,14 +53,11 @@ class PretrainingTask(MaskedLMTask):
         super().begin_epoch(epoch, model)
         # In every process, so that all of them stop if the split is missing.
         if self.cfg.effective_rank_interval > 0 and self.ranks is None:
-            self.ranks = self._rank_monitor()
+            cfg, special = self.cfg, [self.dictionary.bos(), self.dictionary.eos()]
+            texts = monitored_texts(load_sequences(cfg, self.dictionary, "valid", epoch=1, combine=False))
+            settings = cfg.mask_in_encoder, cfg.effective_rank_interval
+            self.ranks = RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special, *settings)
         self.peak_flops = peak_flops(model)
-
-    def _rank_monitor(self) -> RankMonitor:
-        texts = monitored_texts(load_sequences(self.cfg, self.dictionary, "valid", epoch=1, combine=False))
-        special = [self.dictionary.bos(), self.dictionary.eos()]
-        pad, cfg = self.dictionary.pad(), self.cfg
-        return RankMonitor(texts, pad, self.mask_idx, special, cfg.mask_in_encoder, cfg.effective_rank_interval)
 
     def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
         outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
@@ -104,7 +103,13 @@ class PretrainingTask(MaskedLMTask):
                 f"best validation loss: {best * math.log(2):.3f} nats; unigram entropy, the loss without a look at the "
                 f"context: {unigram_entropy(split):.3f} nats"
             )
-        return "\n".join([*lines, f"next: mae-lm bundle {path} --data-bin {data} --out BUNDLE"])
+        program = ["mae-lm"]
+        if (user_dir := Path(cfg.common.user_dir or PACKAGE).resolve()) != PACKAGE:  # a decoder may be registered there
+            code = f"import {user_dir.name}; from mae_lm_fairseq.cli import main; main()"
+            program = ["env", f"PYTHONPATH={user_dir.parent}", "python", "-c", code]
+        return "\n".join(
+            [*lines, f"next: {shlex.join([*program, 'bundle', str(path), '--data-bin', data])} --out BUNDLE"]
+        )
 
     def state_dict(self) -> dict:
         """Return the task state for checkpoints: the fingerprint of the dictionary."""

@@ -11,6 +11,7 @@ from omegaconf import II
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
 from mae_lm_fairseq.tasks.sequences import MIN_SAMPLE_TOKENS
+from mae_lm_fairseq.utils.command_line import Argument
 from mae_lm_fairseq.utils.errors import UserError
 
 MASK_PROB_SCHEDULES = ChoiceEnum(["linear", "cosine"])
@@ -93,13 +94,13 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
         ("repeat_tokens", 1, most_copies),
         ("mask_in_encoder", 0, 1),
     ):
-        if not low <= (value := getattr(cfg, name)) <= high:
-            raise UserError(f"--{name.replace('_', '-')} {value} must be from {low} to {high}")
+        if problem := Argument(at_least=low, at_most=high).problem(getattr(cfg, name)):
+            raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} {problem}")
     if cfg.repeat_tokens > 1 and (cfg.mask_whole_words or cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0):
         others = "--mask-whole-words, --mask-multiple-length and --mask-stdev"
         raise UserError(f"--repeat-tokens {cfg.repeat_tokens} masks copies independently; remove {others}")
     if cfg.shorten_method == "random_crop":
-        raise UserError("--shorten-method random_crop crops at places that differ in every run; use truncate or none")
+        raise UserError("--shorten-method random_crop depends on the timing of threads; use truncate or none")
     if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
         raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
 

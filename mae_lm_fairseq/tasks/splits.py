@@ -80,7 +80,8 @@ def load_sequences(
             _check_shard(shard, paths[0], dictionary)
             count_tokens(os.path.join(shard, split))
     prefix = os.path.join(directory, split)
-    for part in (prefix, *(_further_parts(prefix) if combine else ())):
+    further = (f"{prefix}{number}" for number in itertools.count(1)) if combine else ()
+    for part in (prefix, *itertools.takewhile(lambda part: os.path.exists(f"{part}.idx"), further)):
         check_data_bin(part, dictionary.index("<mask>"))
     lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
     block_size = (cfg.tokens_per_sample - 1) // cfg.repeat_tokens  # one less for <s>
@@ -94,11 +95,6 @@ def load_sequences(
     if cfg.repeat_tokens == 1:
         return sequences
     return RepeatedTokensDataset(sequences, cfg.repeat_tokens, [dictionary.bos(), eos])
-
-
-def _further_parts(prefix: str) -> list[str]:
-    numbered = (f"{prefix}{number}" for number in itertools.count(1))
-    return list(itertools.takewhile(lambda part: os.path.exists(f"{part}.idx"), numbered))
 
 
 def _check_shard(directory: str, first: str, dictionary: Dictionary) -> None:

@@ -113,9 +113,12 @@ def _prepare(files: Mapping[str, list[Path]], directory: Path, options: Preparat
             if total.tokens_out == total.lines:
                 raise UserError(f"--{split}: the files contain no text, and {total.malformed} malformed records")
             if total.unk_rate > options.max_unk_rate:
+                sample = list(sample_corpus(files[split], job.reading, _UNKNOWN_BYTES))
+                unknown = load_tokenizer(job.tokenizer).unknown_texts(sample).most_common(10)
                 raise UserError(
                     f"--{split}: {total.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
-                    f"{options.max_unk_rate:.3%}; most frequent in a sample: {_unknown_in(files[split], job)}"
+                    f"{options.max_unk_rate:.3%}; most frequent in a sample: "
+                    + ", ".join(f"{text!r} ({count})" for text, count in unknown)
                 )
             made[split] = [(directory / part.name, record) for part, record in zip(planned, records, strict=True)]
     with tempfile.TemporaryDirectory(prefix=".merged.", dir=directory, ignore_cleanup_errors=True) as name:
@@ -124,21 +127,17 @@ def _prepare(files: Mapping[str, list[Path]], directory: Path, options: Preparat
 
 def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOptions) -> Path:
     """Return the directory of the tokenizer among the parts, which the first process to finish has written."""
-    path = directory / f"tokenizer-{_tokenizer_key(files, options)}"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
-            _make_tokenizer(files, options).save(temporary)
-            rename_new(Path(temporary), path)
-    return path
-
-
-def _tokenizer_key(files: list[Path], options: PreparationOptions) -> str:
     if options.kind is None:
         content = _fingerprint(open_tokenizer_path(options.tokenizer))
     else:
         sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+    path = directory / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
+            _make_tokenizer(files, options).save(temporary)
+            rename_new(Path(temporary), path)
+    return path
 
 
 def _fingerprint(tokenizer: Tokenizer) -> str:
@@ -184,12 +183,6 @@ def _watched(encode: Encode, bar: tqdm) -> Encode:
             bar.update(len(chunk.data))
 
     return watched
-
-
-def _unknown_in(files: list[Path], job: Job) -> str:
-    sample = list(sample_corpus(files, job.reading, _UNKNOWN_BYTES))
-    counts = load_tokenizer(job.tokenizer).unknown_texts(sample)
-    return ", ".join(f"{text!r} ({count})" for text, count in counts.most_common(10))
 
 
 def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, options: PreparationOptions) -> Manifest:

@@ -154,7 +154,12 @@ def open_text(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(path, "rb") as raw:
             stream = decompressed(raw, path.suffix.lower()) if is_compressed(path) else raw
-            _check_is_text(stream.peek(_CHECKED_BYTES)[:_CHECKED_BYTES], path)
+            beginning = stream.peek(_CHECKED_BYTES)[:_CHECKED_BYTES]
+            if beginning.startswith(_POINTER):
+                raise UserError(f"{path}: is a pointer of Git LFS; fetch the file itself with git lfs pull")
+            if 8 * beginning.count(0) > len(beginning):  # text has hardly any
+                kinds = "archives, other binary files and UTF-16"
+                raise UserError(f"{path}: has NUL bytes, as {kinds} have; unpack or convert it")
             yield stream
     except EOFError as error:
         raise UserError(f"{path}: damaged or incomplete {path.suffix} file ({error})") from None
@@ -178,13 +183,6 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
             f"{path}: a line is longer than {LONGEST_LINE >> 20} MB; check that it is text with line breaks"
         )
     return line
-
-
-def _check_is_text(beginning: bytes, path: Path) -> None:
-    if beginning.startswith(_POINTER):
-        raise UserError(f"{path}: is a pointer of Git LFS; fetch the file itself with git lfs pull")
-    if 8 * beginning.count(0) > len(beginning):  # text has hardly any
-        raise UserError(f"{path}: has NUL bytes, as archives, other binary files and UTF-16 have; unpack or convert it")
 
 
 def _check_line_ends(beginning: bytes, path: Path) -> None:

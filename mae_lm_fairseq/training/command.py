@@ -1,6 +1,5 @@
 """The builder of all ``fairseq-train`` commands of this package: options by group, common values, words."""
 
-import difflib
 import re
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.published import ADAM
+from mae_lm_fairseq.utils.command_line import HINTS, suggestions, unknown_options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import check_gpu
 
@@ -121,18 +121,15 @@ def check_option_names(words: Sequence[str]) -> None:
     Raises:
         ValueError: if there is one. What is known but does not go together is found by fairseq-train.
     """
-    names = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
-    if not names or "--user-dir" in names or (spec := find_spec("fairseq")) is None:
+    if not words or any(word.startswith("--user-dir") for word in words) or (spec := find_spec("fairseq")) is None:
         return
     known = {"--help", "--version"}
     for source in (path for root in (Path(spec.origin).parent, PACKAGE) for path in root.rglob("*.py")):
         text = source.read_text(encoding="utf-8", errors="replace")
         known.update(re.findall(r"--[\w-]+", text))
         known.update(f"--{name.replace('_', '-')}" for name in re.findall(r"^    (\w+):", text, re.MULTILINE))
-    for name in names:
-        if not any(option.startswith(name) for option in known):  # may be abbreviated
-            close = difflib.get_close_matches(name, known, 1, cutoff=0.8)
-            raise ValueError(f"unknown option {name} of fairseq-train" + "".join(f"; is {one} meant?" for one in close))
+    for name in unknown_options(words, known - HINTS.keys()):
+        raise ValueError(f"unknown option {name} of fairseq-train{suggestions([name], known)}")
 
 
 def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:

@@ -165,7 +165,8 @@ class _Active:
         """Return the error message of a process that has ended, if it failed."""
         if not (code := self.process.exitcode):
             return None
-        reason = _last_line(self.run.log).removeprefix("error: ")
+        lines = reversed(self.run.log.read_text(encoding="utf-8", errors="replace").split("\n"))
+        reason = next((line.strip() for line in lines if line.strip()), "(nothing)").removeprefix("error: ")
         return f"{self.run.name} failed (exit code {code}), {self.run.log} ends: {reason}"
 
     def end(self, number: int) -> None:
@@ -269,8 +270,3 @@ def _wait_for_other_runner(run: Run, log: BinaryIO) -> None:
         fcntl.flock(log, fcntl.LOCK_EX)
     except OSError:
         pass
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")

@@ -6,12 +6,13 @@ position are stated with the type, see :class:`Argument` and the types below it.
 """
 
 import argparse
+import difflib
 import inspect
 import math
 import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -51,6 +52,7 @@ class Argument:
         return f"must be {' and '.join(stated) or 'finite'}"
 
 
+UNRECOGNIZED = "unrecognized arguments: "
 Count = Annotated[int, Argument("N", at_least=1)]
 Natural = Annotated[int, Argument("N", at_least=0)]
 Probability = Annotated[float, Argument("P", above=0, below=1)]
@@ -125,11 +127,36 @@ def helps(options: type) -> dict[str, str]:
     return found
 
 
+HINTS = {
+    "--dry-run": "is an option of mae-lm study; mae-lm pretrain prints its estimate when it starts, mae-lm plan before",
+    "--recipe": "is an option of mae-lm pretrain alone; docs/recipes.md has the values of each",
+}
+"""Options that users look for in other verbs."""
+
+
+def unknown_options(words: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return the options among some words that are neither known nor abbreviate a known one."""
+    names = dict.fromkeys(word.partition("=")[0] for word in words if re.match(r"--\w", word))
+    return [name for name in names if not any(option.startswith(name) for option in known)]
+
+
+def suggestions(unknown: Iterable[str], known: Iterable[str], hints: Mapping[str, str] = HINTS) -> str:
+    """Return the end of an error message about unknown options: hints, or the known options that they resemble."""
+    told, known = "", [*known, *HINTS]
+    for name in dict.fromkeys(word.partition("=")[0] for word in unknown):
+        if name in hints:
+            told += f"; {name} {hints[name]}"
+        elif name.startswith("--"):
+            told += "".join(f"; is {one} meant?" for one in difflib.get_close_matches(name, known, 1, cutoff=0.8))
+    return told
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one message."""
 
     def error(self, message: str) -> typing.NoReturn:
-        self.exit(2, f"error: {message}; {self.prog} --help describes the arguments\n")
+        told = suggestions(message.partition(UNRECOGNIZED)[2].split(), self._option_string_actions)
+        self.exit(2, f"error: {message}{told}; {self.prog} --help describes the arguments\n")
 
 
 def make_parser(options: type, description: str | None, prog: str) -> Parser:
@@ -169,11 +196,13 @@ def parse(options: type, words: Sequence[str], description: str | None, prog: st
     parser, kind_of = make_parser(options, description, prog), field_types(options)
     rest = [name for name, kind in kind_of.items() if kind.argument.rest and not kind.argument.positional]
     end = words.index("--") if rest and "--" in words else len(words)
-    parsed, unknown = parser.parse_known_args(words[:end])
-    given = vars(parsed)
     takes_all = [name for name, kind in kind_of.items() if kind.argument.rest and kind.argument.positional]
+    # argparse would rather say that the option that was misspelt is missing.
+    unknown = [] if takes_all else unknown_options(words[:end], parser._option_string_actions)
+    parsed, unknown = (None, unknown) if unknown else parser.parse_known_args(words[:end])
     if unknown and not takes_all:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.error(f"{UNRECOGNIZED}{' '.join(unknown)}")
+    given = vars(parsed)
     given |= {name: [word for word in unknown if word != "--"] for name in takes_all}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:

@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,12 @@ def test_a_killed_quickstart_goes_on(killed):
     out, printed = killed
     assert f"done before, reusing {out / 'data-bin'}" in printed
     assert "runs were done before, and are reused" in printed
+
+
+def test_a_training_of_few_updates_has_a_caution():
+    cautions = [module.caution(SimpleNamespace(train=SimpleNamespace(updates=updates))) for updates in (60, 1000)]
+    assert cautions[0].startswith("60 updates teach nothing")
+    assert not cautions[1]
 
 
 def test_results_of_a_corpus(finished):

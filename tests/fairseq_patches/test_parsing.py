@@ -17,10 +17,11 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.trainer import Trainer
+from fairseq_cli import train
 
 import mae_lm_fairseq
 from mae_lm_fairseq import fairseq_patches
-from mae_lm_fairseq.fairseq_patches import option_checks, parsing
+from mae_lm_fairseq.fairseq_patches import option_checks, parsing, processes
 from mae_lm_fairseq.utils.allocator import CAPACITIES
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import SETTINGS, config, refusal, settings
@@ -90,6 +91,18 @@ class TestSettings:
         )
         assert (arguments.tpu, unknown) == (False, ["--new"])
 
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--lrr", "1"], "unrecognized arguments: --lrr 1; is --lr meant?"),
+            (["--task", "sentence_prediction", "--mask-prob", "0.2"], "--mask-prob needs --task masked_autoencoder_lm"),
+        ],
+    )
+    def test_unknown_options_are_explained(self, words, message, capsys):
+        with pytest.raises(SystemExit):
+            parse("data-bin", "--arch", "mae_lm_tiny", *words)
+        assert message in capsys.readouterr().err
+
     def test_options_of_other_models_are_unknown(self, capsys):
         with pytest.raises(SystemExit):
             parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny", "--pooler-dropout=0.1", "--offload-activations")
@@ -116,6 +129,11 @@ REFUSED = {
     "--clip-norm nan must": ("--clip-norm", "nan"),
     "--max-update -1 must": ("--max-update", "-1"),
     "--max-epoch -1 must": ("--max-epoch", "-1"),
+    "--best-checkpoint-metric nosuch is not logged; choose one of loss, ": (
+        *(*OURS, "--criterion", "masked_autoencoder_lm", "--best-checkpoint-metric", "nosuch"),
+    ),
+    "--seed -1 must": ("--seed", "-1"),
+    "--num-workers -1 must": ("--num-workers", "-1"),
     "--weight-decay -1.0 must": ("--weight-decay", "-1"),
     "--mask-prob 1.5 must be a number above 0 and below 1": ("--mask-prob", "1.5"),
     "--mask-multiple-length 0 must be a number of at least 1": ("--mask-multiple-length", "0"),
@@ -178,6 +196,13 @@ class TestChecks:
         cfg.common.fp16 = True
         assert refusal(option_checks.check_settings, cfg) == "--fp16 and --bf16 have the same purpose; choose one"
 
+    @pytest.mark.parametrize("limit", [(), ("--max-epoch", "2"), ("--stop-time-hours", "1"), ("--patience", "3")])
+    def test_a_schedule_that_ends_needs_an_end_of_training(self, limit):
+        """fairseq takes 0 for no limit: it would train on with a learning rate of 0."""
+        cfg = config(*DECAY, "--total-num-update", "20", "--max-update", "0", *limit)
+        with nullcontext() if limit else pytest.raises(SystemExit, match="--max-update 0 is no limit"):
+            processes._call_main(lambda cfg, main: None, cfg, train.main)
+
     def test_every_row_has_a_test(self):
         tested = (*REFUSED, "--cpu", "--num-workers", "--autocast bf16")  # in other tests
         patterns = [re.compile(rf"{check.option}\b") for check in option_checks.CHECKS]
@@ -188,7 +213,7 @@ class TestChecks:
         [
             (*OURS, "--compile", "--criterion", "masked_autoencoder_lm", "--dataset-impl", "mmap"),
             ("--amp",),  # left to fairseq for its own models
-            (*DECAY, "--warmup-updates", "5", "--total-num-update", "20", "--max-update", "20"),
+            (*DECAY, "--warmup-updates", "5", "--total-num-update", "20", "--max-epoch", "2"),
         ],
     )  # fmt: skip
     def test_other_values_are_accepted(self, arguments):

@@ -142,6 +142,28 @@ def test_shown_values_come_first_and_the_others_are_folded(written):
     assert "| MLM | 1.58 ± 0.71 (1.08, 2.08) |" in folded
 
 
+def test_the_report_of_an_interrupted_study_says_so(tmp_path):
+    """A contrast without results is not one that could not be tested."""
+    results = content()
+    results["plan"] = PLAN + RATES.partition("[[contrast]]")[1] + RATES.partition("[[contrast]]")[2]
+    del results["runs"][3]["measures"]["probe"]["8"]
+    report.write_report(tmp_path, results)
+    text = (tmp_path / "report.md").read_text()
+    assert "**Incomplete: 3 of 4 trainings have all measurements.**" in text
+    assert "Not tested, as results are missing: A." in text
+
+
+@pytest.mark.parametrize(("loss", "models"), [(6.5, "MLM; MAE-LM"), (6.0, "MLM; MAE-LM"), (5.9, None)])
+def test_losses_that_mean_nothing(loss, models, tmp_path):
+    results = content()
+    results["plan"] = PLAN + '[[measure]]\nkind = "loss"\n'
+    for run in results["runs"]:
+        run["measures"]["loss"] = {"8": {"loss": loss, "accuracy": 0.1, "unigram_entropy": 6.0}}
+    report.write_report(tmp_path, results)
+    found = re.search(r"not below the unigram entropy\*\*.*: (.*)\.", (tmp_path / "report.md").read_text())
+    assert (found and found[1]) == models
+
+
 def test_models_with_other_checkpoints(tmp_path):
     """As after a study was interrupted whose plan has one more."""
     results = content()

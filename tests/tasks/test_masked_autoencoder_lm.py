@@ -240,8 +240,8 @@ def test_repeated_tokens(task_for, times):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--repeat-tokens", 0], "^--repeat-tokens 0 must be from 1 to"),
-        (["--repeat-tokens", 11], "^--repeat-tokens 11 must be from 1 to 10"),
+        (["--repeat-tokens", 0], "^--repeat-tokens 0 must be at least 1 and at most 10"),
+        (["--repeat-tokens", 11], "^--repeat-tokens 11 must be at least 1 and at most 10"),
         (["--repeat-tokens", 2, "--mask-whole-words"], "remove --mask-whole-words"),
         (["--repeat-tokens", 2, "--mask-multiple-length", 2], "--mask-multiple-length"),
         (["--repeat-tokens", 2, "--mask-stdev", 1], "--mask-stdev"),

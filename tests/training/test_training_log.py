@@ -6,6 +6,7 @@ import pytest
 from mae_lm_fairseq.training.training_log import (
     last_update,
     loss_curve,
+    phase,
     read_records,
     seconds_per_update,
 )
@@ -77,3 +78,22 @@ def test_last_update_reads_the_end_of_the_file(log, tmp_path):
     assert last_update(tmp_path / "absent") == 0
     log.write_text("")
     assert last_update(log) == 0
+
+
+def test_phases_follow_the_messages_of_fairseq(log):
+    """In the order of a training that validates and saves; what is printed between them changes nothing."""
+    seen, messages = [], ("", *_MESSAGES, "[resource_tracker] 0")
+    for number in range(len(messages)):
+        log.write_text("\n".join(messages[: number + 1]))
+        seen.append(phase(log))
+    assert seen == ["starting", "training", "validating", "training", "saving", "training", "evaluating", "evaluating"]
+
+
+_MESSAGES = (
+    "x | INFO | fairseq_cli.train | Start iterating over samples",
+    'x | INFO | fairseq_cli.train | begin validation on "valid" subset',
+    'x | INFO | valid | {"valid_loss": "6", "valid_num_updates": "30"}',
+    "x | INFO | fairseq.checkpoint_utils | Preparing to save checkpoint for epoch 1 @ 30 updates",
+    "x | INFO | fairseq.checkpoint_utils | Saved checkpoint checkpoint_1_30.pt (epoch 1 @ 30 updates, score 6)",
+    "x | INFO | fairseq_cli.train | done training in 0.6 seconds",
+)

@@ -284,7 +284,10 @@ def attend_backward(
         if dk.numel():
             grid = _grid(pairs.most_keys, constants["BLOCK_K"], normaliser, pairs)
             _backward_keys[grid](*inputs, *shared, dk, dv, *arguments, **constants)
-    return *gradients, _of_table(parts, buckets, pairs) if buckets else normaliser.new_empty(0, normaliser.shape[1])
+    if not buckets:
+        return *gradients, normaliser.new_empty(0, normaliser.shape[1])
+    by_run = F.pad(parts.sum((0, 1)), (1, 0)).diff().T[:buckets]  # from the sums up to each run
+    return *gradients, by_run.new_zeros(by_run.shape).index_add_(0, pairs.bucket_of_run, by_run)
 
 
 def _arguments(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> tuple[tuple, tuple, dict]:
@@ -297,12 +300,6 @@ def _arguments(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> tuple[tu
 def _grid(longest: int, block: int, normaliser: Tensor, pairs: Pairs) -> tuple[int, int, int]:
     """Return the numbers of blocks of the longest row, heads and rows."""
     return triton.cdiv(longest, block), normaliser.shape[1], len(pairs.query_starts) - 1
-
-
-def _of_table(parts: Tensor, buckets: int, pairs: Pairs) -> Tensor:
-    """Return the gradient of the table from the sums up to each run, [rows, blocks, heads, runs]."""
-    by_run = F.pad(parts.sum((0, 1)), (1, 0)).diff().T[:buckets]
-    return by_run.new_zeros(by_run.shape).index_add_(0, pairs.bucket_of_run, by_run)
 
 
 def _constants(q: Tensor, has_bias: bool, dropout: float) -> dict:

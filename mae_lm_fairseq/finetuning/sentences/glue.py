@@ -59,7 +59,9 @@ class GlueFiles:
         if not is_labelled:
             _check_order(table)
         elif is_hub:
-            _name_labels(task, table)
+            for _, row in table.rows:
+                if isinstance(label := row.get(task.label_column), int) and 0 <= label < len(task.labels):
+                    row[task.label_column] = task.labels[label]
         rows = to_rows(task, table, is_labelled)
         rows.check(self.skip_malformed and is_labelled, DROP if is_labelled else BY_ROW)
         if len(rows.sentences) != (expected := task.rows.get(official, len(rows.sentences))):
@@ -98,13 +100,6 @@ def _check_order(table: Table) -> None:
                 f"{table.path}: line {line} has the index {found:.80} instead of {position}, so predictions would be "
                 "assigned to the wrong rows; restore the original order"
             )
-
-
-def _name_labels(task: Task, table: Table) -> None:
-    for _, row in table.rows:
-        label = row.get(task.label_column)
-        if isinstance(label, int) and 0 <= label < len(task.labels):
-            row[task.label_column] = task.labels[label]
 
 
 def submission(task: Task, predicted: Sequence) -> str:

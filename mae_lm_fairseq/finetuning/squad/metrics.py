@@ -70,7 +70,11 @@ def evaluate_2_0(
         scores over all thresholds, ``best_exact`` and ``best_f1``, and these thresholds, with the suffix ``_thresh``.
     """
     metrics = {"exact": exact_match, "f1": f1_or_no_answer}
-    scores = {name: _scores_2_0(metric, gold, predictions) for name, metric in metrics.items()}
+    accepted = {name: [*filter(normalise, answers)] or [""] for name, answers in gold.items()}
+    scores = {
+        of: {name: max(metric(predictions[name], answer) for answer in accepted[name]) for name in gold}
+        for of, metric in metrics.items()
+    }
     parts = {"": [*gold], "HasAns_": [name for name in gold if gold[name]]}
     parts["NoAns_"] = [name for name in gold if not gold[name]]
     result = {}
@@ -104,13 +108,6 @@ def best_threshold(
         if score > best:
             best, threshold = score, na_probs[name]
     return 100.0 * best / len(scores), threshold
-
-
-def _scores_2_0(metric: Callable, gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, float]:
-    return {
-        name: max(metric(predictions[name], answer) for answer in [*filter(normalise, answers)] or [""])
-        for name, answers in gold.items()
-    }
 
 
 def gold_answers(paragraphs: Sequence[Paragraph]) -> GoldAnswers:

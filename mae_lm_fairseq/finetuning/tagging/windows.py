@@ -125,7 +125,12 @@ def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]
         # The first word that leaves half of the window, and enough for the next word.
         first = max(ends[end - 1] - room // 2, ends[end] - room)
         begin = max(begin + 1, int(np.searchsorted(starts, first)))
-    owners = _owners(starts, ends, limits)
+    most, owners = np.full(len(starts), -1), np.zeros(len(starts), dtype=np.int64)
+    for number, (begin, end) in enumerate(limits):
+        first = starts[begin:end]
+        context = np.minimum(first - starts[begin], ends[end - 1] - first)
+        is_more = context > most[begin:end]
+        most[begin:end][is_more], owners[begin:end][is_more] = context[is_more], number
     windows = []
     for number, (begin, end) in enumerate(limits):
         labelled = begin + (owners[begin:end] == number).nonzero()[0]
@@ -133,16 +138,6 @@ def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]
         size = int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS
         windows.append(Window(sentence, begin, end, labelled, positions, size))
     return windows
-
-
-def _owners(starts: np.ndarray, ends: np.ndarray, limits: Sequence[tuple[int, int]]) -> np.ndarray:
-    most, owners = np.full(len(starts), -1), np.zeros(len(starts), dtype=np.int64)
-    for number, (begin, end) in enumerate(limits):
-        first = starts[begin:end]
-        context = np.minimum(first - starts[begin], ends[end - 1] - first)
-        is_more = context > most[begin:end]
-        most[begin:end][is_more], owners[begin:end][is_more] = context[is_more], number
-    return owners
 
 
 def word_logits(
