@@ -12,7 +12,7 @@ Examples:
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -115,11 +115,18 @@ class Retrieval(Kind):
         of_passages = [windows(reader, text, length) for text in passages]
         found = embed(reader, [*chain.from_iterable(of_passages)], f"{model.label}, passages")
         starts = np.cumsum([0, *map(len, of_passages[:-1])])
-        scores = {name: partial(_best_windows, asked[name], found[name], starts) for name in VECTORS}
-        scores["bm25"] = bm25(passages, questions)
-        counts = {"questions": len(questions), "passages": len(passages), "windows": len(found["mean"])}
-        results = {name: summary(of_question, relevance) for name, of_question in scores.items()}
-        return counts | {"tokens_per_sample": length} | results
+
+        def best_windows(name: str, question: int) -> np.ndarray:
+            return np.maximum.reduceat(found[name] @ asked[name][question], starts)
+
+        scores = {name: partial(best_windows, name) for name in VECTORS} | {"bm25": bm25(passages, questions)}
+        return {
+            "questions": len(questions),
+            "passages": len(passages),
+            "windows": len(found["mean"]),
+            "tokens_per_sample": length,
+            **{name: summary(of_question, relevance) for name, of_question in scores.items()},
+        }
 
     def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics in per cent."""
@@ -198,10 +205,6 @@ def pooled(layer: LayerStates, rows: int, length: int) -> tuple[Tensor, Tensor]:
     return total / counts[:, None], states[counts.cumsum(0) - counts]
 
 
-def _best_windows(asked: np.ndarray, found: np.ndarray, starts: np.ndarray, question: int) -> np.ndarray:
-    return np.maximum.reduceat(found @ asked[question], starts)
-
-
 def bm25(passages: Sequence[str], questions: Sequence[str]) -> Callable[[int], np.ndarray]:
     """Return a function from the number of a question to the scores of the passages, float64[passages].
 
@@ -275,12 +278,9 @@ def main(options: Options) -> None:
     options.check(data)
     models = options.trained(options, data)
     found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
-    files = {field.name: getattr(options, field.name) for field in fields(Retrieval)}
-    about = {
-        "data": {name: value and str(value) for name, value in files.items()},
-        "settings": SETTINGS | {"ema": options.ema},
-    }
-    first, table = found[models[0].label], options.table(found)
-    report = _REPORT.format(**first, file=options.questions, resamples=RESAMPLES, table=table)
-    write_results(options.out, {"versions": versions(), **about, "models": found}, report)
+    files = {name: str(getattr(options, name) or "") for name in ("questions", "passages", "relevance")}
+    about = {"versions": versions(), "data": files, "settings": SETTINGS | {"ema": options.ema}}
+    sizes, table = found[models[0].label], options.table(found)
+    report = _REPORT.format(**sizes, file=options.questions, resamples=RESAMPLES, table=table)
+    write_results(options.out, about | {"models": found}, report)
     print(f"{options.out}: results.json, report.md")
