@@ -122,15 +122,14 @@ def test_metrics_are_graded_and_ties_are_in_the_order_of_the_file():
 
 @pytest.mark.parametrize("length", [4, 5, 16])
 def test_windows_overlap_by_half_and_cover_the_text(length, tmp_path):
-    reader = open_model(save_model(tmp_path / "bert", "bert", ["the", "dog"]), None)
-    for words in range(40):
-        parts = windows(reader, "the dog " * (words // 2) + "dog " * (words % 2), length)
-        assert all(len(part) <= length and (part[0], part[-1]) == (0, 2) for part in parts)
-        text, stride = parts[0][1:-1], (length - 2) // 2
-        for part in parts[1:]:
-            assert part[1:-1][: length - 2 - stride] == text[-(length - 2 - stride) :]
-            text = text[: len(text) - (length - 2 - stride)] + part[1:-1]
-        assert len(text) == words
+    reader, words = open_model(save_model(tmp_path / "bert", "bert", list("abcdefghij")), None), list("abcdefghij" * 3)
+    room, stride = length - 2, (length - 2) // 2
+    for count in range(len(words)):
+        parts = windows(reader, " ".join(words[:count]), length)
+        assert {(part[0], part[-1]) for part in parts} == {(0, 2)}
+        whole = [*parts[0][1:-1], *(token for part in parts[1:] for token in part[1 + room - stride : -1])]
+        assert whole == [5 + number % 10 for number in range(count)]
+        assert max(map(len, parts)) <= length
 
 
 def test_tables_are_those_of_beir(beir, tmp_path):
@@ -141,11 +140,6 @@ def test_tables_are_those_of_beir(beir, tmp_path):
     rows = "q1|dog sleeps|p1|2", "q1|dog sleeps|p2|1", "q2|fox jumps|p3|1", "q2|fox jumps|p2|3"
     both = table(tmp_path / "both.tsv", "_id|text|corpus-id|score", *rows)
     assert Retrieval(questions=both, passages=beir["passages"]).collection() == collection
-    lines = [json.dumps({"_id": 1, "text": "the dog"}), json.dumps({"_id": 2, "text": "a fox", "corpus-id": 1})]
-    for name, line in zip(("corpus.jsonl", "queries.jsonl"), lines, strict=True):
-        (tmp_path / name).write_text(line)
-    read = Retrieval(questions=tmp_path / "queries.jsonl", passages=tmp_path / "corpus.jsonl").collection()
-    assert read == (["the dog"], ["a fox"], [{0: 1.0}])
 
 
 def test_a_study_measures_a_transformers_directory(beir, tmp_path):
@@ -181,10 +175,7 @@ def test_files_that_do_not_fit_are_named(name, rows, named, beir, tmp_path):
         Retrieval(**beir).collection()
 
 
-def test_questions_need_a_passage(beir, tmp_path):
-    path = squad(tmp_path / "squad.json", ["One text."])
-    path.write_text(path.read_text().replace('"answers": [{', '"answers": [], "no": [{').replace('"is_imp', '"was_imp'))
-    with pytest.raises(UserError, match=r"squad\.json"):
-        Retrieval(questions=path).collection()
+def test_relevance_needs_passages(beir):
+    """Without them, the questions would be read as SQuAD's, and the relevance would not count."""
     with pytest.raises(UserError, match=r"qrels\.tsv: needs --passages"):
-        Retrieval(questions=path, relevance=beir["relevance"]).collection()
+        Retrieval(questions=beir["questions"], relevance=beir["relevance"]).collection()
