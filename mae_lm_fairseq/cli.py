@@ -22,6 +22,7 @@ VERBS = {
     "rank": ("measures.rank", "measure effective ranks, layer by layer"),
     "probe": ("measures.probe", "probe frozen hidden states for word labels"),
     "minimal-pairs": ("measures.minimal_pairs", "score grammatical minimal pairs"),
+    "retrieval": ("measures.retrieval", "find the passages that answer questions"),
     "evaluate": ("measures.evaluation", "masked loss and pseudo-perplexity on a text"),
     "study": ("commands.study", "compare models over seeds, as a plan says"),
     "export": ("commands.export", "export a model to Hugging Face transformers"),

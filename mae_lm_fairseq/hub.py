@@ -16,7 +16,6 @@ from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.finetuning.squad.prediction import Answers, answer_all
-from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -30,6 +29,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
+from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 
 Text = str | Sequence[int] | np.ndarray | Tensor

@@ -1,7 +1,7 @@
 """The parts of an imported ``transformers`` model that its bundle keeps unchanged.
 
-These are its configuration and tokenizer, and the weights that our network has no place for. ``mae-lm export`` writes
-them back.
+These are its configuration and tokenizer, its pooling for ``sentence-transformers``, and the weights that our network
+has no place for. ``mae-lm export`` writes them back.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_safetensors
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import check_link, read_bytes
+from mae_lm_fairseq.utils.files import check_link, read_bytes, read_json
 
 ORIGINAL, KEPT_WEIGHTS = "original", "kept.safetensors"
 """Folder in a bundle, and the file of weights in it."""
@@ -32,6 +32,10 @@ STOCK_FILES = (
     "spiece.model",
 )
 """Files that are kept: the configuration, and what a tokenizer may consist of."""
+MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
+"""Files of ``sentence-transformers``: the modules of a model, its pooling, and the length at which texts are cut."""
+SENTENCE_FILES = (MODULES, POOLING, LENGTH, "config_sentence_transformers.json")
+_POOLING_MODULES = {"/Transformer", "1_Pooling/Pooling", "2_Normalize/Normalize"}
 
 
 @dataclass(frozen=True)
@@ -51,21 +55,30 @@ class Original:
         directory = bundle / ORIGINAL
         directory.mkdir()
         for name, content in self.files.items():
+            (directory / name).parent.mkdir(exist_ok=True)
             (directory / name).write_bytes(content)
         weights = {name: weight.contiguous() for name, weight in self.weights.items()}
         save_file(weights, directory / KEPT_WEIGHTS, metadata={"format": "pt"})
 
 
 def stock_files(directory: Path) -> dict[str, bytes]:
-    """Return the content of those of :data:`STOCK_FILES` that a directory has.
+    """Return the content of those of :data:`STOCK_FILES` that a directory has, and perhaps :data:`SENTENCE_FILES`.
 
     Raises:
         UserError: if one cannot be read, or is a link to another directory.
     """
-    found = [directory / name for name in STOCK_FILES if (directory / name).exists()]
-    for path in found:
-        check_link(path)
-    return {path.name: read_bytes(path) for path in found}
+    pools = (directory / MODULES).exists() and read_json(directory / MODULES, _pools, "restore it")
+    found = [name for name in (*STOCK_FILES, *SENTENCE_FILES * pools) if (directory / name).exists()]
+    for name in found:
+        check_link(directory / Path(name).parts[0])
+        check_link(directory / name)
+    return {name: read_bytes(directory / name) for name in found}
+
+
+def _pools(modules: list[dict[str, str]]) -> bool:
+    """Return whether a model only pools and normalises; other modules have weights or code of their own."""
+    kinds = {f"{module['path']}/{module['type'].rpartition('.')[2]}" for module in modules}
+    return kinds <= _POOLING_MODULES and all(one["type"].startswith("sentence_transformers.") for one in modules)
 
 
 def read_original(bundle: Path) -> Original | None:

@@ -11,6 +11,7 @@ Examples:
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.huggingface.exporter import export_stock
@@ -30,6 +31,8 @@ class Options(Base):
         ema: use the checkpoint's EMA weights (``--store-ema``).
         out: output directory, which must not exist.
         text: text file whose lines are also compared.
+        pooling: vector of a text for sentence-transformers: the mean of the hidden states, or the first one (default:
+            that of an imported model, if it has one).
     """
 
     model: Model
@@ -37,6 +40,7 @@ class Options(Base):
     ema: bool = False
     out: Directory
     text: File | None = None
+    pooling: Literal["mean", "cls"] | None = None
 
 
 def main(options: Options) -> None:
@@ -50,5 +54,5 @@ def main(options: Options) -> None:
             f"--text {options.text}: {options.model} has no tokenizer, and is compared on random ids; remove --text"
         )
     lines = [line for line in read_text(options.text) if line] if options.text else []
-    written = export_stock(pretrained, options.out, lines)
+    written = export_stock(pretrained, options.out, lines, options.pooling)
     print(f"{options.out}: {written}, compared with the original")

@@ -113,7 +113,7 @@ class GlueOptions(FinetuningOptions, _TaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationOptions(FinetuningOptions):
-    """Options of fine-tuning on the user's own files, see :mod:`~mae_lm_fairseq.finetuning.sentences.tables`.
+    """Options of fine-tuning on the user's own files, see :mod:`~mae_lm_fairseq.text.tables`.
 
     Attributes:
         train: training file.

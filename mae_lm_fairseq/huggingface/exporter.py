@@ -1,11 +1,13 @@
 """Export of a pretrained or fine-tuned model to ``transformers``, verified against the original."""
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from mae_lm_fairseq.checkpoints.original import CONFIG
+from mae_lm_fairseq.checkpoints.original import CONFIG, LENGTH, MODULES, POOLING, SENTENCE_FILES
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
 from mae_lm_fairseq.huggingface.model_card import stock_card
@@ -22,10 +24,14 @@ from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.utils.files import new_directory
 
 
-def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -> str:
+def export_stock(
+    pretrained: Pretrained, out: Path, lines: Sequence[str] = (), pooling: Literal["mean", "cls"] | None = None
+) -> str:
     """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card, and return the name of the class.
 
-    ``lines`` are also compared, see :func:`~mae_lm_fairseq.huggingface.comparison.comparable`.
+    Args:
+        lines: are also compared, see :func:`~mae_lm_fairseq.huggingface.comparison.comparable`.
+        pooling: what ``sentence-transformers`` makes a vector of; None for what an imported model had, if anything.
 
     Raises:
         UserError: if the directory exists, ``transformers`` has no equivalent model, or the exported model computes
@@ -37,6 +43,7 @@ def export_stock(pretrained: Pretrained, out: Path, lines: Sequence[str] = ()) -
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
             write_stock(pretrained, to, directory)
             _write_tokenizer(pretrained, to, directory)
+            _write_pooling(pretrained, pooling, directory)
             if to.task is WORDS:
                 read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
@@ -58,7 +65,7 @@ def check_exportable(pretrained: Pretrained, directory: Path) -> None:
 def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write the tokenizer, if there is one: an imported model has its files, unless they do not join pairs as here."""
     if to.original is not None:
-        files = [directory / name for name in to.original.files if name != CONFIG]
+        files = [directory / name for name in to.original.files if name not in (CONFIG, *SENTENCE_FILES)]
         for path in files:
             path.write_bytes(to.original.files[path.name])
         if not to.takes_our_pairs(pretrained) or not pair_differences(load_from_transformers(directory)):
@@ -69,3 +76,27 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
         write_tokenizer(pretrained, directory)
         if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
             pretrained.tokenizer.save(directory)
+
+
+def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path):
+    """Write the files of ``sentence-transformers``, whose versions all read the names that version 2 had."""
+    kept = pretrained.original.files if pretrained.original is not None and pooling is None else {}
+    files = {name: kept[name] for name in SENTENCE_FILES if name in kept}
+    if pooling:
+        modules = {"Transformer": "", "Pooling": "1_Pooling"}
+        modes = {"cls_token": pooling == "cls", "mean_tokens": pooling == "mean", "max_tokens": False}
+        described = {
+            MODULES: [
+                {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+                for number, (kind, path) in enumerate(modules.items())
+            ],
+            POOLING: {
+                "word_embedding_dimension": pretrained.config.encoder_embed_dim,
+                **{f"pooling_mode_{name}": is_used for name, is_used in modes.items()},
+            },
+            LENGTH: {"max_seq_length": pretrained.config.max_positions, "do_lower_case": False},
+        }
+        files = {name: json.dumps(content, indent=2).encode() for name, content in described.items()}
+    for name, content in files.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(content)

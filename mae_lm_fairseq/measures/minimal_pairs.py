@@ -9,13 +9,11 @@ Examples:
     mae-lm minimal-pairs bert-base-cased --pairs blimp --unigram train.txt --out results/bert
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,8 +25,9 @@ from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
+from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.text.text_files import find_files
-from mae_lm_fairseq.text.text_samples import evenly_spaced, read_lines, read_text
+from mae_lm_fairseq.text.text_samples import evenly_spaced, read_text
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
@@ -235,20 +234,14 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
 
 
 def _blimp(path: Path) -> Paradigm:
-    names, pairs = None, []
-    for number, line in ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()):
-        try:
-            cells = itemgetter("sentence_good", "sentence_bad", "UID", "field")(json.loads(line))
-            if not all(isinstance(cell, str) and cell.strip() for cell in cells):
-                raise ValueError("a cell is blank, or no text")
-            names = names or cells[2:]
-            if cells[2:] != names:
-                raise ValueError(f"UID and field are {cells[2:]}, not {names}")
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            problem = f"it lacks {error}" if isinstance(error, KeyError) else error
-            raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({problem}); correct it") from None
-        pairs.append(Pair(*cells[:2]))
-    name, field = names or (path.stem, "")
+    rows, pairs = read_table(path).rows, []
+    name, field = (rows[0][1].get(key) for key in ("UID", "field"))
+    for number, row in rows:
+        pair = Pair(*map(row.get, ("sentence_good", "sentence_bad")))
+        is_text = all(isinstance(cell, str) and cell.strip() for cell in (*pair, name, field))
+        if not is_text or (row.get("UID"), row.get("field")) != (name, field):
+            raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({row!s:.300}); correct it")
+        pairs.append(pair)
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
     return Paradigm(name, field.replace("/", "_"), pairs)
 

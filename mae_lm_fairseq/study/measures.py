@@ -19,6 +19,7 @@ from mae_lm_fairseq.measures.kind import Data, Kind, Trained
 from mae_lm_fairseq.measures.minimal_pairs import MinimalPairs
 from mae_lm_fairseq.measures.probe import Probe
 from mae_lm_fairseq.measures.rank import Exclusivity, Rank
+from mae_lm_fairseq.measures.retrieval import Retrieval
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural
 from mae_lm_fairseq.utils.errors import UserError
@@ -114,9 +115,8 @@ class Tagging(Sweep):
         return finetune(TaggingOptions(**files, **self._options(model)))
 
 
-MEASURES = {
-    one.kind: one for one in (Loss, Evaluate, Rank, Exclusivity, Probe, MinimalPairs, Finetune, Tagging, Seconds)
-}
+_KINDS = (Loss, Evaluate, Rank, Exclusivity, Probe, MinimalPairs, Retrieval, Finetune, Tagging, Seconds)
+MEASURES = {one.kind: one for one in _KINDS}
 """Kinds of measures by their names in plans."""
 
 

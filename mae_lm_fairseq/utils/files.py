@@ -82,7 +82,7 @@ def check_link(path: Path) -> None:
         UserError: if it is.
     """
     directory = path.parent.resolve()
-    blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else directory
+    blobs = next((one.parent / "blobs" for one in directory.parents if one.name == "snapshots"), directory)
     if path.resolve().parent not in (directory, blobs):
         raise UserError(f"{path} is a link to another directory; put the file itself there")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
+from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.utils.command_line import Argument, Directory, Options, parse
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import new_directory, read_json

@@ -68,6 +68,7 @@ MEASURING = {
     "minimal-pairs": ["--pairs", "pairs", "--out", "out"],
     "probe": ["--train", "words", "--test", "words", "--column", "UPOS", "--out", "out"],
     "rank": ["--text", "text", "--out", "out", "--tokens-per-sample", 40],
+    "retrieval": ["--questions", "questions.tsv", "--passages", "questions.tsv", "--out", "out"],
 }
 
 
@@ -79,6 +80,7 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
     (tmp_path / "pairs" / "zorro.txt").write_text("the dog sleep\nthe dog sleeps\n")
     words = (["1", "the", "_", "DET", *"______"], ["2", "dog", "_", "NOUN", *"______"])
     (tmp_path / "words").write_text("\n".join(map("\t".join, words)) + "\n\n")
+    (tmp_path / "questions.tsv").write_text("_id\ttext\tcorpus-id\n1\tthe dog\t1\n")
     monkeypatch.chdir(tmp_path)
     found = []
 

@@ -14,8 +14,8 @@ from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import GlueOptions
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
-from mae_lm_fairseq.finetuning.sentences.tables import read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
+from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, gold_answers
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
+from mae_lm_fairseq.text.squad import read_squad
 from tests.support.answering import write_squad, write_tokenizer
 
 # Large enough to memorise sixteen answers in a few seconds.

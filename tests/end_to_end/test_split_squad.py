@@ -3,7 +3,7 @@ import runpy
 
 import pytest
 
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
+from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 from tests.support.answering import write_squad

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.manifest import Manifest
+from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.text_files import read_chunks, sample_lines
 from mae_lm_fairseq.utils.errors import UserError
 from tests.fault_injection.damage import Damage, damaged, damaged_json, damaged_lines

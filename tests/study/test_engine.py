@@ -408,6 +408,9 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     plan = plan.replace("warmup = 2", "warmup = 2\ncheckpoints = [0]").replace("[train]", 'pairs = "pairs"\n[train]')
     plan += '[[measure]]\nkind = "loss"\nname = "of text"\ntokens = 500\n'
     kinds = {"exclusivity": "tokens = 500", "minimal-pairs": "", "seconds": "", "loss": 'on = "valid"'}
+    asked = "".join(f"{number}\t{line}\t{number}\n" for number, line in enumerate(pairs))
+    (here / "asked.tsv").write_text(f"_id\ttext\tcorpus-id\n{asked}")
+    kinds |= {"retrieval": 'questions = "asked.tsv"\npassages = "asked.tsv"'}
     kinds |= {"probe": 'name = "control"\nrandom_weights = true'}
     kinds |= {"tagging": 'train = "train.conllu"\ndev = "test.conllu"\nmax_updates = 2'}
     plan += "".join(f'[[measure]]\nkind = "{kind}"\nat = "last"\n{options}\n' for kind, options in kinds.items())
@@ -422,6 +425,7 @@ def test_every_kind_of_measure_and_a_start(finished, here):
         assert {key for key, value in values.items() if isinstance(value, list)} <= {*kind.by_layer}
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
     assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
+    assert measured["retrieval"]["mean_recall"] == 100  # each line is asked for in its own words
     assert 0 < measured["seconds"]["per_update"] < 60
     assert measured["loss"]["loss"] > 0
     assert len(measured["control"]["accuracy"]) == 3

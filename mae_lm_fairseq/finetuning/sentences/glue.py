@@ -13,9 +13,9 @@ from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, DROP, Rows, to_rows
-from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text, read_table
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
 from mae_lm_fairseq.finetuning.sweep import best_checkpoint
+from mae_lm_fairseq.text.tables import Table, cell_text, read_table
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_text

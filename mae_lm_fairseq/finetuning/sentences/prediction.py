@@ -14,8 +14,8 @@ from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progr
 from mae_lm_fairseq.finetuning.options import PredictOptions
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
-from mae_lm_fairseq.finetuning.sentences.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
+from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)

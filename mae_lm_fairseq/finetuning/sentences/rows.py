@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.sentences.tables import Table, cell_text
 from mae_lm_fairseq.finetuning.sentences.tasks import Task
+from mae_lm_fairseq.text.tables import Table, cell_text
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_batches
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run

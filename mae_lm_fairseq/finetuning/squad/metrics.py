@@ -5,7 +5,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from mae_lm_fairseq.finetuning.squad.questions import Paragraph
+from mae_lm_fairseq.text.squad import Paragraph
 
 GoldAnswers = dict[str, list[str]]
 """Answers to each question by id, in dataset order; an unanswerable question has none."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.info import AnswerTask
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
 from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.utils.files import write_json
 
 BATCH = 32

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.windows import WindowDataset
 from mae_lm_fairseq.text.offsets import encode_with_spans
+from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 

@@ -17,7 +17,7 @@ from mae_lm_fairseq.finetuning.options import ClassificationOptions, PredictOpti
 from mae_lm_fairseq.finetuning.sentences import prediction
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles, make_task
 from mae_lm_fairseq.finetuning.sentences.rows import to_rows
-from mae_lm_fairseq.finetuning.sentences.tables import cell_text, read_table, write_table
+from mae_lm_fairseq.text.tables import cell_text, read_table, write_table
 from mae_lm_fairseq.utils.errors import UserError
 
 ROWS = [("a cat", "yes"), ('say "hi", then go', "no"), ("a dog", "yes")]

@@ -10,7 +10,7 @@ from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
-from mae_lm_fairseq.finetuning.squad.questions import read_squad
+from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.answering import write_squad, write_tokenizer
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from mae_lm_fairseq.finetuning.squad.prediction import Answers, Candidate, answer_all, best_spans
-from mae_lm_fairseq.finetuning.squad.questions import Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.squad import Paragraph, Question
 from tests.text.test_tokenizer import TEXT, train
 
 CONTEXT = "one two three four five six seven eight nine ten eleven twelve thirteen"

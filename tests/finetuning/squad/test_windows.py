@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.finetuning.squad.questions import Answer, Paragraph, Question
 from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.squad import Answer, Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
 from tests.text.test_tokenizer import TEXT, train
 

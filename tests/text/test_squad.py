@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mae_lm_fairseq.finetuning.squad.questions import Answer, Paragraph, Question, read_squad
+from mae_lm_fairseq.text.squad import Answer, Paragraph, Question, read_squad
 from mae_lm_fairseq.utils.errors import UserError
 
 CONTEXT = "Müller scored 5½ goals 😀 in Köln."

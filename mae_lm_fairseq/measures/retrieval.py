@@ -1,0 +1,286 @@
+"""Measure how well an encoder's vectors find the passage that answers a question, without training.
+
+Passages are ranked by the cosine of their vectors with the question's: the mean of the last layer's hidden states, or
+the first one. Controls are BM25, which compares words, and the mean of the input embeddings (layer 0). A passage that
+is longer than the model takes is read in overlapping windows, and its best window counts. The file of questions is in
+SQuAD's JSON, or a table beside a table of passages, as in BEIR. Writes results.json and report.md.
+
+Examples:
+    mae-lm retrieval checkpoint_last.pt --data-bin data-bin --questions dev-v1.1.json --out results/squad
+    mae-lm retrieval bert-base --questions queries.jsonl --passages corpus.jsonl --relevance test.tsv --out results/own
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
+from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
+from mae_lm_fairseq.measures.readers import Reader
+from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
+from mae_lm_fairseq.statistics.token_states import LayerStates
+from mae_lm_fairseq.text.squad import read_squad
+from mae_lm_fairseq.text.tables import cell_text, read_table
+from mae_lm_fairseq.utils.command_line import Argument, Directory, File
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import make_output_directory, write_results
+from mae_lm_fairseq.utils.output import markdown_table, progress_bar
+from mae_lm_fairseq.utils.versions import versions
+
+VECTORS = {"mean": "mean of the last layer", "first": "first of the last layer", "bag": "mean of the input embeddings"}
+METRICS = {"ndcg": "nDCG@10", "recall": "recall@1"}
+K1, B = 1.2, 0.75
+"""Parameters of BM25, those of Lucene."""
+DECIMALS = 6
+"""Scores that are equal to so many decimals are tied. Float32 sums in another batch differ by less."""
+LONGEST = 512
+"""Maximum of the default of ``tokens_per_sample`` for models whose training is unknown."""
+SETTINGS = {"k1": K1, "b": B, "decimals": DECIMALS, "resamples": RESAMPLES, "bootstrap_seed": BOOTSTRAP_SEED}
+
+
+class Collection(NamedTuple):
+    """Texts of passages and questions."""
+
+    passages: list[str]
+    questions: list[str]
+    relevance: list[dict[int, float]]
+    """For each question, the relevance of passages by number, where it is above 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(Kind):
+    """Retrieval of the passages that answer questions, by the cosine of vectors: nDCG@10 and recall@1.
+
+    Attributes:
+        questions: SQuAD's JSON; or, with ``passages``, a table (TSV, CSV, JSON lines, Parquet) with the columns _id and
+            text and, without ``relevance``, corpus-id and perhaps score.
+        passages: table with the columns _id, text and perhaps title.
+        relevance: table with the columns query-id, corpus-id and perhaps score (default: 1).
+        tokens_per_sample: maximum length of a window in tokens (default: that of the training; if it is unknown, what
+            the model takes, at most 512).
+    """
+
+    kind: ClassVar = "retrieval"
+    numbers: ClassVar = tuple(f"{name}_{metric}" for name in (*VECTORS, "bm25") for metric in METRICS)
+    shown: ClassVar = ("mean_ndcg", "first_ndcg")
+    words: ClassVar = {f"{name}_ndcg": f"nDCG@10 (%), {vector}" for name, vector in VECTORS.items()}
+    baselines: ClassVar = dict.fromkeys(shown, ("bm25_ndcg", "BM25"))
+    questions: File
+    passages: File | None = None
+    relevance: File | None = None
+    tokens_per_sample: Annotated[int, Argument("N", at_least=4)] | None = None
+
+    def check(self, data: Data) -> None:
+        super().check(data)
+        self.collection()
+
+    def collection(self) -> Collection:
+        """Return questions and passages.
+
+        Raises:
+            UserError: if a file cannot be read, has no question with a relevant passage, or names a text that the
+                others lack.
+        """
+        if self.relevance and not self.passages:
+            raise UserError(f"--relevance {self.relevance}: needs --passages, the table of the passages")
+        if self.passages:
+            return read_tables(self.questions, self.passages, self.relevance)
+        paragraphs = read_squad(self.questions, version_2=True)
+        passages = [*dict.fromkeys(paragraph.context for paragraph in paragraphs)]
+        numbers = {text: number for number, text in enumerate(passages)}
+        answered = [(one.text, numbers[of.context]) for of in paragraphs for one in of.questions if one.answers]
+        if not answered:
+            raise UserError(f"{self.questions}: no question has an answer")
+        return Collection(passages, [text for text, _ in answered], [{number: 1.0} for _, number in answered])
+
+    def measure(self, model: Trained) -> dict[str, Any]:
+        """Return the :func:`summary` of each of :data:`VECTORS` and of ``bm25``, and what was compared.
+
+        Raises:
+            UserError: if a file cannot be read, or the model does not take windows of this length.
+        """
+        reader, (passages, questions, relevance) = model.open(), self.collection()
+        length = self.tokens_per_sample or reader.trained_length or min(LONGEST, reader.states.max_tokens)
+        reader.check_length(length)
+        asked = embed(reader, [windows(reader, text, length)[0] for text in questions], f"{model.label}, questions")
+        of_passages = [windows(reader, text, length) for text in passages]
+        found = embed(reader, [*chain.from_iterable(of_passages)], f"{model.label}, passages")
+        starts = np.cumsum([0, *map(len, of_passages[:-1])])
+
+        def best_windows(name: str, question: int) -> np.ndarray:
+            return np.maximum.reduceat(found[name] @ asked[name][question], starts)
+
+        scores = {name: partial(best_windows, name) for name in VECTORS} | {"bm25": bm25(passages, questions)}
+        return {
+            "questions": len(questions),
+            "passages": len(passages),
+            "windows": len(found["mean"]),
+            "tokens_per_sample": length,
+            **{name: summary(of_question, relevance) for name, of_question in scores.items()},
+        }
+
+    def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics in per cent."""
+        return {name: 100 * found[of][metric]["mean"] for name in self.numbers for of, metric in [name.split("_")]}
+
+    def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return what is found in models, by label, as a Markdown table."""
+        rows = [["BM25", "words", next(iter(models.values()))["bm25"]]]
+        rows += [[label, vector, found[name]] for label, found in models.items() for name, vector in VECTORS.items()]
+        cells = [[*names, *map("{mean:.1%} [{low:.1%}, {high:.1%}]".format_map, of.values())] for *names, of in rows]
+        return markdown_table(["model", "compares", *METRICS.values()], cells)
+
+
+def read_tables(questions: Path, passages: Path, relevance: Path | None) -> Collection:
+    """Read tables of questions, passages and relevance, with BEIR's columns; see :class:`Retrieval`.
+
+    Raises:
+        UserError: see :meth:`Retrieval.collection`.
+    """
+    rows = _rows(passages, "_id", "text")
+    texts = {row["_id"]: f"{row.get('title', '')} {row['text']}".strip() for row in rows}
+    if len(texts) < len(rows) or not any(texts.values()):
+        raise UserError(f"{passages}: an _id occurs twice, or no passage has a text")
+    numbers = {name: number for number, name in enumerate(texts)}
+    asked = {row["_id"]: row["text"] for row in _rows(questions, "_id", "text")}
+    path, name = (relevance, "query-id") if relevance else (questions, "_id")
+    relevant: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in _rows(path, name, "corpus-id"):
+        try:
+            _, passage, score = asked[row[name]], numbers[row["corpus-id"]], float(row.get("score", 1))
+        except (KeyError, ValueError) as error:
+            problem = "the tables have no text with the id " if isinstance(error, KeyError) else ""
+            raise UserError(f"{path}: {problem}{error}; correct it") from None
+        if score > 0:
+            relevant[row[name]][passage] = score
+    if not relevant:
+        raise UserError(f"{path}: has no question with a relevant passage")
+    return Collection([*texts.values()], [asked[question] for question in relevant], [*relevant.values()])
+
+
+def _rows(path: Path, *columns: str) -> list[dict[str, str]]:
+    table = read_table(path)
+    table.check_columns(columns)
+    if table.malformed:
+        raise UserError(f"{path}: line {table.malformed[0][0]} has {table.malformed[0][1]}")
+    return [{name: cell_text(cell) for name, cell in row.items()} for _, row in table.rows]
+
+
+def windows(reader: Reader, text: str, length: int) -> list[list[int]]:
+    """Return a text as windows of up to ``length`` tokens, which overlap by half."""
+    ids, closing = list(map(int, reader.encode(text)[0])), [*reader.line_end, *reader.closing]
+    room = length - len(reader.opening) - len(closing)
+    stride = max(1, room // 2)
+    starts = range(0, max(0, len(ids) - room) + stride, stride)
+    return [[*reader.opening, *ids[start : start + room], *closing] for start in starts]
+
+
+def embed(reader: Reader, texts: Sequence[Sequence[int]], label: str) -> dict[str, np.ndarray]:
+    """Return the normalised :data:`VECTORS` of texts of tokens by name, float32[texts, dim] each."""
+    vectors = {name: np.empty((len(texts), reader.states.dim), dtype=np.float32) for name in VECTORS}
+    for batch in progress_bar(list(batches_of_similar_length(list(map(len, texts)))), desc=label):
+        rows = [torch.tensor(texts[index]) for index in batch]
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=reader.states.pad)
+        embeddings, *_, last = reader.states(tokens, see_masks=False)
+        of_batch = zip(VECTORS, (*pooled(last, *tokens.shape), pooled(embeddings, *tokens.shape)[0]), strict=True)
+        for name, found in of_batch:
+            vectors[name][batch] = F.normalize(found, dim=1).cpu().numpy()
+    return vectors
+
+
+def pooled(layer: LayerStates, rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Return the mean and the first hidden state of each row of a batch, float32[rows, dim] each."""
+    states, row = layer.states.float(), (layer.index // length).to(layer.states.device)
+    counts = row.bincount(minlength=rows)
+    total = states.new_zeros(rows, states.shape[1]).index_add_(0, row, states)
+    return total / counts[:, None], states[counts.cumsum(0) - counts]
+
+
+def bm25(passages: Sequence[str], questions: Sequence[str]) -> Callable[[int], np.ndarray]:
+    """Return a function from the number of a question to the scores of the passages, float64[passages].
+
+    Okapi BM25 (Robertson and Zaragoza, 2009) with the inverse document frequency of Lucene, which is positive. Words
+    are runs of letters and digits, in lower case.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    vectorizer = CountVectorizer(token_pattern=r"\w+")
+    counts = vectorizer.fit_transform(passages).astype(float).tocoo()
+    lengths, having = np.asarray(counts.sum(1)).ravel(), counts.getnnz(0)
+    damping = K1 * (1 - B + B * lengths / lengths.mean())
+    rarity = np.log(1 + (len(passages) - having + 0.5) / (having + 0.5))
+    counts.data *= rarity[counts.col] * (K1 + 1) / (counts.data + damping[counts.row])
+    weights, asked = counts.tocsr(), vectorizer.transform(questions)
+    return lambda question: (weights @ asked[question].T).toarray().ravel()
+
+
+def summary(
+    scores: Callable[[int], np.ndarray], relevance: Sequence[Mapping[int, float]]
+) -> dict[str, dict[str, float]]:
+    """Return each of :data:`METRICS`: its ``mean`` over questions, and ``low`` and ``high`` of the 95 % interval.
+
+    Args:
+        scores: returns the scores of the passages for the number of a question.
+        relevance: see :class:`Collection`.
+    """
+    values = np.array([metrics(scores(question), relevant) for question, relevant in enumerate(relevance)])
+    intervals = [ratio_interval(of_metric, np.ones(len(values))) for of_metric in values.T]
+    rows = zip(METRICS, values.mean(0).tolist(), intervals, strict=True)
+    return {name: {"mean": mean, "low": low, "high": high} for name, mean, (low, high) in rows}
+
+
+def metrics(scores: np.ndarray, relevance: Mapping[int, float]) -> tuple[float, float]:
+    """Return nDCG@10 and recall@1 of a question, as in BEIR: the gain of a passage is its relevance.
+
+    Passages whose scores are tied, see :data:`DECIMALS`, are ranked in the order of the file.
+    """
+    ranked = np.argsort(-scores.round(DECIMALS), kind="stable")[:10].tolist()
+    discounts = 1 / np.log2(np.arange(2, 12))
+    gains, ideal = [relevance.get(passage, 0.0) for passage in ranked], sorted(relevance.values(), reverse=True)[:10]
+    found, best = (np.dot(gain, discounts[: len(gain)]) for gain in (gains, ideal))
+    return float(found / best), (gains[0] > 0) / len(relevance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, Retrieval):
+    """Models and questions.
+
+    Attributes:
+        out: output directory.
+    """
+
+    out: Directory
+
+
+_REPORT = """\
+# Retrieval
+
+{questions:,} questions from `{file}`; {passages:,} passages are ranked for each. In brackets 95 % intervals \
+({resamples:,} bootstrap resamples of the questions). Controls: BM25 and the input embeddings compare words alone.
+
+{table}
+"""
+
+
+def main(options: Options) -> None:
+    """Run the verb."""
+    make_output_directory(options.out)
+    data = Data(options.data_bin)
+    options.check(data)
+    models = options.trained(options, data)
+    found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
+    files = {name: str(getattr(options, name) or "") for name in ("questions", "passages", "relevance")}
+    about = {"versions": versions(), "data": files, "settings": SETTINGS | {"ema": options.ema}}
+    sizes, table = found[models[0].label], options.table(found)
+    report = _REPORT.format(**sizes, file=options.questions, resamples=RESAMPLES, table=table)
+    write_results(options.out, about | {"models": found}, report)
+    print(f"{options.out}: results.json, report.md")
