@@ -8,7 +8,7 @@ import numpy as np
 from fairseq.data import bucket_pad_length_dataset, iterators
 from fairseq.trainer import Trainer
 
-from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
 
 
 def restore_numpy_compat() -> None:
@@ -22,32 +22,26 @@ def _buckets(_get: Callable, sizes: Any, number: int) -> np.ndarray:
     return np.unique(np.percentile(sizes, np.linspace(0, 100, number + 1), method="lower")[1:])
 
 
-def accumulate_batches_that_have_sequences() -> None:
+@patch(iterators, "_chunk_iterator")
+def accumulate_batches_that_have_sequences(chunks: Callable, *args, **kwargs) -> Iterator[list]:
     """Normalise the last update of an epoch by all its predicted tokens, with several processes and ``--update-freq``.
 
     A process without a batch gets an empty one. If it is the last of the update's, fairseq counts none of the tokens of
     that process, while the gradients of its other batches stay in the sum: the update was too large.
     """
-    wrap(iterators, "_chunk_iterator", _batches_of_updates)
-
-
-def _batches_of_updates(chunks: Callable, *args, **kwargs) -> Iterator[list]:
     for samples in chunks(*args, **kwargs):
         # All processes must exchange gradients, so one empty batch stays if there are no others.
         yield [sample for sample in samples if sample] or samples[:1]
 
 
-def check_splits() -> None:
+@patch(Trainer, "get_train_iterator")
+def check_splits(get: Callable, trainer: Trainer, epoch: int, *args, **kwargs) -> Any:
     """Load validation splits before training starts, and tell the task the update of the next batch.
 
     fairseq fails at the first validation, which is before the first checkpoint, if a validation split has no batch or
     sequences that are too long. The method ``number_batches(iterator, updates, batches per update)`` of the task, if
     any, is called before the iterator begins.
     """
-    wrap(Trainer, "get_train_iterator", _train_iterator)
-
-
-def _train_iterator(get: Callable, trainer: Trainer, epoch: int, *args, **kwargs) -> Any:
     if kwargs.get("load_dataset", True) and not trainer.cfg.dataset.disable_validation:
         for subset in trainer.cfg.dataset.valid_subset.split(","):
             trainer.get_valid_iterator(subset)

@@ -15,7 +15,7 @@ from mae_lm_fairseq.checkpoints.averaging import EMA, EXACT_EMA
 from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
-from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
+from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
@@ -49,7 +49,10 @@ def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, 
     return read_checked(load, path, *args, **{**kwargs, "weights_only": True})
 
 
-def check_checkpoints_before_restoring() -> None:
+@patch(Trainer, "load_checkpoint")
+def check_checkpoints_before_restoring(
+    load: Callable, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
+) -> Any:
     """Let the model check a checkpoint before anything is restored from it, and start from bundles.
 
     fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
@@ -64,12 +67,6 @@ def check_checkpoints_before_restoring() -> None:
     others wait for the checkpoint. fairseq's launcher and torchrun then stop the others. Processes started by hand end
     when the connection breaks (gloo) or times out (NCCL).
     """
-    wrap(Trainer, "load_checkpoint", _load_checkpoint)
-
-
-def _load_checkpoint(
-    load: Callable, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
-) -> Any:
     load_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
     read = functools.partial(_read_and_check, load_to_cpu, trainer, filename, not reset_optimizer)
     # fairseq starts from random weights, without a word, if the name is not that of a file.

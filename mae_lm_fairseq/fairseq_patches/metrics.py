@@ -8,21 +8,18 @@ import numpy as np
 from fairseq.criterions import sentence_prediction
 from fairseq.trainer import Trainer
 
-from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.fairseq_patches.patching import patch
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
-def stop_at_updates_that_fail() -> None:
+@patch(Trainer, "train_step")
+def stop_at_updates_that_fail(step: Callable, trainer: Trainer, samples: list) -> Any:
     """Stop at a non-finite loss, and when a GPU is out of memory.
 
     fairseq continues with such a loss as long as the gradient norm is finite, and leaves out an update that does not
     fit into memory: every one, and without end, if none does. Its search for the layer at fault and its ``crash.pt``,
     the weights before the update, are kept.
     """
-    wrap(Trainer, "train_step", _train_step)
-
-
-def _train_step(step: Callable, trainer: Trainer, samples: list) -> Any:
     update = trainer.get_num_updates() + 1
     valid = f"the checkpoints in {trainer.cfg.checkpoint.save_dir} were saved before that and are valid"
     try:
@@ -48,16 +45,13 @@ def _train_step(step: Callable, trainer: Trainer, samples: list) -> Any:
     return logged
 
 
-def define_every_correlation() -> None:
+@patch(sentence_prediction, "pearson_and_spearman")
+def define_every_correlation(compute: Callable, predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Report a correlation of 0 where it is undefined: for fewer than two rows, and for constant scores.
 
     fairseq computes it for each batch, too. SciPy refuses a batch of one row, which ended in a traceback. Constant
     predictions gave NaN, which is neither above nor below any value, so the best checkpoint was lost.
     """
-    wrap(sentence_prediction, "pearson_and_spearman", _correlations)
-
-
-def _correlations(compute: Callable, predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     if len(true) < 2 or np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return {"pearson": 0.0, "spearmanr": 0.0, "corr": 0.0}
     return compute(predicted, true)

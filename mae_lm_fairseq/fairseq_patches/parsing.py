@@ -14,7 +14,7 @@ from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings, option
-from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.fairseq_patches.patching import patch
 from mae_lm_fairseq.utils.command_line import HINTS, UNRECOGNIZED, suggestions
 
 _WARNINGS = (
@@ -26,17 +26,14 @@ OF_ROBERTA = tomllib.loads(Path(__file__).with_name("roberta_options.toml").read
 """Options of fairseq's ``--arch roberta`` that have another name here, or none, and why."""
 
 
-def read_options() -> None:
+@patch(options, "parse_args_and_arch")
+def read_options(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
     """Do not confuse ``--bf16`` with ``--tpu``; end in one message, with what options of RoBERTa are called here.
 
     On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even
     on a GPU. Under Hydra, ``common.bf16=true`` is not affected. Errors come after a page of usage, and call a type
     ``<lambda>``.
     """
-    wrap(options, "parse_args_and_arch", _parse_args_and_arch)
-
-
-def _parse_args_and_arch(parse: Callable, parser: Any, input_args: Any = None, *args, **kwargs) -> Any:
     parser.error = partial(_end_in_one_message, parser)
     parsed = parse(parser, input_args, *args, **kwargs)
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
@@ -57,15 +54,12 @@ def suppress_warnings() -> None:
     warnings.filterwarnings("ignore", _WARNINGS)
 
 
-def check_options_of_the_trainer() -> None:
+@patch(Trainer, "__init__")
+def check_options_of_the_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
     """Check options when the trainer is created, and call the model's ``begin_training(device)`` if it has one.
 
     ``fairseq-hydra-train`` loads this package after it has started training, too late for the checks of the commands.
     """
-    wrap(Trainer, "__init__", _init_trainer)
-
-
-def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
     check_settings(cfg)
     init(trainer, cfg, *args, **kwargs)
     model = trainer.get_model()
@@ -73,15 +67,12 @@ def _init_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -
         model.to(trainer.device).begin_training(trainer.device)  # of several processes, fairseq moves it later
 
 
-def refuse_second_copy() -> None:
+@patch(utils, "import_user_module")
+def refuse_second_copy(import_: Callable, args: Any) -> None:
     """Reject another copy of this package in ``--user-dir``, and take any path of this one.
 
     fairseq mixes the copies, or stops with "not globally unique", also for a symbolic link to this one.
     """
-    wrap(utils, "import_user_module", _import_user_module)
-
-
-def _import_user_module(import_: Callable, args: Any) -> None:
     user_dir = getattr(args, "user_dir", None)
     given = None if user_dir is None else Path(user_dir).resolve()
     if given is None or given.name != PACKAGE.name or not given.exists():

@@ -1,10 +1,10 @@
 """Replacement of another package's functions, permanently or in a ``with`` block."""
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 
 def wrap(owner: Any, name: str, wrapper: Callable) -> None:
@@ -26,12 +26,14 @@ def wrap(owner: Any, name: str, wrapper: Callable) -> None:
     setattr(owner, name, staticmethod(wrapped) if is_static else wrapped)
 
 
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set ``owner.name`` to ``value`` inside the ``with`` block."""
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+def patch(owner: Any, name: str) -> Callable[[Callable], Callable[[], None]]:
+    """Return a decorator that makes a patch of a wrapper: a function without arguments that calls :func:`wrap`."""
+
+    def patch_of(wrapper: Callable) -> Callable[[], None]:
+        return functools.wraps(wrapper)(functools.partial(wrap, owner, name, wrapper))
+
+    return patch_of
+
+
+replaced = mock.patch.object
+"""``replaced(owner, name, value)`` sets ``owner.name`` to ``value`` inside a ``with`` block."""

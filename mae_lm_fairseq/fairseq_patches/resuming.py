@@ -28,7 +28,7 @@ from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
-from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
@@ -42,7 +42,8 @@ _OF_PLATEAU = ("num_bad_epochs", "cooldown_counter")
 """Counts of torch's schedule."""
 
 
-def resume_from_newest_checkpoint() -> None:
+@patch(checkpoint_utils, "load_checkpoint")
+def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> Any:
     """Resume from the newest valid checkpoint, in a directory that no other job uses.
 
     Two jobs in one ``--save-dir`` overwrote each other's checkpoints, and both reported success. With this patch, the
@@ -53,10 +54,6 @@ def resume_from_newest_checkpoint() -> None:
     checkpoint of the end of an epoch, it resumes without the step that the learning rate takes then. It applies the
     position in an epoch to any data, whose beginning is skipped.
     """
-    wrap(checkpoint_utils, "load_checkpoint", _load_newest_checkpoint)
-
-
-def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> Any:
     lock_save_dir(cfg, trainer)
     is_default = cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
     if is_default and not (cfg.no_save or cfg.no_last_checkpoints):
@@ -65,25 +62,17 @@ def _load_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **kwargs
         if trainer.data_parallel_world_size > 1:  # wait for the first process
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
-    extra_state, iterator = _load_at_position(load, cfg, trainer, **kwargs)
+    extra_state, iterator = load(cfg, trainer, **kwargs)
+    before, now = (extra_state or {}).get(_SEQUENCES), len(iterator.dataset)
+    if iterator.iterations_in_epoch and before not in (None, now):
+        raise UserError(
+            f"the checkpoint is in an epoch of {before:,} sequences, which are {now:,} now; add --reset-dataloader to "
+            "start with the first epoch of this text"
+        )
     resets = iterator.iterations_in_epoch or cfg.reset_lr_scheduler or cfg.reset_optimizer
     if iterator.epoch > 1 and not resets:
         trainer.lr_step(iterator.epoch - 1, extra_state.get("val_loss"))
     _stop_if_done(trainer, _restore_patience(extra_state or {}))
-    return extra_state, iterator
-
-
-def _load_at_position(load: Callable, cfg: Any, trainer: Trainer, **kwargs) -> tuple[dict[str, Any] | None, Any]:
-    remedy = "add --reset-dataloader to start with the first epoch of this text"
-    try:
-        extra_state, iterator = load(cfg, trainer, **kwargs)
-    except RuntimeError as error:
-        if "dataloader mismatch" not in str(error):
-            raise
-        raise UserError(f"the checkpoint is in an epoch that has fewer batches now; {remedy}") from error
-    before, now = (extra_state or {}).get(_SEQUENCES), len(iterator.dataset)
-    if iterator.iterations_in_epoch and before not in (None, now):
-        raise UserError(f"the checkpoint is in an epoch of {before:,} sequences, which are {now:,} now; {remedy}")
     return extra_state, iterator
 
 

@@ -16,7 +16,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from torch import nn
 
-from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
+from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
 
 _PORT = 29500
 """torchrun's default."""
@@ -35,10 +35,6 @@ class StartedProcesses(NamedTuple):
     number: int
     rank: int
     port: int | None = None
-
-    def init_method(self) -> str:
-        """Return where the processes meet, for ``torch.distributed``."""
-        return "env://" if self.port is None else f"tcp://{_first_node()}:{self.port}"
 
 
 def started_processes() -> StartedProcesses | None:
@@ -85,7 +81,9 @@ def join_started_processes(cfg: Any) -> None:
             _first_node()  # without it, fairseq would train in each process alone
             distributed.distributed_port = started.port
         return
-    distributed.distributed_init_method = distributed.distributed_init_method or started.init_method()
+    if not distributed.distributed_init_method:
+        meets = "env://" if started.port is None else f"tcp://{_first_node()}:{started.port}"
+        distributed.distributed_init_method = meets
     distributed.distributed_rank, distributed.device_id = started.rank, 0
     distributed.distributed_no_spawn = True
     distributed.distributed_backend = "gloo"
@@ -119,17 +117,14 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def need_a_job_step() -> None:
+@patch(distributed_utils, "_infer_slurm_init")
+def need_a_job_step(infer: Callable, cfg: Any, pipelines: int | None) -> bool:
     """Take Slurm's variables for those of several processes in a job step only, which ``srun`` starts.
 
     Elsewhere in a job, as in a batch script, fairseq took the script for the first process, and failed or waited for
     the others. Now it uses the GPUs of the node. And of a task that sees one GPU, it took the number on the node for
     that of the GPU.
     """
-    wrap(distributed_utils, "_infer_slurm_init", _in_a_job_step)
-
-
-def _in_a_job_step(infer: Callable, cfg: Any, pipelines: int | None) -> bool:
     is_step = "SLURM_STEP_NUM_TASKS" in os.environ and infer(cfg, pipelines)
     if is_step and torch.cuda.device_count() == 1:
         cfg.device_id = 0
@@ -162,12 +157,9 @@ def _with_timeout(make_group: Callable, *args: Any) -> Any:
         return make_group(*args)
 
 
-def use_pytorch_ddp_without_gpus() -> None:
+@patch(distributed_fairseq_model, "DistributedDataParallel")
+def use_pytorch_ddp_without_gpus(ddp: Callable, module: nn.Module, **options) -> nn.Module:
     """Let ``--ddp-backend pytorch_ddp``, the default, work on CPUs; fairseq always gives it the number of a GPU."""
-    wrap(distributed_fairseq_model, "DistributedDataParallel", _ddp_on_the_models_device)
-
-
-def _ddp_on_the_models_device(ddp: Callable, module: nn.Module, **options) -> nn.Module:
     if next(module.parameters()).device.type == "cpu":
         options |= {"device_ids": None, "output_device": None}
     return ddp(module=module, **options)

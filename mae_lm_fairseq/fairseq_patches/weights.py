@@ -11,7 +11,7 @@ from fairseq.optim import FP16Optimizer
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.averaging import with_ema
-from mae_lm_fairseq.fairseq_patches.patching import replaced, wrap
+from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
 
 _EXACT = "fp32_params"
 """Where the state of the optimizer has the float32 weights."""
@@ -72,13 +72,10 @@ def _average(average: Callable, ema: EMA, model: nn.Module, updates: int | None 
         average(ema, SimpleNamespace(state_dict=lambda: weights), updates)
 
 
-def read_moving_averages_as_data() -> None:
+@patch(checkpoint_utils, "load_ema_from_checkpoint")
+def read_moving_averages_as_data(load: Callable, path: str) -> dict[str, Any]:
     """Read ``--ema-seed-model`` as every other checkpoint, without running code.
 
     fairseq calls ``torch.load`` itself, and ends in a traceback if the checkpoint has no EMA weights.
     """
-    wrap(checkpoint_utils, "load_ema_from_checkpoint", _load_moving_average)
-
-
-def _load_moving_average(load: Callable, path: str) -> dict[str, Any]:
     return with_ema(checkpoint_utils.load_checkpoint_to_cpu(path), path)

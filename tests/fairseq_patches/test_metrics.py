@@ -21,7 +21,7 @@ mae_lm_fairseq.register()
 def train_step(step):
     cfg = parse("data-bin", "--task", "masked_lm", "--arch", "roberta", "--lr", "5e-4", "--batch-size", "16")
     trainer = SimpleNamespace(cfg=cfg, get_num_updates=lambda: 120)
-    return metrics._train_step(lambda trainer, samples, raise_oom: step(), trainer, [None])
+    return metrics.stop_at_updates_that_fail.__wrapped__(lambda trainer, samples, raise_oom: step(), trainer, [None])
 
 
 @pytest.mark.parametrize("logged", [{"loss": math.nan}, {"loss": math.inf, "sample_size": 2.0}])

@@ -268,5 +268,5 @@ def test_training_begins_on_its_device(monkeypatch):
     model, device = Model(1, 1), torch.device("meta")
     trainer = SimpleNamespace(device=device, get_model=lambda: model)
     monkeypatch.setattr(parsing, "check_settings", lambda cfg: None)
-    parsing._init_trainer(lambda *inputs: None, trainer, None)
+    parsing.check_options_of_the_trainer.__wrapped__(lambda *inputs: None, trainer, None)
     assert model.found == (device, device)
