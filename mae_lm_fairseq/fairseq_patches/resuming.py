@@ -62,13 +62,16 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
         if trainer.data_parallel_world_size > 1:  # wait for the first process
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
-    extra_state, iterator = load(cfg, trainer, **kwargs)
+    remedy = "add --reset-dataloader to start with the first epoch of this text"
+    try:
+        extra_state, iterator = load(cfg, trainer, **kwargs)
+    except RuntimeError as error:
+        if "dataloader mismatch" not in str(error):
+            raise
+        raise UserError(f"the checkpoint is in an epoch that has fewer batches now; {remedy}") from error
     before, now = (extra_state or {}).get(_SEQUENCES), len(iterator.dataset)
     if iterator.iterations_in_epoch and before not in (None, now):
-        raise UserError(
-            f"the checkpoint is in an epoch of {before:,} sequences, which are {now:,} now; add --reset-dataloader to "
-            "start with the first epoch of this text"
-        )
+        raise UserError(f"the checkpoint is in an epoch of {before:,} sequences, which are {now:,} now; {remedy}")
     resets = iterator.iterations_in_epoch or cfg.reset_lr_scheduler or cfg.reset_optimizer
     if iterator.epoch > 1 and not resets:
         trainer.lr_step(iterator.epoch - 1, extra_state.get("val_loss"))

@@ -28,8 +28,9 @@ def test_allocator_is_set_before_cuda_starts(monkeypatch, start, given):
     monkeypatch.setattr(option_checks, "CHECKS", [first])
     cfg = SimpleNamespace(common=SimpleNamespace(cpu=False, user_dir=None), model=None)
     monkeypatch.setattr(processes, "join_started_processes", lambda cfg: None)
+    init = parsing.check_options_of_the_trainer.__wrapped__
     with pytest.raises(ZeroDivisionError):
-        processes._call_main(print, cfg) if start == "command" else parsing._init_trainer(print, None, cfg)
+        processes._call_main(print, cfg) if start == "command" else init(print, None, cfg)
     expected = dict.fromkeys(names, "expandable_segments:True") if given is None else {given: "max_split_size_mb:64"}
     assert {name: value for name, value in seen.items() if name in names} == expected
 
