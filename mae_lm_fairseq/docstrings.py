@@ -1,4 +1,4 @@
-"""Text of the quickstart: the docstrings of installed Python packages, which every installation has, or a user's.
+"""Text of the quickstart: the docstrings of installed Python packages, which every installation has.
 
 Packages are not imported: their sources are parsed with :mod:`ast`. A module becomes a document with one paragraph per
 line; blank lines separate documents, as ``mae-lm prepare`` expects.
@@ -17,10 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from mae_lm_fairseq.text.records import check_plain_text
-from mae_lm_fairseq.text.text_files import read_chunks
-from mae_lm_fairseq.text.text_samples import documents
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.workers import WorkerPool
 
@@ -29,11 +25,6 @@ PACKAGES = (STDLIB, "numpy", "scipy", "sklearn", "sympy", "networkx", "torch")
 
 LETTERS = 0.88
 VALID_PERCENT = 2
-VALID_CHARACTERS = (20_000, 250_000)
-"""Minimum and maximum size of a user's validation text: enough for a meaningful loss, and fast to evaluate often."""
-FEWEST_CHARACTERS = 300_000
-FEWEST_DOCUMENTS = 100
-LINES_PER_DOCUMENT = 20
 
 PROSE = re.compile(r"[A-Z].{39,}[.:]")
 CODE = re.compile(r">>>|->|::|:math:|[{}\\$|]| : |(?:^|\s)(?:[-=~^*]{3,}|\.\. )")
@@ -48,15 +39,12 @@ def paragraphs(doc: str) -> list[str]:
     """
     blocks = [" ".join(lines) for _, lines in groupby(inspect.cleandoc(doc).split("\n"), _indentation)]
     texts = [" ".join(MARKUP.sub("", block).split()) for block in blocks if not CODE.search(block)]
-    return [text for text in texts if PROSE.fullmatch(text) and _letters(text) >= LETTERS * len(text)]
+    are_letters = {text: sum(sign.isalpha() or sign == " " for sign in text) for text in texts}
+    return [text for text in texts if PROSE.fullmatch(text) and are_letters[text] >= LETTERS * len(text)]
 
 
 def _indentation(line: str) -> int:
     return len(line) - len(line.lstrip()) if line.strip() else -1
-
-
-def _letters(text: str) -> int:
-    return sum(character.isalpha() or character == " " for character in text)
 
 
 def module_prose(path: str) -> list[str]:
@@ -112,47 +100,6 @@ def docstring_documents(packages: Iterable[str] = PACKAGES) -> Iterator[tuple[li
             if fresh := [text for text in dict.fromkeys(texts) if text not in seen]:
                 seen.update(fresh)
                 yield fresh, is_validation(module)
-
-
-def corpus_documents(path: Path, max_bytes: int) -> Iterator[tuple[list[str], bool]]:
-    """Yield the lines of each document of a text file, plain or compressed, and whether they are for validation.
-
-    Documents are separated by blank lines. A text with few blank lines, such as a novel, is cut into documents of 20
-    lines. A document is for validation when it fits into that split's fraction of the text so far.
-
-    Args:
-        max_bytes: approximate number of bytes after which reading stops.
-
-    Raises:
-        UserError: if the file has records or too little text, or cannot be read.
-    """
-    check_plain_text(path)
-    lines, size = [], 0
-    for chunk in read_chunks(path):
-        lines += [" ".join(line.split()) for line in chunk.lines()]
-        size += len(chunk.data)
-        if size >= max_bytes:
-            print(f"using the first {size / 1e6:.0f} MB of {path.name}, enough for this number of updates")
-            break
-    found = list(documents(lines))
-    if len(found) < FEWEST_DOCUMENTS:
-        filled = [line for line in lines if line]
-        found = [filled[i : i + LINES_PER_DOCUMENT] for i in range(0, len(filled), LINES_PER_DOCUMENT)]
-    sizes = [sum(map(len, document)) for document in found]
-    characters = sum(sizes)
-    if characters < FEWEST_CHARACTERS or len(found) < FEWEST_DOCUMENTS:
-        raise UserError(
-            f"{path} has {characters:,} characters in {len(found):,} documents; at least {FEWEST_CHARACTERS:,} "
-            f"characters in {FEWEST_DOCUMENTS} documents of up to {LINES_PER_DOCUMENT} lines are required"
-        )
-    minimum, maximum = VALID_CHARACTERS
-    fraction = min(maximum, max(minimum, VALID_PERCENT / 100 * characters)) / characters
-    room = 0.0
-    for document, size in zip(found, sizes, strict=True):
-        room += fraction * size
-        is_valid = size <= room
-        room -= size * is_valid
-        yield document, is_valid
 
 
 def write_corpus(found: Iterable[tuple[list[str], bool]], train: Path, valid: Path) -> Mapping[str, int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.docstrings import PACKAGES, corpus_documents, docstring_documents, write_corpus
+from mae_lm_fairseq.docstrings import PACKAGES, docstring_documents, write_corpus
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import RESULTS, run_study
@@ -25,16 +25,15 @@ from mae_lm_fairseq.text.preparation import PARTS, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.training.keys import Products
-from mae_lm_fairseq.utils.command_line import Directory, File
+from mae_lm_fairseq.utils.command_line import Directory
 from mae_lm_fairseq.utils.command_line import Options as Base
-from mae_lm_fairseq.utils.files import directory_sha256, file_sha256, write_text
+from mae_lm_fairseq.utils.files import directory_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.signals import signals_as_errors
 
 OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, "report.md")
-DOCSTRING_GAP = f"Returns the {MASK} of the array."
-_LONGEST = 160
+GAP = f"Returns the {MASK} of the array."
 _FEW = 100
 """Number of updates below which nothing is learned."""
 
@@ -45,19 +44,17 @@ class Recipe:
 
     Attributes:
         packages: packages whose docstrings are read.
-        max_bytes: maximum number of bytes read from a user's corpus.
         vocabulary: size of the tokenizer that is trained.
         plan: the plan, whose data are in the output directory.
     """
 
     packages: tuple[str, ...]
-    max_bytes: int
     vocabulary: int
     plan: Plan
 
 
-FULL = Recipe(PACKAGES, 40_000_000, 3000, read_plan("quickstart"))
-SMOKE = Recipe(("stdlib", "numpy"), 4_000_000, 1500, read_plan("quickstart-smoke"))
+FULL = Recipe(PACKAGES, 3000, read_plan("quickstart"))
+SMOKE = Recipe(("stdlib", "numpy"), 1500, read_plan("quickstart-smoke"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +63,16 @@ class Options(Base):
 
     Attributes:
         smoke: run all steps in less than 2 minutes; the models learn next to nothing.
-        corpus: text file (also .gz, .xz, .bz2, .zst) to use instead of the docstrings of the installed Python packages:
-            at least 300,000 characters in 100 documents (separated by blank lines; with fewer of these, 20 lines each).
-        out: output directory (default: quickstart/NAME).
+        out: output directory (default: quickstart/docstrings, with --smoke quickstart/docstrings-smoke).
     """
 
     smoke: bool = False
-    corpus: File | None = None
     out: Directory | None = None
 
     @property
     def directory(self) -> Path:
-        """The output directory; by default one that is named after the text."""
-        name = self.corpus.name.partition(".")[0] if self.corpus else "docstrings"
-        return self.out or Path("quickstart") / (f"{name}-smoke" if self.smoke else name)
+        """The output directory, or its default."""
+        return self.out or Path("quickstart", "docstrings-smoke" if self.smoke else "docstrings")
 
 
 def main(options: Options) -> None:
@@ -97,22 +90,19 @@ def quickstart(options: Options) -> None:
     newcomer looks for, and a bundle of each model.
 
     Raises:
-        UserError: if the text cannot be used, or a training fails.
+        UserError: if a training fails.
     """
-    out, corpus = options.directory, options.corpus
-    recipe = SMOKE if options.smoke else FULL
-    origin = corpus.name if corpus else "the docstrings of the installed Python packages"
+    out, recipe = options.directory, SMOKE if options.smoke else FULL
     products = Products(out, "mae-lm quickstart", OWNED)
-    with step(1, 3, f"Text: {origin}"):
-        plan = replace(recipe.plan, data=make_data(products, recipe, corpus))
+    with step(1, 3, "Text: the docstrings of the installed Python packages"):
+        plan = replace(recipe.plan, data=make_data(products, recipe))
     names = " and ".join(model.name for model in plan.models)
     with step(2, 3, f"Pretraining and measuring: {names}, {plan.train.updates:,} updates, at the same time"):
         content = run_study(plan, out, jobs=len(plan.models))
     with step(3, 3, "Models and report"):
-        sentence = find_gap(plan.data.text.read_text(encoding="utf-8")) if corpus else DOCSTRING_GAP
         bundles = [str(make_bundle(products, plan, model, content).relative_to(out)) for model in plan.models]
         study = (out / "report.md").read_text(encoding="utf-8").partition("\n")[2]
-        text = report(plan, content, origin, bundles[0], sentence)
+        text = report(plan, content, bundles[0])
         splits = Manifest.read(plan.data.data_bin / MANIFEST).splits
         table = splits_table({name: vars(split) for name, split in splits.items()})
         write_text(out / "report.md", f"{text}\n## Data\n\n{table}\n{study}")
@@ -120,21 +110,15 @@ def quickstart(options: Options) -> None:
     print(f"Next: mae-lm evaluate {out / bundles[0]} --text {plan.data.text}, and the Python lines of the report")
 
 
-def make_data(products: Products, recipe: Recipe, corpus: Path | None) -> Data:
-    """Return the files of the study, after making ``text``, with a training and a validation text, and ``data-bin``.
-
-    Raises:
-        UserError: if the text cannot be used.
-    """
+def make_data(products: Products, recipe: Recipe) -> Data:
+    """Return the files of the study, after making ``text``, with a training and a validation text, and ``data-bin``."""
 
     def write(path: Path) -> None:
         path.mkdir()
-        found = corpus_documents(corpus, recipe.max_bytes) if corpus else docstring_documents(recipe.packages)
-        counts = write_corpus(found, path / "train.txt", path / "valid.txt")
+        counts = write_corpus(docstring_documents(recipe.packages), path / "train.txt", path / "valid.txt")
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
 
-    made_from = [file_sha256(corpus), recipe.max_bytes] if corpus else [*recipe.packages]
-    text = products.make("text", made_from, write)
+    text = products.make("text", [*recipe.packages], write)
     files = {split: (str(text / f"{split}.txt"),) for split in ("train", "valid")}
 
     def prepare_data(path: Path) -> None:
@@ -151,18 +135,6 @@ def make_bundle(products: Products, plan: Plan, model: Model, content: Mapping[s
     (products.out / "models").mkdir(exist_ok=True)
     name = f"models/{model.directory}"
     return products.make(name, run.name, lambda path: write_bundle(pretrained, path, add_tokenizer_and_card))
-
-
-def find_gap(text: str) -> str:
-    """Return the beginning of the longest line with its middle word replaced by ``<mask>``.
-
-    In a text without spaces between words, it is the middle character.
-    """
-    line = max(text.splitlines(), key=len)[:_LONGEST]
-    separator = " " if " " in line else ""
-    words = line.split(" ") if separator else [*line]
-    middle = len(words) // 2
-    return separator.join([*words[:middle], MASK, *words[middle + 1 :]])
 
 
 def _row(content: Mapping[str, Any], model: Model) -> dict[str, Any]:
@@ -192,9 +164,9 @@ def caution(plan: Plan) -> str:
 _REPORT = """\
 # Quickstart
 
-Two language models of the same size were pretrained on {origin}, with the same data, the same masked positions and the
-same number of updates, {updates:,}. In the RoBERTa preset, the encoder reads `[MASK]` tokens. In MAE-LM, they join
-after it, in a small decoder that is dropped before fine-tuning.
+Two language models of the same size were pretrained on the docstrings of the installed Python packages, with the same
+data, the same masked positions and the same number of updates, {updates:,}. In the RoBERTa preset, the encoder reads
+`[MASK]` tokens. In MAE-LM, they join after it, in a small decoder that is dropped before fine-tuning.
 
 {losses}
 
@@ -215,27 +187,21 @@ after it, in a small decoder that is dropped before fine-tuning.
   from mae_lm_fairseq import MAELMModel
 
   model = MAELMModel.from_pretrained("{bundle}")
-  print(model.fill_mask("{sentence}", topk=3))
+  print(model.fill_mask("{gap}", topk=3))
   ```
 
-- `mae-lm quickstart --corpus FILE` does the same with your own text.
-- `mae-lm study` compares models by a plan of yours, such as the one at the end: more updates, seeds, measures. Below is
-  what it reports, and `runs/` has the checkpoints, commands and logs.
+- `mae-lm prepare` makes a data-bin of your own text, and `mae-lm study` compares models on it by a plan of yours, such
+  as the one at the end: more updates, seeds, measures. Below is what it reports, and `runs/` has the checkpoints,
+  commands and logs.
 """
 
 
-def report(plan: Plan, content: Mapping[str, Any], origin: str, bundle: str, sentence: str) -> str:
-    """Return the beginning of ``report.md``.
-
-    Args:
-        origin: description of the text.
-        bundle: the path of a model in the output directory.
-    """
+def report(plan: Plan, content: Mapping[str, Any], bundle: str) -> str:
+    """Return the beginning of ``report.md``, given the path of a bundle in the output directory."""
     return _REPORT.format(
-        origin=origin,
         updates=plan.train.updates,
         losses=losses(plan, content),
         caution=caution(plan),
         bundle=bundle,
-        sentence=sentence.replace("\\", r"\\").replace('"', r"\""),
+        gap=GAP,
     )

@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
 # Install the project, then train two language models and compare them, on two CPU cores.
 #
-#   scripts/quickstart.sh [--smoke] [--corpus FILE] [--out DIR]
+#   scripts/quickstart.sh [--smoke] [--out DIR]
 #
-# Creates a virtual environment (.venv in the checkout), installs the pinned requirements, prepares text, pretrains
+# Creates a virtual environment (.venv in the checkout), installs the pinned requirements, prepares the docstrings of Python packages, pretrains
 # MAE-LM and the RoBERTa preset on it, and writes DIR/report.md with figures, DIR/results.json and DIR/models. Takes
 # about 10 minutes after the installation. The same command resumes an interrupted quickstart and reuses its results.
 #
 #   --smoke         all steps in less than 2 minutes after the installation; the models learn next to nothing
-#   --corpus FILE   text in UTF-8 (also .gz, .xz), documents separated by blank lines;
-#                   default: the docstrings of the installed Python packages
-#   --out DIR       default: quickstart/NAME, with a NAME that depends on the options above
+#   --out DIR       default: quickstart/docstrings, with --smoke quickstart/docstrings-smoke
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -19,9 +17,8 @@ arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
     --smoke) shift ;;
-    --corpus | --out)
+    --out)
         [ $# -gt 1 ] || { echo "error: $1 needs a value" >&2 && exit 1; }
-        [ "$1" != --corpus ] || [ -r "$2" ] || { echo "error: cannot read $2" >&2 && exit 1; }
         shift 2
         ;;
     -h | --help) sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p;}' "${BASH_SOURCE[0]}" && exit ;;

@@ -38,25 +38,27 @@ def few_imports():
         yield
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """Write a text file of 400 documents with a vocabulary of 300 words."""
+def few_words(packages):
+    """Yield 400 documents with a vocabulary of 300 words, every fiftieth for validation."""
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 7))) for _ in range(300)]
-    documents = [
-        "\n".join(" ".join(generator.choices(words, k=14)) + "." for _ in range(generator.randint(5, 25)))
-        for _ in range(400)
-    ]
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n\n".join(documents) + "\n")
-    return path
+    for number in range(400):
+        lines = [" ".join(generator.choices(words, k=14)) + "." for _ in range(generator.randint(5, 25))]
+        yield lines, number % 50 == 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def text():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "docstring_documents", few_words)
+        yield
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory, corpus):
+def killed(tmp_path_factory):
     """Return the directory of a quickstart of a few updates that was killed, and what its second start printed."""
     out, printed = tmp_path_factory.mktemp("quickstart"), io.StringIO()
-    options = Options(out=out, smoke=True, corpus=corpus)
+    options = Options(out=out, smoke=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMOKE", FEW_UPDATES)
         first = fork(quickstart, options)
@@ -86,7 +88,7 @@ def test_a_training_of_few_updates_has_a_caution():
     assert not cautions[1]
 
 
-def test_results_of_a_corpus(finished):
+def test_results(finished):
     results = json.loads((finished / "results.json").read_text())
     assert [run["model"] for run in results["runs"]] == ["MAE-LM", "RoBERTa preset"]
     for run in results["runs"]:
@@ -96,7 +98,6 @@ def test_results_of_a_corpus(finished):
         assert 4 < loss["4"]["unigram_entropy"] < 6
         assert 1 <= rank["4"]["real_clean"][-1] <= 128
     report = (finished / "report.md").read_text()
-    assert "corpus.txt" in report
     assert "| MAE-LM | `mae_lm_tiny` |" in report
     assert str(ROOT) not in report
     assert "(rank.png)" in report
@@ -111,30 +112,24 @@ def test_the_bundles_are_those_of_the_report(finished, monkeypatch, capsys):
     assert [path.name for path in sorted((finished / "models").iterdir())] == ["MAE-LM", "RoBERTa-preset"]
 
 
-def test_a_second_start_reuses_everything_and_says_so(finished, corpus, capsys):
+def test_a_second_start_reuses_everything_and_says_so(finished, capsys):
     before = json.loads((finished / "results.json").read_text())
     (finished / "results.json").unlink()
-    quickstart(Options(out=finished, smoke=True, corpus=corpus))
+    quickstart(Options(out=finished, smoke=True))
     output = capsys.readouterr().out
     for part in ("text", "data-bin", "models/MAE-LM"):
         assert f"done before, reusing {finished / part}" in output
     assert json.loads((finished / "results.json").read_text()) == before
 
 
-def test_a_preparation_that_was_interrupted_resumes(corpus, tmp_path, monkeypatch, capsys):
+def test_a_preparation_that_was_interrupted_resumes(tmp_path, monkeypatch, capsys):
     products = module.Products(tmp_path, "mae-lm quickstart", module.OWNED)
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "_merge", lambda *_: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(Interrupted, match="SIGTERM; the same command resumes"), signals_as_errors():
-            module.make_data(products, FEW_UPDATES, corpus)
-    assert (module.make_data(products, FEW_UPDATES, corpus).data_bin / "train.bin").exists()
+            module.make_data(products, FEW_UPDATES)
+    assert (module.make_data(products, FEW_UPDATES).data_bin / "train.bin").exists()
     assert "1 of 1 parts are from an earlier run" in capsys.readouterr().out
-
-
-def test_a_gap_is_in_the_middle_of_the_longest_line():
-    text = "1 2 3\nThese are many other values.\n"
-    assert module.find_gap(text) == "These are <mask> other values."
-    assert module.find_gap("1 2\n一二三四五六七\n") == "一二三<mask>五六七"
 
 
 def test_option_errors_are_reported_before_installing(run_cli):
