@@ -35,7 +35,7 @@ VERBS = {
     "export": "export {model} --data-bin data --out {out}",
     "import": "import {model} --out {out}",
     "adapt": "adapt {model} --out {out}",
-    "average": "average {model} --out {out}",
+    "average": "average --out {out}",
     "plan": "plan {model} --json",
     "rank": "rank {model} --data-bin data --out {out}",
     "evaluate": "evaluate {model} --data-bin data --out {out}",
@@ -293,7 +293,8 @@ def export(revision: Revision) -> Items:
 def average(revision: Revision) -> Items:
     """Average two checkpoints, and plan a pretraining run."""
     revision.report("average, plan")
-    revision.run("average", "--last", 2, model="mae_lm", out="averaged.pt")
+    [saved] = Path("mae_lm").glob(f"checkpoint_*_{SAVED}.pt")
+    revision.run("average", saved, "mae_lm/checkpoint_last.pt", out="averaged.pt")
     plan = json.loads(revision.run("plan", "--batch-size", 4, model="mae_lm_tiny"))
     weights = torch.load("averaged.pt", weights_only=True)["model"]
     return {**of_tensors("average: weight", weights), **of_numbers("plan", plan)}

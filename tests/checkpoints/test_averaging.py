@@ -97,24 +97,14 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
         assert_is_ema(pretrained.weights, with_ema)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "export"])
-def test_models_without_ema_weights_are_refused(command, checkpoints, bundles, text_data, tmp_path):
-    rest = ["--ema", "--text", tmp_path / "text", *(["--out", tmp_path / "out"] if command == "export" else [])]
-    with pytest.raises(UserError, match=r"mae_lm_tiny\.pt has no EMA weights, .*; remove --ema"):
-        run(command, checkpoints["mae_lm_tiny"], "--data-bin", text_data, *rest)
-    with pytest.raises(UserError, match="mae_lm_tiny is a directory"):
-        run(command, bundles["mae_lm_tiny"], *rest)
-
-
 @pytest.fixture
 def run_of(checkpoints, tmp_path):
-    """Write the directory of a run with checkpoints of updates 10, 20 and 30, whose weights are 0, 1 and 5 higher."""
+    """Write checkpoints of updates 10, 20 and 30 of a run, whose weights are 0, 1 and 5 higher."""
     state = saved(checkpoints["shared_positions"])
-    for updates, higher, names in ((10, 0, ("_1_10",)), (20, 1, ("_1_20", "_best")), (30, 5, ("_2_30", "2", "_last"))):
+    for updates, higher, name in ((10, 0, "_1_10"), (20, 1, "_1_20"), (30, 5, "2")):
         state["optimizer_history"][-1]["num_updates"] = updates
         weights = {name: weight + higher for name, weight in state["model"].items()}
-        for name in names:
-            torch.save({**state, "model": weights}, tmp_path / f"checkpoint{name}.pt")
+        torch.save({**state, "model": weights}, tmp_path / f"checkpoint{name}.pt")
     return tmp_path
 
 
@@ -123,11 +113,11 @@ class TestAverage:
     def test_checkpoints_of_fairseq_train_in_a_new_process(self, run_of):
         """A Namespace in them is read as data once this package is registered."""
         torch.save(saved(run_of / "checkpoint2.pt") | {"args": Namespace(seed=1)}, run_of / "checkpoint2.pt")
-        done = run_command(["mae-lm", "average", run_of, "--last", 2, "--out", run_of / "mean.pt"])
+        done = run_command(["mae-lm", "average", run_of / "checkpoint2.pt", "--out", run_of / "mean.pt"])
         assert (done.returncode, (run_of / "mean.pt").exists()) == (0, True), done.stderr
 
-    def test_mean_of_the_last_checkpoints(self, run_of, checkpoints, text_data, capsys):
-        run("average", run_of, "--last", 2, "--out", run_of / "mean.pt")
+    def test_mean_of_checkpoints(self, run_of, checkpoints, text_data, capsys):
+        run("average", run_of / "checkpoint_1_20.pt", run_of / "checkpoint2.pt", "--out", run_of / "mean.pt")
         assert capsys.readouterr().out == f"{run_of / 'mean.pt'}: mean of checkpoint_1_20.pt, checkpoint2.pt\n"
         found = saved(run_of / "mean.pt")
         for name, weight in saved(checkpoints["shared_positions"])["model"].items():
@@ -170,7 +160,6 @@ class TestAverage:
         ("words", "message"),
         [
             (["checkpoint_1_10.pt", "other.pt"], "different networks: encoder_attention_heads is 4 and 2$"),
-            ([".", "--last", "4"], r"--last 4: \. has 3 checkpoints with different updates"),
             (["checkpoint_1_10.pt", "out.pt"], r"--out out\.pt is one of the checkpoints"),
         ],
     )
@@ -181,7 +170,4 @@ class TestAverage:
         torch.save(state, "other.pt")
         with pytest.raises(UserError, match=message):
             run("average", *words, "--out", "out.pt")
-        (run_of / "checkpoint_2_40.pt").write_bytes(b"")
-        with pytest.raises(UserError, match=r"checkpoint_2_40\.pt: it is damaged, or not a checkpoint, .*; remove it"):
-            run("average", ".", "--last", 1, "--out", "out.pt")
         assert not (run_of / "out.pt").exists()
