@@ -91,12 +91,12 @@ def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]):
-    """Write a table in the format of the ending of ``path``, which appears complete or not at all.
+    """Write a table in the format of the ending of ``path``, one of :data:`WRITTEN`, atomically.
 
     Cells that a row lacks are empty, and left out of JSON lines.
 
     Raises:
-        UserError: if the ending is none of a table, it cannot hold a cell, or the file cannot be written.
+        UserError: if the format cannot hold a cell, or the file cannot be written.
     """
     cells, suffix = ([cell_text(row.get(column)) for column in columns] for row in rows), path.suffix.lower()
     if suffix == ".jsonl":
@@ -105,10 +105,8 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
         file = io.StringIO()
         csv.writer(file).writerows([columns, *cells])
         text = file.getvalue()
-    elif suffix == ".tsv":
-        text = "".join("\t".join(_tsv_cell(path, cell) for cell in row) + "\n" for row in [columns, *cells])
     else:
-        raise UserError(f"{path}: cannot write a table of this kind; give a name that ends in .tsv, .csv or .jsonl")
+        text = "".join("\t".join(_tsv_cell(path, cell) for cell in row) + "\n" for row in [columns, *cells])
     write_text(path, text)
 
 

@@ -60,14 +60,6 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("kind", BINARY)
-def test_binary_files_under_names_of_text(name, kind, tmp_path):
-    (tmp_path / name).write_bytes(BINARY[kind])
-    with pytest.raises(UserError, match=name):
-        READERS[name](tmp_path / name)
-
-
 @pytest.mark.parametrize("name", [name for name in READERS if "json" not in name])
 @pytest.mark.parametrize("kind", JSON)
 def test_json_under_other_names(name, kind, tmp_path):

@@ -122,8 +122,3 @@ def test_answers_of_a_test_file_are_ignored(write):
     for content in (DATASET, unmarked, change(*FIRST, "answers"), change(*FIRST, "answers", to=[])):
         [paragraph] = read_squad(write(content), version_2=True, with_answers=False)
         assert paragraph.questions == (Question("q1", "How many?", ()), Question("q2", "When?", ()))
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"gone\.json: No such file"):
-        read_squad(tmp_path / "gone.json", version_2=False)

@@ -43,7 +43,10 @@ class OwnFiles:
             return
         table = self.tables["test"]
         self.test_task = replace(self.task, columns=columns_of(table, self.task.columns))
-        self.test_rows = to_rows(self.test_task, table, labelled=_has_labels(self.task, table))
+        labels = {cell_text(row.get(self.task.label_column)).strip() for _, row in table.rows}
+        # In the hub's files of GLUE, every label of a test set is -1.
+        labelled = not table.is_plain_text and not labels <= {"", "-1", "-1.0"} - set(self.task.labels)
+        self.test_rows = to_rows(self.test_task, table, labelled)
         self.test_rows.check(remedy=f"or remove the column {self.task.label_column!r} to predict only")
         suffix = table.path.suffix.lower()
         self.predictions = self.options.out / f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
@@ -118,11 +121,3 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     name = f"{'/'.join(table.path.resolve().with_suffix('').parts[-2:])} {label_column}"
     # Names of modules have no dots, which the name of the file may have.
     return Task(name, tuple(columns), label_column, head=SENTENCE_HEAD, **kind)
-
-
-def _has_labels(task: Task, table: Table) -> bool:
-    """Return whether a test file has labels. In the hub's files of GLUE, every label of a test set is -1."""
-    if table.is_plain_text:
-        return False
-    found = {cell_text(row.get(task.label_column)).strip() for _, row in table.rows}
-    return not found <= {"", "-1", "-1.0"} - set(task.labels)

@@ -32,18 +32,15 @@ class Rows:
     labels: list[int | float] = field(default_factory=list)
     malformed: list[tuple[int, str]] = field(default_factory=list)
 
-    def describe_malformed(self) -> str:
-        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
-        more = len(self.malformed) - _MAX_SHOWN
-        return f"{len(self.malformed)} malformed rows: {shown}" + (f"; and {more} more" if more > 0 else "")
-
     def check(self, skip_malformed: bool = False, remedy: str = DROP) -> None:
         """Log malformed rows, if they may be skipped.
 
         Raises:
             UserError: if they may not, with what to do besides fixing the file; or if there are no other rows.
         """
-        message = f"{self.path}: {self.describe_malformed()}"
+        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
+        more = f"; and {len(self.malformed) - _MAX_SHOWN} more" if len(self.malformed) > _MAX_SHOWN else ""
+        message = f"{self.path}: {len(self.malformed)} malformed rows: {shown}{more}"
         if not self.sentences or (self.malformed and not skip_malformed):
             raise UserError(f"{message}; fix the file, {remedy}")
         if self.malformed:

@@ -90,7 +90,9 @@ class TaggingAdapter(Adapter):
     def report(self, content: dict[str, Any]) -> str:
         best = content["best_model"]
         names = dict.fromkeys(name for of_file in best.values() for name in of_file)
-        rows = [[name, *(_with_interval(of_file.get(name)) for of_file in best.values())] for name in names]
+        interval = "{value:.1f} [{low:.1f}, {high:.1f}]".format
+        found = ((name, [of_file.get(name) for of_file in best.values()]) for name in names)
+        rows = [[name, *(interval(**metric) if metric else "-" for metric in metrics)] for name, metrics in found]
         ending = "\n".join(
             [
                 f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:",
@@ -111,7 +113,3 @@ def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
     windows = WordWindows(dev.words, task.tokenizer, task.cfg.tokens_per_sample)
     predicted = [task.labels.best(logits) for logits in word_logits(model, windows)]
     return values(ratios(task.labels, predicted, dev.labels))
-
-
-def _with_interval(metric: dict[str, float] | None) -> str:
-    return "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metric) if metric else "-"

@@ -114,7 +114,12 @@ def read_words(path: Path, column: str | None, is_labelled: bool = True) -> Word
         raise UserError(f"{path}: has records; words are read from CoNLL-U, or from columns with one word per line")
     lines = [line for chunk in read_chunks(path) for line in chunk.lines()]
     if _is_conllu(path):
-        (rows, index), word, separator = _read_conllu(path, lines, column), _FORM, "\t"
+        choices = COLUMNS[_FORM + 1 :]
+        if column not in choices:
+            raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}")
+        blocks = conllu_blocks(path, [*lines, ""])
+        without_multiword = ([row for row in block if "-" not in row[1][_ID]] for block in blocks)
+        rows, index, word, separator = [*filter(None, without_multiword)], COLUMNS.index(column), _FORM, "\t"
     else:
         check_no_json(path)
         has_tabs = all("\t" in line for line in _rows_among(lines))
@@ -137,15 +142,6 @@ def plain_name(path: Path) -> Path:
 
 def _is_conllu(path: Path) -> bool:
     return plain_name(path).suffix.lower() == _CONLLU
-
-
-def _read_conllu(path: Path, lines: list[str], column: str | None) -> tuple[Rows, int]:
-    choices = COLUMNS[_FORM + 1 :]
-    if column not in choices:
-        raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}")
-    blocks = conllu_blocks(path, [*lines, ""])
-    rows = [[(number, row) for number, row in block if "-" not in row[_ID]] for block in blocks]  # no multiword tokens
-    return [block for block in rows if block], COLUMNS.index(column)
 
 
 def _rows_among(lines: list[str]) -> list[str]:

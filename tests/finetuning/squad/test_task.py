@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.utils.errors import UserError
 from tests.support.answering import set_up_answering, write_squad, write_tokenizer
 from tests.support.finetuning import save_pretrained
 from tests.support.training import batches, set_up
@@ -50,16 +49,3 @@ def test_an_epoch_has_every_window_once_for_any_number_of_workers(data_bin, squa
     for one, other in zip(alone, helped, strict=True):
         assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
         assert torch.equal(one["target"], other["target"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--version-2", "--tokens-per-sample", 15], "--tokens-per-sample 15 must be at least 16"),
-        (["--version-2", "--doc-stride", 0], "--doc-stride 0 at least 1"),
-        ([], "add --version-2"),
-    ],
-)
-def test_invalid_options_are_refused(data_bin, squad, arguments, message):
-    with pytest.raises(UserError, match=message):
-        set_up_answering(data_bin, squad, *arguments)[1].load_dataset("train")

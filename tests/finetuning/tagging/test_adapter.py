@@ -129,13 +129,6 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
         labelled("words.conll", "Old", "--text", "x")
 
 
-def test_models_without_labels_are_refused(checkpoint, tokenizer):
-    from mae_lm_fairseq.models.mae_lm import MAELMModel
-
-    with pytest.raises(ValueError, match="the model has no labels of words; fine-tune it with mae-lm finetune tagging"):
-        MAELMModel.from_pretrained(checkpoint, tokenizer).tag("Ulm")
-
-
 def test_bundle_and_checkpoint_know_labels_column_and_length(memorised, tokenizer):
     [kept] = (memorised / "out").glob("runs/*/checkpoints/*.pt")
     known = read_checkpoint(kept, tokenizer).about.finetuned_on

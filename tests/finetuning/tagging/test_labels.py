@@ -14,7 +14,6 @@ from mae_lm_fairseq.finetuning.tagging.labels import (
     scheme_of,
     valid_bio,
 )
-from mae_lm_fairseq.utils.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -59,15 +58,3 @@ def test_labels_that_are_not_of_entities(tmp_path):
     labels = learn_labels(written(tmp_path / "a.conll", "NOUN O _ VERB", "X"))
     assert labels == LabelSet(("NOUN", "O", "VERB", "X"), None)
     assert labels.targets(written(tmp_path / "b.conll", "X _ O")) == [[3, -100, 1]]
-
-
-def test_labels_that_cannot_be_learnt(tmp_path):
-    labels = learn_labels(written(tmp_path / "a.conll", "B-x O"))
-    with pytest.raises(UserError, match=r"b.conll: line 3: the training file has no label 'I-x'"):
-        labels.targets(written(tmp_path / "b.conll", "O B-x I-x"))
-
-
-def test_a_file_without_labels_is_not_evaluated(tmp_path):
-    labels = learn_labels(written(tmp_path / "train.conll", "B-x O"))
-    with pytest.raises(UserError, match=r"a\.conll: has no labels in column 2"):
-        labels.targets(written(tmp_path / "a.conll", "_"))

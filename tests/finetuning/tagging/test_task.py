@@ -11,7 +11,6 @@ from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
-from mae_lm_fairseq.utils.errors import UserError
 from tests.support.tagging import sentences, set_up_tagging, write_columns, write_conllu, write_tokenizer
 from tests.support.training import batches
 
@@ -76,15 +75,3 @@ def test_initial_weights_and_dropout_of_the_head():
     assert not head.classifier.bias.any()
     assert not torch.equal(head(states), head(states))
     assert torch.equal(head.eval()(states), head(states))
-
-
-def test_wrong_files_and_options_are_refused(data_bin, train, tmp_path):
-    with pytest.raises(UserError, match="has no column NER of labels"):
-        set_up_tagging(data_bin, train, "NER")
-    dev = write_columns(tmp_path / "dev.conll", [[("Anna", "B-river")]])
-    _, task, _, _ = set_up_tagging(data_bin, train, "2", dev=dev)
-    with pytest.raises(UserError, match=r"dev.conll: line 1: the training file has no label 'B-river'"):
-        task.load_dataset("valid")
-    _, task, _, _ = set_up_tagging(data_bin, train, "2", "--tokens-per-sample", 7)
-    with pytest.raises(UserError, match="--tokens-per-sample 7 must be at least 8"):
-        task.load_dataset("valid")
