@@ -54,7 +54,7 @@ from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
-from mae_lm_fairseq.utils.output import markdown_table, step
+from mae_lm_fairseq.utils.output import step
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.typed import Document
 from mae_lm_fairseq.utils.versions import machine, versions
@@ -176,7 +176,8 @@ def adapt(options: Options) -> None:
         made_from = {"start": directory_sha256(out / START), "preset": preset_of(model), "seed": options.seed}
         products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
         text = {name: asdict(split) for name, split in Manifest.read(out / DATA / MANIFEST).splits.items()}
-    measure = Measure("evaluation", "all" if predicts(start) else "last", evaluation(model, options))
+    evaluate = Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
+    measure = Measure("evaluation", "all" if predicts(start) else "last", evaluate)
     plan = plan_of(model, options, [measure])
     workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
     training = workspace.training(plan.models[0], None, options.seed)
@@ -231,10 +232,7 @@ def make_start(products: Products, options: Options) -> Pretrained:
     start = read(
         products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
     )
-    try:
-        check_exportable(as_objective(start, options), options.out)
-    except UserError as problem:
-        raise UserError(f"{options.model} cannot be adapted, because it cannot be exported: {problem}") from None
+    check_exportable(as_objective(start, options), options.out)
 
     def prepare_data(path: Path) -> None:
         with tempfile.TemporaryDirectory() as directory:  # the one of the import, whatever else the directory has
@@ -296,11 +294,6 @@ def measurement(options: Options) -> dict[str, Any]:
     """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
     fraction = min(1, max(LEAST_MEASURED, options.updates * options.batch_size / FULLY_MEASURED))
     return MEASUREMENT | {name: round(fraction * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
-
-
-def evaluation(model: Pretrained, options: Options) -> Evaluate:
-    """Return the measure of the held-out text."""
-    return Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
 
 
 def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Plan:
@@ -399,16 +392,7 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 - `model/`: a bundle with the whole network, for `mae-lm` and `MAELMModel.from_pretrained`.
 - `runs/{directory}/` has the checkpoint; `training-{updates}.json` there has the training command, and
   `training-{updates}.log` its output.
-
-## Options
-
-What is not listed is at its default (`mae-lm adapt --help`).
-
-{options}
-
-## Versions
-
-{versions}
+- `results.json` has all options and versions.
 """
 
 
@@ -418,8 +402,6 @@ def report(content: dict[str, Any]) -> str:
     measured = {name: content[name] for name in ("before", "after") if content[name]}
     has_learned = after["loss"] < after["unigram_entropy"]
     unknown = max(split["unk_rate"] for split in text.values())
-    shown = {name: " ".join(value) if isinstance(value, list) else value for name, value in options.items()}
-    rows = [[f"`{name}`", str(value)] for name, value in shown.items() if value not in (None, "")]
     preset, _ = ARCHITECTURES[content["start"].get("architecture") or "mae_lm"]
     before = "predicted by the model's own head, through its decoder if it had one."
     if not content["before"]:
@@ -447,6 +429,4 @@ def report(content: dict[str, Any]) -> str:
         else f"**The model's tokenizer does not know {unknown:.1%} of the tokens of a split**; the model cannot learn "
         "them.",
         stock_class=content["stock_class"],
-        options=markdown_table(["option", "value"], rows),
-        versions=markdown_table(["package", "version"], list(content["versions"].items())),
     )

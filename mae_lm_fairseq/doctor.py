@@ -26,17 +26,6 @@ from mae_lm_fairseq.utils.command_line import Options as Base
 PACKAGE = Path(__file__).resolve().parent
 MODULES = {"fairseq-fixed": "fairseq.data.data_utils_fast", "scikit-learn": "sklearn", "protobuf": "google.protobuf"}
 """Modules whose names are not those of their packages; fairseq's is compiled, for one version of NumPy."""
-USES = {
-    "analysis": "figures, probes and tests of studies",
-    "parquet": "Parquet files",
-    "corpora": "Parquet and Zstandard files",
-    "dask": "preparation on a cluster",
-    "tokenizers": "tokenizers other than sentencepiece",
-    "hf": "export to and import from transformers",
-    "onnx": "export to ONNX",
-    "kernels": "--attention-backend fused",
-}
-"""Purposes of the extras of this package."""
 
 
 class Finding(NamedTuple):
@@ -48,19 +37,20 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def package(name: str, wanted: str, use: str | None) -> Finding:
+def package(name: str, wanted: str, extra: str | None) -> Finding:
     """Check that a package is installed in a supported version and can be imported.
 
     Args:
         name: the package.
         wanted: its supported versions, such as ``>=1.24,<2.6``.
-        use: what it is for; None if everything needs it.
+        extra: the extra of this package that needs it; None if everything does.
     """
     install = f"pip install '{name}{wanted}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(name, "absent" if use else "broken", f"not installed{f'; for {use}' if use else ''}", install)
+        state = "absent" if extra else "broken"
+        return Finding(name, state, f"not installed{f'; in the extra {extra}' if extra else ''}", install)
     if not _fits(version, wanted):
         return Finding(name, "broken", f"{version}, not {wanted}", install)
     try:
@@ -110,8 +100,8 @@ def checks() -> Iterator[tuple[str, Callable[[], Finding]]]:
             name, wanted, extra = re.match(r"([\w.-]+)([^;\s]*)(?:.*extra == .([\w-]+))?", requirement).groups()
             if extra is None:
                 yield name, partial(package, name, wanted, None)
-            elif extra in USES:
-                extras.setdefault(name, partial(package, name, wanted, USES[extra]))
+            elif extra != "test":
+                extras.setdefault(name, partial(package, name, wanted, extra))
         yield from extras.items()
     yield from ((PACKAGE.name, this_package), ("GPU", gpu))
 

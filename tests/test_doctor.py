@@ -54,8 +54,8 @@ def test_the_requirements_of_the_metadata_are_checked():
 def test_missing_packages(monkeypatch):
     hide(monkeypatch, "fairseq-fixed", "transformers")
     assert doctor.package("fairseq-fixed", ">=0.12.3.1", None).state == "broken"
-    found = doctor.package("transformers", ">=4.57", "export")
-    assert (found.state, found.details) == ("absent", "not installed; for export")
+    found = doctor.package("transformers", ">=4.57", "hf")
+    assert (found.state, found.details) == ("absent", "not installed; in the extra hf")
 
 
 def test_fairseq_compiled_for_another_numpy(monkeypatch):
