@@ -14,7 +14,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import ALIGNMENT
 from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import tied_names
+from mae_lm_fairseq.checkpoints.validation import ADDED, tied_names
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
@@ -53,7 +53,7 @@ def _description(pretrained: Pretrained, order: TokenOrder) -> dict:
     return {
         "model_type": MODEL_TYPE,
         "architectures": ["MAELMForMaskedLM"],
-        "network": asdict(pretrained.config),
+        "network": {name: value for name, value in asdict(pretrained.config).items() if (name, value) not in ADDED},
         "vocab_size": len(pretrained.symbols),
         "bos_token_id": order[BOS],
         "pad_token_id": order[PAD],

@@ -26,6 +26,8 @@ SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = "sentence_classification_head", "span", 
 
 The first is the default of fairseq's ``sentence_prediction``.
 """
+ADDED = {("wrapped", None)}
+"""Options that bundles lack, with the values that they then have."""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -41,9 +43,10 @@ def network_config(values: Mapping[str, Any]) -> MaskedAutoencoderConfig:
         ValueError, OverflowError: if a value is missing, unknown, of another type, out of range, or contradicts
             another.
     """
+    values = dict(ADDED) | values
     if missing := {option.name for option in fields(MaskedAutoencoderConfig)} - values.keys():
         raise ValueError(f"{min(missing)} is missing")
-    return typed(dict(values), MaskedAutoencoderConfig)
+    return typed(values, MaskedAutoencoderConfig)
 
 
 def saved_config(state: Mapping[str, Any]) -> MaskedAutoencoderConfig:

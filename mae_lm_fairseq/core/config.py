@@ -181,6 +181,9 @@ class MaskedAutoencoderConfig:
     untie_output_weights: bool = _option_field(
         False, "the language model head has output weights of its own instead of the token embeddings"
     )
+    wrapped: str | None = _option_field(
+        None, "configuration, as JSON, of an encoder of transformers that is used as it is; mae-lm import prints it"
+    )
 
     def __post_init__(self):
         for name in ("encoder_layers", "mask_states", *_SIZE_OPTIONS):
@@ -197,6 +200,7 @@ class MaskedAutoencoderConfig:
         self._check_decoder()
         self._check_heads()
         self._check_relative_bias()
+        self._check_wrapped()
 
     @property
     def encoder(self) -> StackConfig:
@@ -310,6 +314,17 @@ class MaskedAutoencoderConfig:
                 "relative_bucketing",
                 "has no effect without a relative position bias (relative_buckets 0)",
             )
+
+    def _check_wrapped(self):
+        if self.wrapped is None:
+            return
+        for name in ("mask_states", "renumber_visible", "decoder_share_positions", "untie_output_weights"):
+            default = type(self).__dataclass_fields__[name].default
+            self._require(
+                getattr(self, name) == default, name, "contradicts wrapped: it changes the encoder or its head"
+            )
+        inside = self.mask_join is MaskJoin.encoder
+        self._require(not inside, "mask_join", "contradicts wrapped: its layers all see [MASK], or none does")
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:

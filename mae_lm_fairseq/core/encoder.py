@@ -24,6 +24,20 @@ class Encoder(TransformerStack):
         super().__init__(config.encoder, PositionEmbedding(config.max_positions, config.encoder.dim, pad))
         self.embed_tokens = nn.Embedding(vocab_size, config.encoder.dim, padding_idx=pad)
 
+    @property
+    def dim(self) -> int:
+        """Hidden size."""
+        return self.embed_tokens.embedding_dim
+
+    @property
+    def max_positions(self) -> int:
+        """Maximum length of a sequence in tokens."""
+        return self.embed_positions.max_positions
+
+    def mask_embedding(self, mask: int) -> Tensor:
+        """Return the embedding [dim] of ``[MASK]``, from which a decoder starts."""
+        return self.embed_tokens.weight[mask]
+
     def layouts(self, layout: BatchLayout) -> list[Layout]:
         """Return the positions that the hidden states of the embeddings and of every layer belong to."""
         return [self.seen(layout)] * (len(self.layers) + 1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import parse_json
+from mae_lm_fairseq.utils.hugging_face import import_transformers
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
 """Constants in MPNet's code, which its configuration does not change."""
@@ -106,10 +107,8 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
     config = parse_json(content, path, lambda config: {"model_type": None} | config, "restore it")
     if str(config["model_type"]) not in FAMILIES:
         raise UserError(f"{path}: its model type is {config['model_type']!r}, not one of {', '.join(FAMILIES)}")
-    from transformers import AutoConfig
-
     count = {"num_labels": config["num_labels"]} if "num_labels" in config else {}  # of which the names are made
-    return AutoConfig.for_model(config["model_type"], **count).to_dict() | config
+    return import_transformers().AutoConfig.for_model(config["model_type"], **count).to_dict() | config
 
 
 def folded(positions: Tensor, segments: Tensor | None) -> Tensor:

@@ -31,9 +31,9 @@ from mae_lm_fairseq.huggingface.families import (
 )
 from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, WORDS, TaskClass
-from mae_lm_fairseq.huggingface.weight_files import without_kernels
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "eos_token_id": order[EOS],
         "tie_word_embeddings": not config.untie_output_weights,
     }
-    from transformers import AutoConfig
-
     own = {"relative_attention_num_buckets": config.relative_buckets} if to.kind == "mpnet" else {"type_vocab_size": 1}
-    return AutoConfig.for_model(to.kind, **values, **own).to_dict()
+    return import_transformers().AutoConfig.for_model(to.kind, **values, **own).to_dict()
 
 
 def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

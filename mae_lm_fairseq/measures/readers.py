@@ -27,8 +27,9 @@ from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceSta
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
-from mae_lm_fairseq.text.tokenizer_files import AS_DATA, NAMES
+from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.hugging_face import AS_DATA
 
 RANDOM_SEED = 1
 """Seed of the random weights that a model is compared with."""

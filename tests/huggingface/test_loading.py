@@ -7,8 +7,8 @@ import safetensors.torch
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.huggingface.weight_files import without_kernels
 from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.utils.hugging_face import without_kernels
 from tests.support.huggingface import save_model, tiny_masked_lm
 
 WORDS = ["the", "dog", "sleeps", "fox", "jumps"]

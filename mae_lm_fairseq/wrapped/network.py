@@ -1,0 +1,185 @@
+"""Networks around a wrapped encoder: its configuration, its own heads, and the masked autoencoder made of them."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
+from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
+from mae_lm_fairseq.wrapped.encoder import WrappedEncoder, first_position, kind_of
+
+_NOT_OF_THE_ENCODER = {
+    *("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path"),
+    *("id2label", "label2id", "num_labels", "problem_type", "classifier_pooling", "finetuning_task"),
+}
+_DROPOUTS = {
+    "dropout": ("hidden_dropout_prob", "hidden_dropout", "dropout", "embedding_dropout", "mlp_dropout", "resid_pdrop"),
+    "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+}
+"""Our options by the names that different types give them."""
+
+
+def describe(config: Mapping[str, Any]) -> str:
+    """Return the value of the option ``wrapped`` for the content of a ``config.json``.
+
+    Raises:
+        ValueError: if the type cannot be used, or it is not an encoder.
+    """
+    kind_of(config["model_type"])
+    if config.get("is_decoder") or config.get("add_cross_attention") or config.get("is_encoder_decoder"):
+        raise ValueError("it is configured as a decoder; only encoders can be used")
+    if (positions := config.get("position_embedding_type", "absolute")) not in ("absolute", None):
+        raise ValueError(f"position_embedding_type is {positions!r}, which transformers no longer computes")
+    kept = {name: value for name, value in without_kernels(dict(config)).items() if name not in _NOT_OF_THE_ENCODER}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+
+
+def stock_config(description: str, **changes: Any) -> Any:
+    """Return the ``transformers`` configuration of a value of ``wrapped``, with changes."""
+    values = without_kernels(json.loads(description)) | changes
+    return import_transformers().AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def options_of(description: str) -> dict[str, Any]:
+    """Return the values of the network's options that a wrapped encoder determines."""
+    config = stock_config(description)
+    with torch.device("meta"):
+        base = import_transformers().AutoModel.from_config(config)
+    ffn_dim = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", 4 * config.hidden_size)
+    dropouts = {
+        ours: next((value for name in names if isinstance(value := getattr(config, name, None), float | int)), 0.0)
+        for ours, names in _DROPOUTS.items()
+    }
+    return {
+        "encoder_layers": config.num_hidden_layers,
+        "encoder_embed_dim": config.hidden_size,
+        "encoder_ffn_embed_dim": ffn_dim,
+        "encoder_attention_heads": config.num_attention_heads,
+        "max_positions": config.max_position_embeddings - first_position(base),
+        "relative_buckets": 0,
+        "wrapped": description,
+        **{name: float(value) for name, value in dropouts.items()},
+    }
+
+
+class Given(nn.Module):
+    """Takes the place of the base model inside a model with a head, which then reads the states that it is given.
+
+    Keeps the pooler, which belongs to the head.
+    """
+
+    def __init__(self, base: nn.Module):
+        super().__init__()
+        self.pooler = getattr(base, "pooler", None)
+
+    def forward(self, input_ids: None = None, inputs_embeds: Tensor | None = None, **unused: Any) -> Any:
+        """Return ``inputs_embeds`` [B, T, dim] as the last hidden states."""
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+
+class OutputWeights(nn.Module):
+    """Takes the place of the output layer of a head: has its weights, by their names, and returns its input."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return ``states``, so that the loss can be computed in chunks."""
+        return states
+
+
+class WrappedHead(nn.Module):
+    """The language model head of a model of ``transformers``; behind a decoder, it reads the decoder's states.
+
+    Logits of rows that no token has follow those of the tokens, because the original's probabilities include them.
+
+    Args:
+        model: a ``...ForMaskedLM`` around :class:`Given`, with :class:`OutputWeights`.
+    """
+
+    loss_kernel = None
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    @property
+    def output(self) -> OutputWeights:
+        """Weights and bias of the output layer."""
+        return self.model.get_output_embeddings()
+
+    def forward(self, states: Tensor, layout: Any = None) -> Tensor:
+        """Convert hidden states [N, dim] to logits [N, rows of the vocabulary]; ``layout`` is not used."""
+        return F.linear(self.transform(states), self.output.weight, self.output.bias)
+
+    def loss(self, states: Tensor, targets: Tensor, layout: Any = None) -> tuple[Tensor, Tensor]:
+        """Return the summed cross-entropy against ``targets`` [N] and the number of correct predictions."""
+        weight, bias = self.output.weight, self.output.bias
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        return linear_cross_entropy(self.transform(states), weight, bias, targets, self.loss_kernel)
+
+    def transform(self, states: Tensor) -> Tensor:
+        """Convert hidden states [N, dim] to the vectors that are compared with the output weights."""
+        return self.model(inputs_embeds=states[None]).logits[0]
+
+
+def take_apart(full: nn.Module) -> nn.Module:
+    """Take the base model out of a model with a head, and return it."""
+    base = full.base_model
+    setattr(full, full.base_model_prefix, Given(base))
+    return base
+
+
+def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, mask: int) -> MaskedAutoencoder:
+    """Build the network of a configuration, with random weights.
+
+    A wrapped encoder has buffers that no file has: build it on the meta device for its shapes only.
+
+    Args:
+        config: configuration of the network.
+        vocab_size: number of tokens, special tokens included.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+
+    Raises:
+        ValueError: if options contradict the wrapped encoder.
+    """
+    if config.wrapped is None:
+        return MaskedAutoencoder(config, vocab_size, pad, mask)
+    _check_options(config, vocab_size)
+    stock = stock_config(config.wrapped, **_dropouts(config))
+    full = import_transformers().AutoModelForMaskedLM.from_config(stock)
+    encoder = WrappedEncoder(take_apart(full), pad, config.mask_join is MaskJoin.embeddings)
+    full.set_output_embeddings(OutputWeights(full.get_output_embeddings()))
+    return MaskedAutoencoder(config, vocab_size, pad, mask, (encoder, WrappedHead(full)))
+
+
+def _dropouts(config: MaskedAutoencoderConfig) -> dict[str, float]:
+    stock = stock_config(config.wrapped)
+    values = {name: getattr(config, ours) for ours, names in _DROPOUTS.items() for name in names}
+    return {name: value for name, value in values.items() if isinstance(getattr(stock, name, None), float | int)}
+
+
+@lru_cache
+def _options_of(description: str) -> dict[str, Any]:
+    return options_of(description)
+
+
+def _check_options(config: MaskedAutoencoderConfig, vocab_size: int) -> None:
+    trained = {"dropout", "attention_dropout"}
+    for name, value in _options_of(config.wrapped).items():
+        given = getattr(config, name)
+        if name not in trained and given != value and not (name == "max_positions" and given < value):
+            raise ValueError(f"{name} {given} contradicts wrapped, where it is {value}")
+    if (rows := stock_config(config.wrapped).vocab_size) < vocab_size:
+        raise ValueError(f"wrapped has embeddings of {rows} tokens, and the dictionary has {vocab_size}")
