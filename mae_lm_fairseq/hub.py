@@ -153,7 +153,7 @@ class MAELMHubInterface(nn.Module):
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
             raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
-        probabilities, tokens = predictor(ids, is_mask).softmax(-1).topk(topk)
+        probabilities, tokens = predictor(ids, is_mask).softmax(-1)[:, : len(self.symbols)].topk(topk)
         parts = text.split(MASK)
         fillings = [
             [self._filling(parts, place, *choice) for choice in zip(*choices, strict=True)]

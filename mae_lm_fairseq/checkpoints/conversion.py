@@ -9,7 +9,6 @@ from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read_bundle
 from mae_lm_fairseq.checkpoints.validation import NETWORK, PAD, head_names, tied_names
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import (
     ARCHITECTURES,
     MaskedAutoencoderConfig,
@@ -18,6 +17,7 @@ from mae_lm_fairseq.core.config import (
     preset_config,
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.wrapped.network import build_network
 
 OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
@@ -64,7 +64,7 @@ def predicts(pretrained: Pretrained) -> bool:
 
 def why_no_predictions(pretrained: Pretrained) -> str:
     """Return why a model predicts no tokens, for messages: fine-tuning drops weights, and imports may lack some."""
-    if f"{NETWORK}lm_head.dense.weight" not in pretrained.weights:
+    if not any(name.startswith(f"{NETWORK}lm_head.") for name in pretrained.weights):
         return "was fine-tuned and predicts no tokens; use the pretrained model that it started from"
     if added := pretrained.about.untrained:
         return f"predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain it further first"
@@ -139,6 +139,6 @@ def completed(
     """Return the weights of the full network. Missing ones are random."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = MaskedAutoencoder(config, symbols, PAD, symbols - 1)
+        network = build_network(config, symbols, PAD, symbols - 1)
     complete = {f"{NETWORK}{name}": weight for name, weight in network.state_dict().items()} | weights
     return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}

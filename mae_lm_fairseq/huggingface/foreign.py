@@ -17,17 +17,30 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, ModelInfo, SentenceTask, WordTask
 from mae_lm_fairseq.checkpoints.original import CONFIG, Original, stock_files
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import head_names
+from mae_lm_fairseq.checkpoints.validation import HEADS, head_names, network_config, token_weights
+from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family, folded, read_config
-from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, NAMES, Part, names_of
+from mae_lm_fairseq.huggingface.names import (
+    EMBEDDINGS,
+    ENCODER_MODEL,
+    FAIRSEQ,
+    LM_BIAS,
+    LM_HEAD,
+    LM_WEIGHT,
+    NAMES,
+    Part,
+    names_of,
+)
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, FINETUNED, SENTENCES, WORDS, TaskClass
-from mae_lm_fairseq.huggingface.weight_files import floats, read_weights, transformers_errors
+from mae_lm_fairseq.huggingface.weight_files import floats, read_weights, transformers_errors, weights_as_data
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import as_loaded, find_tokenizer, load_from_transformers
-from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.files import read_bytes, read_json
+from mae_lm_fairseq.wrapped.network import describe, options_of, stock_class, stock_config
 
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
@@ -72,8 +85,7 @@ def read_stock(directory: Path) -> ForeignModel:
         UserError: if a file is missing or could run code.
         ValueError: if the encoder computes something else than ours.
     """
-    path = directory / CONFIG
-    config = read_config(read_bytes(path), path)
+    config, task = _described(directory)
     family = FAMILIES[config["model_type"]]
     for name, ours in family.required.items():
         if (theirs := config.get(name, ours[-1])) not in ours:
@@ -85,8 +97,6 @@ def read_stock(directory: Path) -> ForeignModel:
     is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied)
-    architecture = (config.get("architectures") or [""])[0]
-    task = next((task for task in FINETUNED if architecture.endswith(task.ending)), None)
     if task and task.part not in NAMES[family.naming]:
         raise ValueError("DistilBERT's classification head uses ReLU, and ours tanh; import the pretrained model")
     uses_pooler = family.naming == "bert" and task is SENTENCES
@@ -107,6 +117,68 @@ def read_stock(directory: Path) -> ForeignModel:
         task=task,
         original=original,
         about=_about(task, config, directory),
+    )
+
+
+def is_converted(directory: Path) -> bool:
+    """Return whether the model in a ``transformers`` directory is converted, not wrapped.
+
+    Raises:
+        UserError, ValueError: if its configuration cannot be read, or its type not be used.
+    """
+    config, _ = _described(directory)
+    return config["model_type"] in FAMILIES
+
+
+def _described(directory: Path) -> tuple[dict[str, Any], TaskClass | None]:
+    config = read_config(read_bytes(directory / CONFIG), directory / CONFIG)
+    architecture = (config.get("architectures") or [""])[0]
+    return config, next((task for task in FINETUNED if architecture.endswith(task.ending)), None)
+
+
+def read_wrapped(directory: Path, preset: str) -> Pretrained:
+    """Read a ``transformers`` directory whose encoder and head are used as they are.
+
+    What the network needs more is missing: a decoder, and the head, if the directory has none.
+
+    Raises:
+        UserError: if a file is missing or could run code.
+        ValueError: if the model cannot be used.
+    """
+    config, task = _described(directory)
+    if task is SENTENCES and config.get("classifier_pooling", "cls") != "cls":
+        raise ValueError("its head reads the mean of a text's hidden states, and this package only supports the first")
+    description = describe(read_json(directory / CONFIG, dict, "restore it"))
+    network = network_config(vars(preset_config(preset, "base")) | options_of(description))
+    ending, head = (task.ending, f"{HEADS}{task.head}.{task.ending}.") if task else ("ForMaskedLM", LM_HEAD)
+    with transformers_errors(directory):
+        model, loading = stock_class(description, ending).from_pretrained(
+            directory,
+            config=stock_config(description, num_labels=len(config["id2label"])),
+            output_loading_info=True,
+            dtype=torch.float32,
+            **weights_as_data(directory),
+        )
+    prefix, missing = f"{model.base_model_prefix}.", loading["missing_keys"]
+    of_encoder = (name for name in missing if name.startswith(prefix) and "pooler." not in name)
+    if lacking := min(missing if task else of_encoder, default=None):
+        raise ValueError(f"{lacking} is missing")
+    weights = {}
+    for name, weight in model.state_dict().items():
+        own = name.removeprefix(prefix)
+        if own != name and not own.startswith("pooler."):
+            weights[f"{ENCODER_MODEL}{own}"] = weight
+        elif not missing:
+            weights[f"{head}{name}"] = weight
+    tokenizer = _stock_tokenizer(directory)
+    weights = token_order(tokenizer, tokenizer.mask + 1).restored(weights, token_weights(network))
+    unexpected = loading["unexpected_keys"]
+    kept = (
+        {name: weight for name, weight in read_weights(directory).items() if name in unexpected} if unexpected else {}
+    )
+    original = Original(stock_files(directory), kept)
+    return Pretrained(
+        network, weights, (*tokenizer.symbols, MASK), tokenizer, _about(task, config, directory), original
     )
 
 

@@ -18,12 +18,12 @@ from transformers.modeling_outputs import MaskedLMOutput
 from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE
 from mae_lm_fairseq.checkpoints.validation import network_config, tied_names
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.statistics.token_states import early_masks
 from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.wrapped.network import build_network
 
 _IGNORED = -100
 """Label of positions without a target in transformers."""
@@ -79,7 +79,7 @@ class MAELMForMaskedLM(PreTrainedModel):
     def __init__(self, config: MAELMConfig):
         super().__init__(config)
         core = network_config(config.network)
-        self.autoencoder = MaskedAutoencoder(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
+        self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
         self._tied_weights_keys = tied_names(core, self.state_dict())
         self.post_init()
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.original import CONFIG, ORIGINAL, Original
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
+from mae_lm_fairseq.checkpoints.validation import HEADS, head_names, output_layer, token_weights
 from mae_lm_fairseq.core.config import TRAINING_OPTIONS, MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
 from mae_lm_fairseq.huggingface.families import (
     FAMILIES,
@@ -29,11 +29,13 @@ from mae_lm_fairseq.huggingface.families import (
     folded,
     read_config,
 )
-from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
+from mae_lm_fairseq.huggingface.names import ENCODER_MODEL, LM_BIAS, LM_HEAD, Part, names_of, to_theirs
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, WORDS, TaskClass
+from mae_lm_fairseq.huggingface.weight_files import STOCK_WEIGHTS
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
+from mae_lm_fairseq.wrapped.network import stock_class, stock_config
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,12 @@ class Counterpart:
     @property
     def architecture(self) -> str:
         """Name of the class."""
-        return self.family.classes + self.task.ending
+        return self.classes + self.task.ending
+
+    @property
+    def classes(self) -> str:
+        """Prefix of the names of its type's classes."""
+        return self.family.classes
 
     def takes_our_pairs(self, pretrained: Pretrained) -> bool:
         """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
@@ -91,6 +98,61 @@ class Counterpart:
         return not self.head and self.kind != "distilbert" and not has_weights
 
 
+@dataclass(frozen=True)
+class WrappedCounterpart(Counterpart):
+    """The original of a wrapped encoder, or its class for another task.
+
+    Attributes:
+        config: configuration of the network.
+    """
+
+    config: MaskedAutoencoderConfig | None = None
+
+    @property
+    def classes(self) -> str:
+        return stock_class(self.config.wrapped, self.task.ending).__name__.removesuffix(self.task.ending)
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        if self.original is None or self.head:
+            return {}
+        kept = self.original.weights.items()
+        return {name: weight for name, weight in kept if self.task is MASKED_LM or "pooler." in name}
+
+    @property
+    def has_unset_pooler(self) -> bool:
+        with torch.device("meta"):
+            model = stock_class(self.config.wrapped, "Model")._from_config(stock_config(self.config.wrapped))
+        return (
+            not self.head and getattr(model, "pooler", None) is not None and not any("pooler." in x for x in self.kept)
+        )
+
+    def write_weights(self, pretrained: Pretrained, directory: Path):
+        """Write ``model.safetensors`` as the original's class does."""
+        stock = stock_class(self.config.wrapped, self.task.ending)
+        ours = pretrained.weights | _scaled_output(pretrained, self)
+        ours = self.order.exported(ours, token_weights(pretrained.config))
+        prefix = "" if self.task is ENCODER else f"{stock.base_model_prefix}."
+        head = f"{HEADS}{self.head}.{self.task.ending}." if self.head else LM_HEAD
+        named = {name.removeprefix(head): weight for name, weight in ours.items() if name.startswith(head) and prefix}
+        for name, weight in ours.items():
+            if name.startswith(ENCODER_MODEL):
+                named[prefix + name.removeprefix(ENCODER_MODEL)] = weight
+        with torch.device("meta"):
+            config = stock_config(self.config.wrapped, **labelled(pretrained, self))
+            model = stock._from_config(config)
+        if self.task is ENCODER and getattr(model, "pooler", None) is not None:
+            model.pooler = None  # it is among the kept weights, or unset
+        model.load_state_dict({name: weight.detach().float() for name, weight in named.items()}, assign=True)
+        model.tie_weights()
+        model.save_pretrained(directory)
+        if kept := self.kept:
+            if self.task is ENCODER:
+                kept = {name.removeprefix(f"{stock.base_model_prefix}."): weight for name, weight in kept.items()}
+            path = directory / STOCK_WEIGHTS
+            save_file({**load_file(path), **kept}, path, metadata={"format": "pt"})
+
+
 def counterpart(pretrained: Pretrained) -> Counterpart:
     """Return the ``transformers`` class that computes the same as the network.
 
@@ -99,6 +161,8 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
     """
     task, head = _task(pretrained)
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
+    if pretrained.config.wrapped:
+        return WrappedCounterpart(_type(pretrained.config), task, order, head, pretrained.original, pretrained.config)
     kind, original = _original_kind(pretrained), pretrained.original
     if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
         kind, original = _kind(pretrained.config), None
@@ -116,7 +180,17 @@ def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
         fills_masks = config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained)
         return MASKED_LM if fills_masks else ENCODER, ""
     [head] = heads
-    return next(task for task in FINETUNED if f"{HEADS}{head}.{task.module}.weight" in weights), head
+    layer = output_layer(head, weights)
+    if not config.wrapped:
+        return next(task for task in FINETUNED if layer.endswith(f".{task.module}")), head
+    for task in FINETUNED:
+        if layer.startswith(f"{HEADS}{head}.{task.ending}."):
+            return task, head
+    raise UserError(f"the model's type, {_type(config)}, has no class with such a head; mae-lm bundle writes the model")
+
+
+def _type(config: MaskedAutoencoderConfig) -> str:
+    return json.loads(config.wrapped)["model_type"]
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:
@@ -155,25 +229,21 @@ def _check_mpnet_padding(pretrained: Pretrained, order: TokenOrder):
         )
 
 
-def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
+def written_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     """Return the content of ``config.json``."""
     config, order = pretrained.config, to.order
-    values = {
-        "architectures": [to.architecture],
-        "dtype": "float32",
-        **{theirs: getattr(config, ours) for theirs, ours in to.family.options.items()},
-    }
-    if to.task in (SENTENCES, WORDS):
-        values |= _labels(pretrained, to)
+    values = {"architectures": [to.architecture], "dtype": "float32", **labelled(pretrained, to)}
+    if not config.wrapped:
+        values |= {theirs: getattr(config, ours) for theirs, ours in to.family.options.items()}
     if to.task is SENTENCES and pretrained.about.imported_from is None:
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
         values["problem_type"] = "regression" if values.get("num_labels") == 1 else None
-    if to.task is ANSWERS:
-        values["num_labels"] = 2  # start and end
-    if to.task is MASKED_LM:  # an original without a head may say anything
+    if to.task is MASKED_LM and not config.wrapped:  # an original without a head may say anything
         values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
         return _changed(without_kernels(json.loads(to.original.files[CONFIG])), values)
+    if config.wrapped:
+        return stock_config(config.wrapped, **values).to_dict()
     values |= {
         "vocab_size": len(pretrained.symbols),
         "hidden_act": "gelu",
@@ -197,10 +267,17 @@ def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in dropped} | values
 
 
-def _labels(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
+def labelled(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
+    """Return the values of ``config.json`` that concern the head of a task."""
+    values: dict[str, Any] = {"num_labels": 2} if to.task is ANSWERS else {}  # start and end
+    if to.task is SENTENCES and "classifier_pooling" in json.loads(pretrained.config.wrapped or "{}"):
+        values["classifier_pooling"] = "cls"
+    if to.task not in (SENTENCES, WORDS):
+        return values
     if names := pretrained.about.labels_of(to.head):
-        return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-    return {"num_labels": len(pretrained.weights[f"{HEADS}{to.head}.{to.task.module}.bias"])}
+        values["id2label"] = dict(enumerate(names))
+        return values | {"label2id": {name: number for number, name in enumerate(names)}}
+    return values | {"num_labels": len(pretrained.weights[f"{output_layer(to.head, pretrained.weights)}.weight"])}
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
@@ -228,7 +305,7 @@ def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]
     if scores is None:
         return {}
     low, high = scores
-    weight, bias = f"{HEADS}{to.head}.out_proj.weight", f"{HEADS}{to.head}.out_proj.bias"
+    weight, bias = (f"{output_layer(to.head, pretrained.weights)}.{part}" for part in ("weight", "bias"))
     scaled = {name: pretrained.weights[name].float() * (high - low) for name in (weight, bias)}
     return {**scaled, bias: scaled[bias] + low}
 
@@ -249,6 +326,9 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``config.json`` and ``model.safetensors``."""
-    config = json.dumps(stock_config(pretrained, to), indent=2)
+    if isinstance(to, WrappedCounterpart):
+        to.write_weights(pretrained, directory)
+    else:
+        save_file(stock_weights(pretrained, to), directory / STOCK_WEIGHTS, metadata={"format": "pt"})
+    config = json.dumps(written_config(pretrained, to), indent=2)
     (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
-    save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, load_safetensors, refuse_code
-from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.text.hugging_face_tokenizer import library_errors
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_json
-from mae_lm_fairseq.utils.hugging_face import AS_DATA, import_transformers, without_kernels
+from mae_lm_fairseq.utils.hugging_face import AS_DATA
 
 STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
@@ -93,21 +92,6 @@ def transformers_errors(directory: Path) -> Iterator[None]:
         except Exception as error:
             refuse_code(directory, error)  # torch's message advises disabling the protection
             raise
-
-
-def load_config(directory: Path) -> Any:
-    """Return the configuration in a directory, see :func:`without_kernels`.
-
-    Raises:
-        UserError: if the file cannot be read or is damaged.
-        KeyError, ValueError: if ``transformers`` does not know the type of the model.
-    """
-    content = read_json(directory / CONFIG, without_kernels, "restore it")
-    return (
-        import_transformers()
-        .AutoConfig.for_model(content["model_type"])
-        .from_dict(content, name_or_path=str(directory))
-    )
 
 
 def weights_as_data(directory: Path) -> dict[str, bool]:

@@ -18,7 +18,7 @@ from mae_lm_fairseq.statistics.effective_rank import (
     resamples,
     subspace,
 )
-from mae_lm_fairseq.statistics.token_states import MaskedText, StatesOf, masked_batches, states_by_kind
+from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedText, masked_batches, states_by_kind
 from mae_lm_fairseq.utils.command_line import Argument, Fraction, Natural, Options, Probability
 
 CHUNKS = 20
@@ -47,7 +47,7 @@ class RankSettings(Options):
 
 
 def rank_profile(
-    encoder: StatesOf,
+    encoder: EncoderStates,
     texts: Sequence[list[int]],
     keep: Sequence[int],
     settings: RankSettings,
@@ -106,7 +106,7 @@ def rank_profile(
     }
 
 
-def _passes(encoder: StatesOf, chunks: int, memory: int) -> list[range]:
+def _passes(encoder: EncoderStates, chunks: int, memory: int) -> list[range]:
     kinds = 2 * len(encoder.inputs) - 1
     at_once = max(1, memory // (kinds * chunks * encoder.dim**2 * 8))
     return [range(start, min(start + at_once, encoder.layers + 1)) for start in range(0, encoder.layers + 1, at_once)]

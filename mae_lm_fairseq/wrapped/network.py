@@ -17,7 +17,7 @@ from mae_lm_fairseq.wrapped.encoder import WrappedEncoder, first_position, kind_
 
 _NOT_OF_THE_ENCODER = {
     *("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path"),
-    *("id2label", "label2id", "num_labels", "problem_type", "classifier_pooling", "finetuning_task"),
+    *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
 }
 _DROPOUTS = {
     "dropout": ("hidden_dropout_prob", "hidden_dropout", "dropout", "embedding_dropout", "mlp_dropout", "resid_pdrop"),
@@ -83,7 +83,10 @@ class Given(nn.Module):
         """Return ``inputs_embeds`` [B, T, dim] as the last hidden states."""
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        if isinstance(self.pooler, nn.Linear):  # ALBERT's
+            pooled = torch.tanh(self.pooler(inputs_embeds[:, 0]))
+        else:
+            pooled = None if self.pooler is None else self.pooler(inputs_embeds)
         return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
 
@@ -134,10 +137,48 @@ class WrappedHead(nn.Module):
         return self.model(inputs_embeds=states[None]).logits[0]
 
 
+class WrappedTaskHead(nn.Module):
+    """The head of a task as transformers has it for a type; the names of its weights begin with the class's ending.
+
+    Args:
+        config: configuration of the network.
+        task: ending of the class's name, one of :attr:`TASKS`.
+        labels: number of its outputs.
+        dropout: probability of all of its dropout.
+    """
+
+    TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+
+    def __init__(self, config: MaskedAutoencoderConfig, task: str, labels: int, dropout: float):
+        super().__init__()
+        # A sequence is classified by its first vector, as everywhere in this package.
+        stock = stock_config(config.wrapped, num_labels=labels, classifier_pooling="cls")
+        model = stock_class(config.wrapped, task)._from_config(stock)
+        take_apart(model)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = dropout
+        self.task = task
+        self.add_module(task, model)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Convert hidden states [B, T, dim] to logits, as this package's head of the same task."""
+        output = getattr(self, self.task)(inputs_embeds=features)
+        return output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
+
+
+def stock_class(description: str, task: str) -> type | None:
+    """Return the class of the wrapped encoder's type for a task, the ending of its name; None if it has none."""
+    auto = getattr(import_transformers(), f"AutoModel{task.removeprefix('Model')}")
+    return auto._model_mapping.get(type(stock_config(description)), None)
+
+
 def take_apart(full: nn.Module) -> nn.Module:
-    """Take the base model out of a model with a head, and return it."""
+    """Take the base model out of a model with a head, which keeps the pooler, and return it."""
     base = full.base_model
     setattr(full, full.base_model_prefix, Given(base))
+    if getattr(base, "pooler", None) is not None:
+        base.pooler = None
     return base
 
 
@@ -183,3 +224,26 @@ def _check_options(config: MaskedAutoencoderConfig, vocab_size: int) -> None:
             raise ValueError(f"{name} {given} contradicts wrapped, where it is {value}")
     if (rows := stock_config(config.wrapped).vocab_size) < vocab_size:
         raise ValueError(f"wrapped has embeddings of {rows} tokens, and the dictionary has {vocab_size}")
+
+
+@lru_cache
+def _on_meta(config: MaskedAutoencoderConfig) -> MaskedAutoencoder:
+    with torch.device("meta"):
+        return build_network(config, vocab_size=1, pad=0, mask=0)
+
+
+def shared_weights(config: MaskedAutoencoderConfig) -> dict[str, str]:
+    """Return the additional names of the weights that a wrapped model shares, each with its first name."""
+    first, shared = {}, {}
+    for name, weight in _on_meta(config).named_parameters(remove_duplicate=False):
+        if first.setdefault(id(weight), name) != name:
+            shared[name] = first[id(weight)]
+    return shared
+
+
+def rows_of_tokens(config: MaskedAutoencoderConfig) -> set[str]:
+    """Return the names of the weights of a wrapped model that have a row for each token."""
+    network = _on_meta(config)
+    output = network.lm_head.output
+    of_tokens = {id(weight) for weight in (network.encoder.embed_tokens.weight, output.weight, output.bias)}
+    return {name for name, weight in network.named_parameters(remove_duplicate=False) if id(weight) in of_tokens}
