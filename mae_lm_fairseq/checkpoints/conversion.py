@@ -17,7 +17,7 @@ from mae_lm_fairseq.core.config import (
     preset_config,
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.wrapped.network import build_network
+from mae_lm_fairseq.wrapped.network import build_network, has_own_decoder, own_decoder
 
 OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
@@ -112,13 +112,21 @@ def new_decoder(
     has no counterpart in the encoder. There are no weights if the decoder has layers of other sizes than the encoder,
     or more.
     """
+    if config.wrapped and has_own_decoder(of_its_type := replace(config, decoder_relative_buckets=0)):
+        named = {name.removeprefix(NETWORK): weight for name, weight in weights.items()}
+        return of_its_type, {f"{NETWORK}{name}": x for name, x in own_decoder(of_its_type, named).items()}
     if config.decoder_layers:
         buckets = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
         config = replace(config, **buckets)
     encoder, decoder = config.encoder, config.decoder
     below = encoder.layers - decoder.layers
     sizes = ("dim", "ffn_dim", "heads")
-    if not decoder.layers or below < 0 or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes):
+    if (
+        config.wrapped
+        or not decoder.layers
+        or below < 0
+        or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes)
+    ):
         return config, {}
     norm = "embed_layer_norm" if config.pre_norm or not below else f"layers.{below - 1}.final_layer_norm"
     sources = {f"layers.{layer}": f"layers.{below + layer}" for layer in range(decoder.layers)}

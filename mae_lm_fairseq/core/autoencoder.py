@@ -28,7 +28,7 @@ class MaskedAutoencoder(nn.Module):
         config: configuration of the network.
         vocab_size: number of tokens, special tokens included.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
-        parts: encoder and language model head to use in place of new ones.
+        parts: encoder and language model head, and a decoder or None for a new one, to use in place of new ones.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class MaskedAutoencoder(nn.Module):
         vocab_size: int,
         pad: int,
         mask: int,
-        parts: tuple[nn.Module, nn.Module] | None = None,
+        parts: tuple[nn.Module, nn.Module, nn.Module | None] | None = None,
     ):
         super().__init__()
         self.config = config
@@ -52,10 +52,11 @@ class MaskedAutoencoder(nn.Module):
             initialise((module for module in encoder.modules() if module not in clones), config)
             lm_head = (LMHead if config.mask_states == 1 else AlignmentHead)(config, encoder.embed_tokens)
             initialise([*lm_head.modules(), *clones], config)
-            parts, positions = (encoder, lm_head), encoder.embed_positions
-        decoder = build_decoder(config, pad, positions)
-        initialise((module for module in decoder.modules() if module is not positions), config)
-        encoder, lm_head = parts
+            parts, positions = (encoder, lm_head, None), encoder.embed_positions
+        encoder, lm_head, decoder = parts
+        if decoder is None:
+            decoder = build_decoder(config, pad, positions)
+            initialise((module for module in decoder.modules() if module is not positions), config)
         self.encoder, self.decoder, self.lm_head = encoder, decoder, lm_head
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> Tensor:

@@ -92,6 +92,13 @@ _DECODER_DEFAULTS = {
     "reset_mask_states": False,
 }
 """Values that these options must have when ``decoder_layers`` is 0."""
+_WRAPPED_DEFAULTS = {
+    "mask_states": 1,
+    "renumber_visible": False,
+    "decoder_share_positions": False,
+    "untie_output_weights": False,
+}
+"""Values that these options must have with ``wrapped``."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,9 @@ class MaskedAutoencoderConfig:
         "authors)",
     )
     decoder_relative_buckets: int = _option_field(
-        0, "buckets of the T5 relative position bias of the decoder; 0: no bias"
+        0,
+        "buckets of the T5 relative position bias of the decoder; 0: no bias, and around a --wrapped encoder whose "
+        "layers know positions, a decoder of such layers",
     )
     relative_bias_init: RelativeBiasInit = _option_field(
         RelativeBiasInit.normal,
@@ -200,7 +209,10 @@ class MaskedAutoencoderConfig:
         self._check_decoder()
         self._check_heads()
         self._check_relative_bias()
-        self._check_wrapped()
+        if self.wrapped is not None:
+            self._require(self.mask_join is not MaskJoin.encoder, "mask_join", "contradicts wrapped")
+            for name, default in _WRAPPED_DEFAULTS.items():
+                self._require(getattr(self, name) == default, name, "contradicts wrapped")
 
     @property
     def encoder(self) -> StackConfig:
@@ -314,17 +326,6 @@ class MaskedAutoencoderConfig:
                 "relative_bucketing",
                 "has no effect without a relative position bias (relative_buckets 0)",
             )
-
-    def _check_wrapped(self):
-        if self.wrapped is None:
-            return
-        for name in ("mask_states", "renumber_visible", "decoder_share_positions", "untie_output_weights"):
-            default = type(self).__dataclass_fields__[name].default
-            self._require(
-                getattr(self, name) == default, name, "contradicts wrapped: it changes the encoder or its head"
-            )
-        inside = self.mask_join is MaskJoin.encoder
-        self._require(not inside, "mask_join", "contradicts wrapped: its layers all see [MASK], or none does")
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:

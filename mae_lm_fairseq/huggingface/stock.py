@@ -5,6 +5,7 @@ in pre-norm, a RobertaPreLayerNorm. An imported model becomes one of the family 
 weights and its own tokenizer.
 """
 
+import inspect
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ class Counterpart:
         order: order of the exported tokens, and the row of the first position.
         head: our name of the head that fine-tuning trained; empty for none.
         original: what an import has kept of a model of this type; None for a new one.
+        wrapped: the configuration of a wrapped encoder; None for a converted one.
     """
 
     kind: str
@@ -55,6 +57,7 @@ class Counterpart:
     order: TokenOrder
     head: str = ""
     original: Original | None = None
+    wrapped: str | None = None
 
     @property
     def family(self) -> Family:
@@ -68,7 +71,9 @@ class Counterpart:
     @property
     def classes(self) -> str:
         """Prefix of the names of its type's classes."""
-        return self.family.classes
+        if self.wrapped is None:
+            return self.family.classes
+        return stock_class(self.wrapped, self.task.ending).__name__.removesuffix(self.task.ending)
 
     def takes_our_pairs(self, pretrained: Pretrained) -> bool:
         """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
@@ -86,71 +91,22 @@ class Counterpart:
         """Further weights of the imported model: the pooler of a model without a task, and what was trained with it."""
         if self.original is None or self.head:
             return {}
-        if self.task is ENCODER:
-            return {name: w for name, w in self.original.weights.items() if name.startswith(self.family.pooler)}
-        elsewhere = (self.family.positions, self.family.segments)
-        return {name: weight for name, weight in self.original.weights.items() if name not in elsewhere}
+        elsewhere = () if self.wrapped else (self.family.positions, self.family.segments)
+        return {
+            name: weight
+            for name, weight in self.original.weights.items()
+            if ("pooler." in name if self.task is ENCODER else name not in elsewhere)
+        }
 
     @property
     def has_unset_pooler(self) -> bool:
         """Whether the encoder's class, ``...Model``, has a pooler for which there are no weights."""
-        has_weights = any(name.startswith(self.family.pooler) for name in self.kept)
-        return not self.head and self.kind != "distilbert" and not has_weights
+        encoder = getattr(import_transformers(), f"{self.classes}{ENCODER.ending}")
+        return not self.head and _may_have_pooler(encoder) and not any("pooler." in name for name in self.kept)
 
 
-@dataclass(frozen=True)
-class WrappedCounterpart(Counterpart):
-    """The original of a wrapped encoder, or its class for another task.
-
-    Attributes:
-        config: configuration of the network.
-    """
-
-    config: MaskedAutoencoderConfig | None = None
-
-    @property
-    def classes(self) -> str:
-        return stock_class(self.config.wrapped, self.task.ending).__name__.removesuffix(self.task.ending)
-
-    @property
-    def kept(self) -> dict[str, Tensor]:
-        if self.original is None or self.head:
-            return {}
-        kept = self.original.weights.items()
-        return {name: weight for name, weight in kept if self.task is MASKED_LM or "pooler." in name}
-
-    @property
-    def has_unset_pooler(self) -> bool:
-        with torch.device("meta"):
-            model = stock_class(self.config.wrapped, "Model")._from_config(stock_config(self.config.wrapped))
-        return (
-            not self.head and getattr(model, "pooler", None) is not None and not any("pooler." in x for x in self.kept)
-        )
-
-    def write_weights(self, pretrained: Pretrained, directory: Path):
-        """Write ``model.safetensors`` as the original's class does."""
-        stock = stock_class(self.config.wrapped, self.task.ending)
-        ours = pretrained.weights | _scaled_output(pretrained, self)
-        ours = self.order.exported(ours, token_weights(pretrained.config))
-        prefix = "" if self.task is ENCODER else f"{stock.base_model_prefix}."
-        head = f"{HEADS}{self.head}.{self.task.ending}." if self.head else LM_HEAD
-        named = {name.removeprefix(head): weight for name, weight in ours.items() if name.startswith(head) and prefix}
-        for name, weight in ours.items():
-            if name.startswith(ENCODER_MODEL):
-                named[prefix + name.removeprefix(ENCODER_MODEL)] = weight
-        with torch.device("meta"):
-            config = stock_config(self.config.wrapped, **labelled(pretrained, self))
-            model = stock._from_config(config)
-        if self.task is ENCODER and getattr(model, "pooler", None) is not None:
-            model.pooler = None  # it is among the kept weights, or unset
-        model.load_state_dict({name: weight.detach().float() for name, weight in named.items()}, assign=True)
-        model.tie_weights()
-        model.save_pretrained(directory)
-        if kept := self.kept:
-            if self.task is ENCODER:
-                kept = {name.removeprefix(f"{stock.base_model_prefix}."): weight for name, weight in kept.items()}
-            path = directory / STOCK_WEIGHTS
-            save_file({**load_file(path), **kept}, path, metadata={"format": "pt"})
+def _may_have_pooler(encoder: type) -> bool:
+    return "add_pooling_layer" in inspect.signature(encoder).parameters
 
 
 def counterpart(pretrained: Pretrained) -> Counterpart:
@@ -162,7 +118,7 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
     task, head = _task(pretrained)
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     if pretrained.config.wrapped:
-        return WrappedCounterpart(_type(pretrained.config), task, order, head, pretrained.original, pretrained.config)
+        return Counterpart(_type(pretrained.config), task, order, head, pretrained.original, pretrained.config.wrapped)
     kind, original = _original_kind(pretrained), pretrained.original
     if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
         kind, original = _kind(pretrained.config), None
@@ -326,9 +282,33 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``config.json`` and ``model.safetensors``."""
-    if isinstance(to, WrappedCounterpart):
-        to.write_weights(pretrained, directory)
+    if to.wrapped:
+        _write_wrapped(pretrained, to, directory)
     else:
         save_file(stock_weights(pretrained, to), directory / STOCK_WEIGHTS, metadata={"format": "pt"})
     config = json.dumps(written_config(pretrained, to), indent=2)
     (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
+
+
+def _write_wrapped(pretrained: Pretrained, to: Counterpart, directory: Path):
+    """Write ``model.safetensors`` as the original's class does."""
+    stock, config = stock_class(to.wrapped, to.task.ending), stock_config(to.wrapped, **labelled(pretrained, to))
+    base, head = f"{stock.base_model_prefix}.", f"{HEADS}{to.head}.{to.task.ending}." if to.head else LM_HEAD
+    weights = to.order.exported(pretrained.weights | _scaled_output(pretrained, to), token_weights(pretrained.config))
+    named = {
+        base + name.removeprefix(ENCODER_MODEL): x for name, x in weights.items() if name.startswith(ENCODER_MODEL)
+    }
+    options, kept = {}, to.kept
+    if to.task is ENCODER:  # its pooler is among the kept weights, or unset
+        named, kept = ({name.removeprefix(base): x for name, x in part.items()} for part in (named, kept))
+        options = {"add_pooling_layer": False} if _may_have_pooler(stock) else {}
+    else:
+        named |= {name.removeprefix(head): weight for name, weight in weights.items() if name.startswith(head)}
+    with torch.device("meta"):
+        model = stock._from_config(config, **options)
+    model.load_state_dict({name: weight.detach().float() for name, weight in named.items()}, assign=True)
+    model.tie_weights()
+    model.save_pretrained(directory)
+    if kept:
+        path = directory / STOCK_WEIGHTS
+        save_file({**load_file(path), **kept}, path, metadata={"format": "pt"})

@@ -1,8 +1,6 @@
 """Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,13 +18,17 @@ from mae_lm_fairseq.measures.masked_prediction import (
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.network import build_network
 
 RANDOM_SEED = 1
 """Seed of the random weights that a model is compared with."""
+SPECIAL = [BOS, PAD, EOS]
+"""Ids that are never masked."""
+_OPENING, _END = (BOS, False), (EOS, False)
+"""Tokens at the start of a text and at the end of a line or text; they start no word."""
 SPREAD = 100
 """Tokens that are read per token that is taken, where texts are taken evenly spaced from a file."""
 
@@ -38,23 +40,22 @@ class Reader:
     Attributes:
         states: the encoder.
         predictor: the model with its language model head; None if it was opened without.
-        encode: returns the ids of a line, and start and end of each token in characters.
-        opening, closing: ids at the start and end of every text.
-        line_end: ids after every line.
-        special: ids that are never masked.
+        tokenizer: the tokenizer.
+        ends_lines: whether every line ends with ``</s>``, as in our pretraining, or only every text.
         path: where the model was read from.
         trained_length: maximum length of a sequence in training, in tokens; None if it is unknown.
     """
 
     states: EncoderStates
     predictor: NetworkPredictor | None
-    encode: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
-    opening: list[int]
-    line_end: list[int]
-    closing: list[int]
-    special: list[int]
+    tokenizer: Tokenizer
+    ends_lines: bool
     path: Path
     trained_length: int | None = None
+
+    def encode(self, line: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of a line, and start and end of each token in characters."""
+        return encode_with_spans(self.tokenizer, line)
 
     def texts(self, path: Path, length: int, limit: int) -> list[tuple[Words, int]]:
         """Return about ``limit`` tokens of texts that are evenly spaced in a file, and the numbers of their documents.
@@ -68,7 +69,7 @@ class Reader:
             UserError: if the model does not take texts of this length, or a file has records or cannot be read.
         """
         self.check_length(length)
-        texts, tokens, ends = [], 0, (_inside_words(self.opening), _inside_words(self.closing))
+        texts, tokens, ends = [], 0, ([_OPENING], [] if self.ends_lines else [_END])
         for number, lines in enumerate(documents(read_text(path))):
             of_document = text_samples(lines, self._tokens, length, *ends, SPREAD * limit - tokens)
             texts += [(text, number) for text in of_document]
@@ -80,26 +81,22 @@ class Reader:
 
     def sentence(self, text: str) -> Words:
         """Return a text of one line."""
-        return self._words([*_inside_words(self.opening), *self._tokens(text), *_inside_words(self.closing)])
+        return self._words([_OPENING, *self._tokens(text), *([] if self.ends_lines else [_END])])
 
     def check_length(self, length: int) -> None:
         """Raise a UserError if the model does not take texts of this length."""
-        least, most = len(self.opening) + len(self.closing) + 1, self.states.max_tokens
+        least, most = 2 if self.ends_lines else 3, self.states.max_tokens
         if not least <= length <= most:
             raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
 
     def _tokens(self, line: str) -> list[tuple[int, bool]]:
         ids, spans = self.encode(line)
         starts = np.diff(word_numbers(line, spans), prepend=-1) > 0
-        return [*zip(ids, starts, strict=True), *_inside_words(self.line_end)]
+        return [*zip(ids, starts, strict=True), *([_END] if self.ends_lines else [])]
 
     def _words(self, tokens: list[tuple[int, bool]]) -> Words:
         ids, starts = map(np.array, zip(*tokens, strict=True))
-        return Words(ids, np.where(np.isin(ids, self.special), NEVER_MASKED, np.cumsum(starts)))
-
-
-def _inside_words(ids: Iterable[int]) -> list[tuple[int, bool]]:
-    return [(index, False) for index in ids]
+        return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, np.cumsum(starts)))
 
 
 def open_model(
@@ -148,15 +145,11 @@ def open_model(
     states = EncoderStates(network.encoder, *ids)
     if masks == "nowhere":
         states.inputs = ("clean",)
-    # A text is what the model was trained on: lines that end with </s>, or, for others, all lines before one </s>.
     return Reader(
         states,
         NetworkPredictor(network, *ids, without_masks=masks == "nowhere") if with_head else None,
-        encode=partial(encode_with_spans, tokenizer),
-        opening=[BOS],
-        line_end=[] if is_stock else [EOS],
-        closing=[EOS] if is_stock else [],
-        special=[BOS, PAD, EOS],
+        tokenizer=tokenizer,
+        ends_lines=not is_stock,
         path=path,
         trained_length=pretrained.about.tokens_per_sample,
     )

@@ -139,14 +139,37 @@ class WrappedEncoder(nn.Module):
 
     def _apply(self, fn: Callable, recurse: bool = True) -> nn.Module:
         """Keep angles of rotary positions in float32, which half precision would round to other positions."""
-        before = {name: buffer for name, buffer in self.named_buffers() if buffer.is_floating_point()}
-        super()._apply(fn, recurse)
-        for name, buffer in before.items():
-            module, _, own = name.rpartition(".")
-            now = self.get_submodule(module)
-            if getattr(now, own).dtype != buffer.dtype:
-                setattr(now, own, buffer.to(getattr(now, own).device))
-        return self
+        buffers = {id(buffer) for buffer in self.buffers()}
+        return super()._apply(lambda x: x.to(fn(x).device) if id(x) in buffers else fn(x), recurse)
+
+
+class WrappedDecoder(nn.Module):
+    """Decoder of MAE-LM made of the last layers of a wrapped encoder, for types whose layers know the positions.
+
+    Args:
+        model: a base model with as many layers as the decoder has.
+    """
+
+    needs = frozenset({"visible"})
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        model.set_input_embeddings(nn.Identity())
+        model.pooler = None
+        self.first_position = first_position(model)
+
+    def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
+        """Return the hidden states [number predicted, dim], see :mod:`mae_lm_fairseq.core.decoder`."""
+        sequence = layout.sequence
+        joined = mask_embedding.to(states.dtype).expand(sequence.index.numel(), -1)
+        joined = joined.index_copy(0, layout.visible_in_sequence, states)
+        rows = self.model(
+            inputs_embeds=to_rows(joined, sequence),
+            attention_mask=sequence.occupied().long(),
+            position_ids=sequence.row_positions.expand(sequence.rows, -1) + self.first_position,
+        ).last_hidden_state
+        return from_rows(rows, sequence).index_select(0, layout.predicted_in_sequence)
 
 
 def first_position(model: nn.Module) -> int:

@@ -1,19 +1,21 @@
 """Networks around a wrapped encoder: its configuration, its own heads, and the masked autoencoder made of them."""
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
+from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
-from mae_lm_fairseq.wrapped.encoder import WrappedEncoder, first_position, kind_of
+from mae_lm_fairseq.wrapped.encoder import WrappedDecoder, WrappedEncoder, first_position, kind_of
 
 _NOT_OF_THE_ENCODER = {
     *("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path"),
@@ -47,16 +49,13 @@ def stock_config(description: str, **changes: Any) -> Any:
     return import_transformers().AutoConfig.for_model(values.pop("model_type"), **values)
 
 
+@lru_cache
 def options_of(description: str) -> dict[str, Any]:
-    """Return the values of the network's options that a wrapped encoder determines."""
+    """Return the values of the network's options that a wrapped encoder determines, and its rates of dropout."""
     config = stock_config(description)
     with torch.device("meta"):
         base = import_transformers().AutoModel.from_config(config)
     ffn_dim = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", 4 * config.hidden_size)
-    dropouts = {
-        ours: next((value for name in names if isinstance(value := getattr(config, name, None), float | int)), 0.0)
-        for ours, names in _DROPOUTS.items()
-    }
     return {
         "encoder_layers": config.num_hidden_layers,
         "encoder_embed_dim": config.hidden_size,
@@ -65,7 +64,10 @@ def options_of(description: str) -> dict[str, Any]:
         "max_positions": config.max_position_embeddings - first_position(base),
         "relative_buckets": 0,
         "wrapped": description,
-        **{name: float(value) for name, value in dropouts.items()},
+        **{
+            ours: float(next(getattr(config, x) for x in names if hasattr(config, x)))
+            for ours, names in _DROPOUTS.items()
+        },
     }
 
 
@@ -142,12 +144,16 @@ class WrappedTaskHead(nn.Module):
 
     Args:
         config: configuration of the network.
-        task: ending of the class's name, one of :attr:`TASKS`.
+        task: ending of the class's name, one of :attr:`TASKS`, which has this package's heads for the same tasks.
         labels: number of its outputs.
         dropout: probability of all of its dropout.
     """
 
-    TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+    TASKS: ClassVar = {
+        "ForSequenceClassification": ClassificationHead,
+        "ForTokenClassification": TokenClassificationHead,
+        "ForQuestionAnswering": SpanHead,
+    }
 
     def __init__(self, config: MaskedAutoencoderConfig, task: str, labels: int, dropout: float):
         super().__init__()
@@ -158,7 +164,7 @@ class WrappedTaskHead(nn.Module):
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = dropout
-        self.task = task
+        self.task, self.replaces, self.labels = task, self.TASKS[task], labels
         self.add_module(task, model)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -198,32 +204,60 @@ def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, ma
     if config.wrapped is None:
         return MaskedAutoencoder(config, vocab_size, pad, mask)
     _check_options(config, vocab_size)
-    stock = stock_config(config.wrapped, **_dropouts(config))
+    stock = _with_dropout(config, config.dropout, config.attention_dropout)
     full = import_transformers().AutoModelForMaskedLM.from_config(stock)
     encoder = WrappedEncoder(take_apart(full), pad, config.mask_join is MaskJoin.embeddings)
     full.set_output_embeddings(OutputWeights(full.get_output_embeddings()))
-    return MaskedAutoencoder(config, vocab_size, pad, mask, (encoder, WrappedHead(full)))
+    decoder = None
+    if has_own_decoder(config):
+        types = {"layer_types": stock.layer_types[-config.decoder_layers :]} if hasattr(stock, "layer_types") else {}
+        layers = {"num_hidden_layers": config.decoder_layers, **types}
+        of_decoder = _with_dropout(config, config.decoder_dropout, config.decoder_dropout, **layers)
+        decoder = WrappedDecoder(stock_class(config.wrapped, "Model")._from_config(of_decoder))
+    return MaskedAutoencoder(config, vocab_size, pad, mask, (encoder, WrappedHead(full), decoder))
 
 
-def _dropouts(config: MaskedAutoencoderConfig) -> dict[str, float]:
-    stock = stock_config(config.wrapped)
-    values = {name: getattr(config, ours) for ours, names in _DROPOUTS.items() for name in names}
-    return {name: value for name, value in values.items() if isinstance(getattr(stock, name, None), float | int)}
-
-
-@lru_cache
-def _options_of(description: str) -> dict[str, Any]:
-    return options_of(description)
+def _with_dropout(config: MaskedAutoencoderConfig, dropout: float, of_attention: float, **changes: Any) -> Any:
+    stock = stock_config(config.wrapped, **changes)
+    for names, rate in zip(_DROPOUTS.values(), (dropout, of_attention), strict=True):
+        for name in names:
+            if hasattr(stock, name):
+                setattr(stock, name, rate)
+    return stock
 
 
 def _check_options(config: MaskedAutoencoderConfig, vocab_size: int) -> None:
-    trained = {"dropout", "attention_dropout"}
-    for name, value in _options_of(config.wrapped).items():
+    for name, value in options_of(config.wrapped).items():
         given = getattr(config, name)
-        if name not in trained and given != value and not (name == "max_positions" and given < value):
+        if name not in _DROPOUTS and given != value and not (name == "max_positions" and given < value):
             raise ValueError(f"{name} {given} contradicts wrapped, where it is {value}")
     if (rows := stock_config(config.wrapped).vocab_size) < vocab_size:
         raise ValueError(f"wrapped has embeddings of {rows} tokens, and the dictionary has {vocab_size}")
+
+
+def has_own_decoder(config: MaskedAutoencoderConfig) -> bool:
+    """Return whether the decoder is made of layers of the wrapped encoder's type, which then know the positions."""
+    stock = stock_config(config.wrapped)
+    sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
+    return (
+        0 < config.decoder_layers <= config.encoder_layers
+        and kind_of(stock.model_type).has_relative_positions
+        and config.decoder_attention is DecoderAttention.self
+        and not (config.decoder_relative_buckets or config.reset_mask_states or any(sizes))
+        and getattr(stock, "embedding_size", stock.hidden_size) == stock.hidden_size
+    )
+
+
+def own_decoder(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a decoder of :func:`has_own_decoder` starts from: the last layers of the encoder.
+
+    ``weights`` and what is returned have their names in the network.
+    """
+    below = config.encoder_layers - config.decoder_layers
+    names = [name for name in _on_meta(config).state_dict() if name.startswith("decoder.")]
+    layers = (re.sub(r"(?<=layer)(s?\.)(\d+)", lambda x: f"{x[1]}{int(x[2]) + below}", x, count=1) for x in names)
+    sources = zip(names, (f"encoder.{name.removeprefix('decoder.')}" for name in layers), strict=True)
+    return {name: weights[source].clone() for name, source in sources}
 
 
 @lru_cache

@@ -1,11 +1,15 @@
 """Encoders of ``transformers`` behind our interface compute what they compute there, type by type."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from mae_lm_fairseq.checkpoints.conversion import new_decoder
+from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.core.packing import batch_layout, unpack
 from mae_lm_fairseq.wrapped.encoder import KINDS, kind_of
-from mae_lm_fairseq.wrapped.network import describe
+from mae_lm_fairseq.wrapped.network import build_network, describe
 from tests.support.wrapped import MASK, PAD, VOCABULARY, stock, wrap
 
 IN_GATE = ("deberta-v2", "electra", "modernbert")
@@ -178,3 +182,24 @@ def test_keys_that_load_kernels_are_not_kept():
     found = describe({"model_type": "electra", "_attn_implementation": "a/b", "attn_implementation": "a/b"})
     assert found == '{"model_type":"electra"}'
     assert kind_of("electra").shortens
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in KINDS.items() if row.has_relative_positions])
+def test_a_new_decoder_starts_from_the_last_layers(kind):
+    pair = wrap(stock(kind))
+    weights = {f"autoencoder.{name}": x for name, x in pair.network.state_dict().items()}
+    config, decoder = new_decoder(replace(pair.network.config, mask_join=MaskJoin.decoder, decoder_layers=2), weights)
+    network = build_network(config, VOCABULARY, PAD, MASK)
+    assert decoder.keys() == {f"autoencoder.decoder.{name}" for name in network.decoder.state_dict()}
+    network.load_state_dict({name.removeprefix("autoencoder."): x for name, x in (weights | decoder).items()})
+    layers = next(x for x in network.decoder.modules() if isinstance(x, torch.nn.ModuleList) and len(x) == 2)
+    for one, other in zip(layers, network.encoder.layers[1:], strict=True):
+        theirs = other.state_dict()
+        assert all(torch.equal(weight, theirs[name]) for name, weight in one.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["electra", "bert"])
+def test_other_decoders_are_this_package_s(kind):
+    pair = wrap(stock(kind))
+    config, decoder = new_decoder(replace(pair.network.config, mask_join=MaskJoin.decoder, decoder_layers=2), {})
+    assert (config.decoder_relative_buckets, decoder) == (32, {})

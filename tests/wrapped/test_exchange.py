@@ -12,6 +12,7 @@ from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import with_preset
 from mae_lm_fairseq.checkpoints.reading import build, read
+from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD as HEAD
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -88,6 +89,17 @@ def test_heads_are_exported_as_they_came(kind, task, tmp_path):
     pretrained = read(bundle(tmp_path / "bundle", import_foreign(directory, "mae_lm_roberta")))
     export_stock(pretrained, tmp_path / "out")
     assert (directory / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()
+    model = MAELMModel.from_pretrained(tmp_path / "bundle")
+    theirs = getattr(transformers, f"AutoModel{task}").from_pretrained(directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    output = theirs(**tokenizer(["w3 w5 w7"], return_tensors="pt"))
+    if task == TASKS[0]:
+        assert torch.allclose(model.predict(HEAD, "w3 w5 w7", return_logits=True), output.logits, atol=1e-5)
+    elif task == TASKS[1]:
+        expected = [f"LABEL_{number}" for number in output.logits[0, 1:4].argmax(-1)]
+        assert [word.label for word in model.tag("w3 w5 w7")] == expected
+    else:
+        assert model.answer("w3", "w5 w7").text in ("", "w5", "w7", "w5 w7")
 
 
 def test_models_without_a_head_get_a_random_one(kind, tmp_path):
