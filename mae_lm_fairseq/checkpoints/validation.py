@@ -76,17 +76,12 @@ def skeleton(
     Raises:
         KeyError: if a head has an invalid name.
     """
-    heads = {head: _under(f"{HEADS}{head}.", weights) for head in head_names(weights)}
     with torch.device(device):
         network = build_network(config, symbols, PAD, mask=symbols - 1)
         if not any(name.startswith(PREDICTION) for name in weights):
             network.drop_prediction()
-        modules = {name: _head_like(of_head, config) for name, of_head in heads.items()}
+        modules = {head: _head_like(head, weights, config) for head in head_names(weights)}
         return nn.ModuleDict({"autoencoder": network, "classification_heads": nn.ModuleDict(modules)})
-
-
-def _under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
 
 
 def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -160,24 +155,21 @@ def output_layer(head: str, weights: Iterable[str]) -> str:
     Raises:
         ValueError: if there is none.
     """
-    pattern = re.compile(
-        rf"({HEADS}{re.escape(head)}\.(\w+\.)?(classifier\.out_proj|out_proj|classifier|qa_outputs))\.weight"
-    )
-    for name in weights:
-        if found := pattern.fullmatch(name):
-            return found[1]
+    pattern = re.compile(rf"({HEADS}{re.escape(head)}\.(.*\.)?(out_proj|classifier|qa_outputs))\.weight")
+    if found := next(filter(None, map(pattern.fullmatch, weights)), None):
+        return found[1]
     raise ValueError(f"the head {head} has no output layer")
 
 
-def _head_like(weights: Mapping[str, Tensor], config: MaskedAutoencoderConfig) -> nn.Module:
-    """Return a new head, without dropout, of the class and size that trained weights have, by their names in it."""
-    dim, rows = config.encoder_embed_dim, {name: len(weight) for name, weight in weights.items() if weight.dim()}
-    if (task := next(iter(weights)).partition(".")[0]) in WrappedTaskHead.TASKS:
-        named = {f"{HEADS}x.{name}": weight for name, weight in weights.items()}
-        return WrappedTaskHead(config, task, len(named[f"{output_layer('x', named)}.weight"]), dropout=0.0)
-    if any(name.startswith("qa_outputs.") for name in weights):
+def _head_like(head: str, weights: Mapping[str, Tensor], config: MaskedAutoencoderConfig) -> nn.Module:
+    """Return a new head, without dropout, of the class and size that trained weights have."""
+    dim, layer, prefix = config.encoder_embed_dim, output_layer(head, weights), f"{HEADS}{head}."
+    labels, (task, _, kind) = len(weights[f"{layer}.weight"]), layer.removeprefix(prefix).rpartition(".")
+    if (task := task.partition(".")[0]) in WrappedTaskHead.TASKS:
+        return WrappedTaskHead(config, task, labels, dropout=0.0)
+    if kind == "qa_outputs":
         return SpanHead(dim, init_std=0.0)
-    if any(name.startswith("classifier.") for name in weights):
-        return TokenClassificationHead(dim, rows.get("classifier.weight", 1), dropout=0.0, init_std=0.0)
-    classes, inner_dim = (rows.get(f"{layer}.weight", 1) for layer in ("out_proj", "dense"))
-    return ClassificationHead(dim, classes, inner_dim, dropout=0.0, init_std=0.0)
+    if kind == "classifier":
+        return TokenClassificationHead(dim, labels, dropout=0.0, init_std=0.0)
+    inner_dim = len(weights.get(f"{prefix}dense.weight", ()))
+    return ClassificationHead(dim, labels, inner_dim, dropout=0.0, init_std=0.0)

@@ -28,35 +28,23 @@ class MaskedAutoencoder(nn.Module):
         config: configuration of the network.
         vocab_size: number of tokens, special tokens included.
         pad, mask: ids of ``<pad>`` and ``<mask>``.
-        parts: encoder and language model head, and a decoder or None for a new one, to use in place of new ones.
     """
 
-    def __init__(
-        self,
-        config: MaskedAutoencoderConfig,
-        vocab_size: int,
-        pad: int,
-        mask: int,
-        parts: tuple[nn.Module, nn.Module, nn.Module | None] | None = None,
-    ):
+    def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int, mask: int):
         super().__init__()
         self.config = config
         self.mask = mask
-        positions = None
         # The decoder draws its weights last, and before it what only some heads and encoders have: networks of the same
         # sizes start from the same weights in encoder and head if they have the same seed, so that a comparison is
         # paired.
-        if parts is None:
-            encoder = build_encoder(config, vocab_size, pad)
-            clones = [module for module in encoder.modules() if isinstance(module, CloneEmbedding)]
-            initialise((module for module in encoder.modules() if module not in clones), config)
-            lm_head = (LMHead if config.mask_states == 1 else AlignmentHead)(config, encoder.embed_tokens)
-            initialise([*lm_head.modules(), *clones], config)
-            parts, positions = (encoder, lm_head, None), encoder.embed_positions
-        encoder, lm_head, decoder = parts
-        if decoder is None:
-            decoder = build_decoder(config, pad, positions)
-            initialise((module for module in decoder.modules() if module is not positions), config)
+        encoder = build_encoder(config, vocab_size, pad)
+        clones = [module for module in encoder.modules() if isinstance(module, CloneEmbedding)]
+        initialise((module for module in encoder.modules() if module not in clones), config)
+        lm_head = (LMHead if config.mask_states == 1 else AlignmentHead)(config, encoder.embed_tokens)
+        initialise([*lm_head.modules(), *clones], config)
+        decoder = build_decoder(config, pad, encoder.embed_positions)
+        own = (module for module in decoder.modules() if module is not encoder.embed_positions)
+        initialise(own, config)
         self.encoder, self.decoder, self.lm_head = encoder, decoder, lm_head
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> Tensor:

@@ -21,18 +21,9 @@ class Encoder(TransformerStack):
     needs: frozenset[str] = frozenset()
 
     def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
-        super().__init__(config.encoder, PositionEmbedding(config.max_positions, config.encoder.dim, pad))
+        self.dim, self.max_positions = config.encoder.dim, config.max_positions
+        super().__init__(config.encoder, PositionEmbedding(self.max_positions, self.dim, pad))
         self.embed_tokens = nn.Embedding(vocab_size, config.encoder.dim, padding_idx=pad)
-
-    @property
-    def dim(self) -> int:
-        """Hidden size."""
-        return self.embed_tokens.embedding_dim
-
-    @property
-    def max_positions(self) -> int:
-        """Maximum length of a sequence in tokens."""
-        return self.embed_positions.max_positions
 
     def mask_embedding(self, mask: int) -> Tensor:
         """Return the embedding [dim] of ``[MASK]``, from which a decoder starts."""

@@ -17,7 +17,6 @@ from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.text.hugging_face_tokenizer import library_errors
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_json
-from mae_lm_fairseq.utils.hugging_face import AS_DATA
 
 STOCK_WEIGHTS, STOCK_PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
@@ -92,15 +91,3 @@ def transformers_errors(directory: Path) -> Iterator[None]:
         except Exception as error:
             refuse_code(directory, error)  # torch's message advises disabling the protection
             raise
-
-
-def weights_as_data(directory: Path) -> dict[str, bool]:
-    """Return the options of ``from_pretrained`` for weights that run no code: safetensors, or else a checked pickle.
-
-    Raises:
-        UserError: if the directory has neither, or the pickle is damaged or could run code.
-    """
-    is_safe = any(directory.glob(f"{STOCK_WEIGHTS}*"))
-    if not is_safe:
-        read_weights(directory)
-    return AS_DATA | {"use_safetensors": is_safe}

@@ -4,8 +4,8 @@ For each model: real tokens in clean text, real tokens in text with [MASK], and 
 [MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Beside the ranks stands the
 exclusivity of [MASK]: its share outside the directions that real tokens use in clean text, less that of real tokens of
 other documents, with frequent words and random groups of tokens as controls. Writes ranks.json, ranks.csv, ranks.png,
-gaps.png, outside.png and exclusivity.png. The models can be any encoders that the AutoModel of Hugging Face's
-transformers loads.
+gaps.png, outside.png and exclusivity.png. The models can also be directories of Hugging Face's transformers that mae-lm
+import takes.
 
 Example:
     mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks

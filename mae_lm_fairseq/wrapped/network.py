@@ -7,13 +7,12 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder, initialise
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.cross_entropy import linear_cross_entropy
-from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
+from mae_lm_fairseq.core.decoder import build_decoder
+from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
 from mae_lm_fairseq.wrapped.encoder import WrappedDecoder, WrappedEncoder, first_position, kind_of
 
@@ -104,7 +103,7 @@ class OutputWeights(nn.Module):
         return states
 
 
-class WrappedHead(nn.Module):
+class WrappedHead(LMHead):
     """The language model head of a model of ``transformers``; behind a decoder, it reads the decoder's states.
 
     Logits of rows that no token has follow those of the tokens, because the original's probabilities include them.
@@ -113,26 +112,20 @@ class WrappedHead(nn.Module):
         model: a ``...ForMaskedLM`` around :class:`Given`, with :class:`OutputWeights`.
     """
 
-    loss_kernel = None
-
     def __init__(self, model: nn.Module):
-        super().__init__()
+        nn.Module.__init__(self)
         self.model = model
 
     @property
-    def output(self) -> OutputWeights:
-        """Weights and bias of the output layer."""
-        return self.model.get_output_embeddings()
+    def weight(self) -> Tensor:
+        """Output weights."""
+        return self.model.get_output_embeddings().weight
 
-    def forward(self, states: Tensor, layout: Any = None) -> Tensor:
-        """Convert hidden states [N, dim] to logits [N, rows of the vocabulary]; ``layout`` is not used."""
-        return F.linear(self.transform(states), self.output.weight, self.output.bias)
-
-    def loss(self, states: Tensor, targets: Tensor, layout: Any = None) -> tuple[Tensor, Tensor]:
-        """Return the summed cross-entropy against ``targets`` [N] and the number of correct predictions."""
-        weight, bias = self.output.weight, self.output.bias
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
-        return linear_cross_entropy(self.transform(states), weight, bias, targets, self.loss_kernel)
+    @property
+    def bias(self) -> Tensor:
+        """Bias of the output layer, zero where the original has none."""
+        bias = self.model.get_output_embeddings().bias
+        return self.weight.new_zeros(len(self.weight)) if bias is None else bias
 
     def transform(self, states: Tensor) -> Tensor:
         """Convert hidden states [N, dim] to the vectors that are compared with the output weights."""
@@ -188,6 +181,16 @@ def take_apart(full: nn.Module) -> nn.Module:
     return base
 
 
+class WrappedAutoencoder(MaskedAutoencoder):
+    """A masked autoencoder made of given parts."""
+
+    def __init__(self, config: MaskedAutoencoderConfig, mask: int, parts: Mapping[str, nn.Module]):
+        nn.Module.__init__(self)
+        self.config, self.mask = config, mask
+        for name in ("encoder", "decoder", "lm_head"):
+            self.add_module(name, parts[name])
+
+
 def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, mask: int) -> MaskedAutoencoder:
     """Build the network of a configuration, with random weights.
 
@@ -208,13 +211,15 @@ def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, ma
     full = import_transformers().AutoModelForMaskedLM.from_config(stock)
     encoder = WrappedEncoder(take_apart(full), pad, config.mask_join is MaskJoin.embeddings)
     full.set_output_embeddings(OutputWeights(full.get_output_embeddings()))
-    decoder = None
     if has_own_decoder(config):
         types = {"layer_types": stock.layer_types[-config.decoder_layers :]} if hasattr(stock, "layer_types") else {}
         layers = {"num_hidden_layers": config.decoder_layers, **types}
         of_decoder = _with_dropout(config, config.decoder_dropout, config.decoder_dropout, **layers)
         decoder = WrappedDecoder(stock_class(config.wrapped, "Model")._from_config(of_decoder))
-    return MaskedAutoencoder(config, vocab_size, pad, mask, (encoder, WrappedHead(full), decoder))
+    else:
+        decoder = build_decoder(config, pad, encoder_positions=None)
+        initialise(decoder.modules(), config)
+    return WrappedAutoencoder(config, mask, {"encoder": encoder, "decoder": decoder, "lm_head": WrappedHead(full)})
 
 
 def _with_dropout(config: MaskedAutoencoderConfig, dropout: float, of_attention: float, **changes: Any) -> Any:
@@ -278,6 +283,6 @@ def shared_weights(config: MaskedAutoencoderConfig) -> dict[str, str]:
 def rows_of_tokens(config: MaskedAutoencoderConfig) -> set[str]:
     """Return the names of the weights of a wrapped model that have a row for each token."""
     network = _on_meta(config)
-    output = network.lm_head.output
-    of_tokens = {id(weight) for weight in (network.encoder.embed_tokens.weight, output.weight, output.bias)}
+    head, embeddings = network.lm_head, network.encoder.embed_tokens
+    of_tokens = {id(weight) for weight in (embeddings.weight, head.weight, head.bias)}
     return {name for name, weight in network.named_parameters(remove_duplicate=False) if id(weight) in of_tokens}
