@@ -258,10 +258,8 @@ class MAELMHubInterface(nn.Module):
         return Tagger(self).tag(text if isinstance(text, str) else list(text))
 
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
-        heads = self.model.classification_heads.items()
-        heads = {
-            x: module for x, module in heads if isinstance(module, kind) or getattr(module, "replaces", None) is kind
-        }
+        found = self.model.classification_heads.items()
+        heads = {x: head for x, head in found if kind in (type(head), getattr(head, "replaces", None))}
         if name not in heads:
             raise ValueError(f"the model has no {kind.__name__} {name!r}; it has {', '.join(heads) or 'none'}")
         return heads[name]

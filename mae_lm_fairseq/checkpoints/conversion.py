@@ -1,5 +1,6 @@
 """Conversion of pretrained models: to the state that training starts from, and to the decoder of a preset."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from mae_lm_fairseq.core.config import (
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.wrapped.network import build_network, has_own_decoder, own_decoder
+
+logger = logging.getLogger(__name__)
 
 OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
@@ -121,12 +124,10 @@ def new_decoder(
     encoder, decoder = config.encoder, config.decoder
     below = encoder.layers - decoder.layers
     sizes = ("dim", "ffn_dim", "heads")
-    if (
-        config.wrapped
-        or not decoder.layers
-        or below < 0
-        or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes)
-    ):
+    if not decoder.layers:
+        return config, {}
+    if config.wrapped or below < 0 or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes):
+        logger.warning("the new decoder starts from random weights, because the encoder has no such layers")
         return config, {}
     norm = "embed_layer_norm" if config.pre_norm or not below else f"layers.{below - 1}.final_layer_norm"
     sources = {f"layers.{layer}": f"layers.{below + layer}" for layer in range(decoder.layers)}

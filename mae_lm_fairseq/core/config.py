@@ -92,13 +92,6 @@ _DECODER_DEFAULTS = {
     "reset_mask_states": False,
 }
 """Values that these options must have when ``decoder_layers`` is 0."""
-_WRAPPED_DEFAULTS = {
-    "mask_states": 1,
-    "renumber_visible": False,
-    "decoder_share_positions": False,
-    "untie_output_weights": False,
-}
-"""Values that these options must have with ``wrapped``."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +159,7 @@ class MaskedAutoencoderConfig:
         "authors)",
     )
     decoder_relative_buckets: int = _option_field(
-        0,
-        "buckets of the T5 relative position bias of the decoder; 0: no bias, and around a --wrapped encoder whose "
-        "layers know positions, a decoder of such layers",
+        0, "buckets of the T5 bias of the decoder; 0: no bias, or a decoder of layers of the --wrapped encoder's type"
     )
     relative_bias_init: RelativeBiasInit = _option_field(
         RelativeBiasInit.normal,
@@ -210,9 +201,10 @@ class MaskedAutoencoderConfig:
         self._check_heads()
         self._check_relative_bias()
         if self.wrapped is not None:
-            self._require(self.mask_join is not MaskJoin.encoder, "mask_join", "contradicts wrapped")
-            for name, default in _WRAPPED_DEFAULTS.items():
-                self._require(getattr(self, name) == default, name, "contradicts wrapped")
+            fits = {name: not getattr(self, name) for name in ("renumber_visible", "decoder_share_positions")}
+            fits |= {"mask_states": self.mask_states == 1, "mask_join": self.mask_join is not MaskJoin.encoder}
+            for name, does in (fits | {"untie_output_weights": not self.untie_output_weights}).items():
+                self._require(does, name, "contradicts wrapped")
 
     @property
     def encoder(self) -> StackConfig:

@@ -22,18 +22,7 @@ from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names, network_config, token_weights
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family, folded, read_config
-from mae_lm_fairseq.huggingface.names import (
-    EMBEDDINGS,
-    ENCODER_MODEL,
-    FAIRSEQ,
-    LM_BIAS,
-    LM_HEAD,
-    LM_WEIGHT,
-    NAMES,
-    Part,
-    names_of,
-    to_ours,
-)
+from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, NAMES, Part, names_of, to_ours
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, FINETUNED, SENTENCES, WORDS, TaskClass
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights, transformers_errors
 from mae_lm_fairseq.text.data_bin import DICTIONARY
@@ -41,7 +30,7 @@ from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import as_loaded, find_tokenizer, load_from_transformers
 from mae_lm_fairseq.utils.files import read_bytes, read_json
-from mae_lm_fairseq.wrapped.network import describe, options_of, stock_class, stock_config
+from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, LM_HEAD, describe, options_of, stock_class, stock_config
 
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
@@ -114,16 +103,6 @@ def read_stock(directory: Path, preset: str) -> Pretrained:
     network, converted = Foreign(family.naming, values, weights, order, task).converted(preset)
     symbols, about = (*tokenizer.symbols, MASK), _about(task, config, directory)
     return Pretrained(network, converted, symbols, tokenizer, about, original)
-
-
-def is_converted(directory: Path) -> bool:
-    """Return whether the model in a ``transformers`` directory is converted, not wrapped.
-
-    Raises:
-        UserError, ValueError: if its configuration cannot be read, or its type not be used.
-    """
-    config, _ = _described(directory)
-    return config["model_type"] in FAMILIES
 
 
 def _described(directory: Path) -> tuple[dict[str, Any], TaskClass | None]:

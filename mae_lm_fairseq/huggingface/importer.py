@@ -6,10 +6,11 @@ from pathlib import Path
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
 from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, new_decoder
-from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task
+from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task, transformers_type
 from mae_lm_fairseq.checkpoints.validation import PREDICTION, check_fit, head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin, preset_config
-from mae_lm_fairseq.huggingface.foreign import is_converted, read_fairseq, read_stock, read_wrapped
+from mae_lm_fairseq.huggingface.families import FAMILIES
+from mae_lm_fairseq.huggingface.foreign import read_fairseq, read_stock, read_wrapped
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
@@ -33,7 +34,7 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
     """
     with content_errors(path):
         if path.is_dir():
-            found = (read_stock if is_converted(path) else read_wrapped)(path, preset)
+            found = (read_stock if transformers_type(path) in FAMILIES else read_wrapped)(path, preset)
         else:
             found = read_fairseq(path, data_bin or path.parent, preset)
         config, weights, heads = found.config, found.weights, head_names(found.weights)

@@ -23,7 +23,7 @@ from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.statistics.token_states import early_masks
 from mae_lm_fairseq.utils.typed import typed
-from mae_lm_fairseq.wrapped.network import build_network
+from mae_lm_fairseq.wrapped.network import build_network, shared_weights
 
 _IGNORED = -100
 """Label of positions without a target in transformers."""
@@ -54,6 +54,8 @@ class MAELMConfig(PreTrainedConfig):
         self.vocab_size = vocab_size
         self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id
         self.about = about or {}
+        if self.network["wrapped"]:  # found and cached here, as transformers ties no weights while it loads a model
+            shared_weights(network_config(self.network))
         ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
         super().__init__(**{**ids, "tie_word_embeddings": True, **others})
 

@@ -16,8 +16,6 @@ from mae_lm_fairseq.checkpoints.validation import HEADS
 EMBEDDINGS = "autoencoder.encoder.embed_tokens.weight"
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
 """Our names of the weights that may be tied."""
-ENCODER_MODEL, LM_HEAD = "autoencoder.encoder.model.", "autoencoder.lm_head.model."
-"""Prefixes of the weights of a wrapped model."""
 FAIRSEQ = "fairseq"
 
 

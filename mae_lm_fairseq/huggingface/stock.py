@@ -30,13 +30,13 @@ from mae_lm_fairseq.huggingface.families import (
     folded,
     read_config,
 )
-from mae_lm_fairseq.huggingface.names import ENCODER_MODEL, LM_BIAS, LM_HEAD, Part, names_of, to_theirs
+from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, WORDS, TaskClass
 from mae_lm_fairseq.huggingface.weight_files import STOCK_WEIGHTS
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
-from mae_lm_fairseq.wrapped.network import stock_class, stock_config
+from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, LM_HEAD, stock_class, stock_config
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Counterpart:
     """The ``transformers`` equivalent of a network.
 
     Attributes:
-        kind: ``model_type`` of its configuration.
+        kind: ``model_type`` of its configuration, one of :data:`FAMILIES`; empty if the encoder is wrapped.
         task: the class.
         order: order of the exported tokens, and the row of the first position.
         head: our name of the head that fine-tuning trained; empty for none.
@@ -118,7 +118,7 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
     task, head = _task(pretrained)
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     if pretrained.config.wrapped:
-        return Counterpart(_type(pretrained.config), task, order, head, pretrained.original, pretrained.config.wrapped)
+        return Counterpart("", task, order, head, pretrained.original, pretrained.config.wrapped)
     kind, original = _original_kind(pretrained), pretrained.original
     if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
         kind, original = _kind(pretrained.config), None
@@ -142,11 +142,7 @@ def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
     for task in FINETUNED:
         if layer.startswith(f"{HEADS}{head}.{task.ending}."):
             return task, head
-    raise UserError(f"the model's type, {_type(config)}, has no class with such a head; mae-lm bundle writes the model")
-
-
-def _type(config: MaskedAutoencoderConfig) -> str:
-    return json.loads(config.wrapped)["model_type"]
+    raise UserError("transformers has no class of the encoder's type with such a head; mae-lm bundle writes the model")
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:

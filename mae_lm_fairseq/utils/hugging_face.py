@@ -15,11 +15,7 @@ _FETCHES_CODE = {
 
 
 def import_transformers() -> ModuleType:
-    """Return the module ``transformers``, which this package imports where it is used: it is an optional requirement.
-
-    Raises:
-        ModuleNotFoundError: if it is not installed.
-    """
+    """Return the module ``transformers``, an optional requirement, which is imported where it is used."""
     hide_broken_torchaudio()
     return importlib.import_module("transformers")
 

@@ -39,14 +39,8 @@ KINDS = {
     **dict.fromkeys(("deberta", "deberta-v2", "mpnet", "roformer"), _RELATIVE),
     "modernbert": _RELATIVE._replace(output_norm="final_norm"),
 }
-"""Types by ``model_type``. A numerical probe would be fooled, by biases at their initial scale, say."""
-REFUSED = {
-    "convbert": "its hidden states depend on the padding of a batch",
-    "fnet": "its hidden states depend on the padding of a batch",
-    "esm": "the bias of its language model head is not in the output layer",
-    "eurobert": "transformers does not give its output layer",
-}
-"""Why other types cannot be used."""
+"""Types by ``model_type``. A numerical probe would be fooled, by biases at their initial scale, say. Others depend on
+padding (ConvBERT, FNet), or their head cannot be taken apart (ESM, EuroBERT)."""
 
 
 def kind_of(model_type: str) -> Kind:
@@ -56,12 +50,18 @@ def kind_of(model_type: str) -> Kind:
         ValueError: if it has none.
     """
     if model_type not in KINDS:
-        reason = REFUSED.get(model_type, f"it is not one of {', '.join(sorted(KINDS))}")
-        raise ValueError(f"model type {model_type!r} cannot be used: {reason}")
+        raise ValueError(f"its model type is {model_type!r}, not one of {', '.join(sorted(KINDS))}")
     return KINDS[model_type]
 
 
-class WrappedEncoder(nn.Module):
+class _Wrapped(nn.Module):
+    def _apply(self, fn: Callable, recurse: bool = True) -> nn.Module:
+        """Keep angles of rotary positions in float32, which half precision would round to other positions."""
+        buffers = {id(buffer) for buffer in self.buffers()}
+        return super()._apply(lambda x: x.to(fn(x).device) if id(x) in buffers else fn(x), recurse)
+
+
+class WrappedEncoder(_Wrapped):
     """An encoder of ``transformers``. A row is computed as the original does, alone or in a batch.
 
     Args:
@@ -137,13 +137,8 @@ class WrappedEncoder(nn.Module):
             output_hidden_states=True,
         ).hidden_states
 
-    def _apply(self, fn: Callable, recurse: bool = True) -> nn.Module:
-        """Keep angles of rotary positions in float32, which half precision would round to other positions."""
-        buffers = {id(buffer) for buffer in self.buffers()}
-        return super()._apply(lambda x: x.to(fn(x).device) if id(x) in buffers else fn(x), recurse)
 
-
-class WrappedDecoder(nn.Module):
+class WrappedDecoder(_Wrapped):
     """Decoder of MAE-LM made of the last layers of a wrapped encoder, for types whose layers know the positions.
 
     Args:

@@ -16,6 +16,8 @@ from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, Toke
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
 from mae_lm_fairseq.wrapped.encoder import WrappedDecoder, WrappedEncoder, first_position, kind_of
 
+ENCODER_MODEL, LM_HEAD = "autoencoder.encoder.model.", "autoencoder.lm_head.model."
+"""Prefixes of the weights of encoder and head in checkpoints."""
 _NOT_OF_THE_ENCODER = {
     *("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path"),
     *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
@@ -63,10 +65,7 @@ def options_of(description: str) -> dict[str, Any]:
         "max_positions": config.max_position_embeddings - first_position(base),
         "relative_buckets": 0,
         "wrapped": description,
-        **{
-            ours: float(next(getattr(config, x) for x in names if hasattr(config, x)))
-            for ours, names in _DROPOUTS.items()
-        },
+        **{x: float(next(getattr(config, y) for y in names if hasattr(config, y))) for x, names in _DROPOUTS.items()},
     }
 
 
@@ -91,29 +90,21 @@ class Given(nn.Module):
         return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
 
-class OutputWeights(nn.Module):
-    """Takes the place of the output layer of a head: has its weights, by their names, and returns its input."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return ``states``, so that the loss can be computed in chunks."""
-        return states
-
-
 class WrappedHead(LMHead):
     """The language model head of a model of ``transformers``; behind a decoder, it reads the decoder's states.
 
     Logits of rows that no token has follow those of the tokens, because the original's probabilities include them.
 
     Args:
-        model: a ``...ForMaskedLM`` around :class:`Given`, with :class:`OutputWeights`.
+        model: a ``...ForMaskedLM`` around :class:`Given`.
     """
 
     def __init__(self, model: nn.Module):
         nn.Module.__init__(self)
+        output, weights_only = model.get_output_embeddings(), nn.Identity()
+        # Keeps the names of the weights and returns its input, so that the loss can be computed in chunks.
+        weights_only.weight, weights_only.bias = output.weight, output.bias
+        model.set_output_embeddings(weights_only)
         self.model = model
 
     @property
@@ -176,8 +167,7 @@ def take_apart(full: nn.Module) -> nn.Module:
     """Take the base model out of a model with a head, which keeps the pooler, and return it."""
     base = full.base_model
     setattr(full, full.base_model_prefix, Given(base))
-    if getattr(base, "pooler", None) is not None:
-        base.pooler = None
+    base.pooler = None
     return base
 
 
@@ -210,7 +200,6 @@ def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, ma
     stock = _with_dropout(config, config.dropout, config.attention_dropout)
     full = import_transformers().AutoModelForMaskedLM.from_config(stock)
     encoder = WrappedEncoder(take_apart(full), pad, config.mask_join is MaskJoin.embeddings)
-    full.set_output_embeddings(OutputWeights(full.get_output_embeddings()))
     if has_own_decoder(config):
         types = {"layer_types": stock.layer_types[-config.decoder_layers :]} if hasattr(stock, "layer_types") else {}
         layers = {"num_hidden_layers": config.decoder_layers, **types}

@@ -7,8 +7,7 @@ import torch
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.readers import open_model
-from mae_lm_fairseq.utils.errors import UserError
-from tests.support.huggingface import save_model, tiny_masked_lm, tiny_model
+from tests.support.huggingface import save_model, tiny_masked_lm
 
 WORDS = ["the", "dog", "sleeps", "fox", "jumps"]
 TEXT = "the dog sleeps\nthe fox jumps the dog\n\nfox sleeps\ndog jumps the fox\n" * 8
@@ -51,13 +50,6 @@ def test_the_verbs_measure_it(tmp_path):
     [probed] = json.loads((tmp_path / "probe" / "results.json").read_text())["models"].values()
     assert [row["accuracy"] for row in probed["layers"]] == [1.0, 1.0, 1.0]
     assert (tmp_path / "loss.json").exists()
-
-
-@pytest.mark.parametrize("kind", ["fnet", "convbert"])
-def test_models_that_mix_padding_in_are_refused(kind, tmp_path):
-    directory = save_model(tmp_path / kind, kind, WORDS, tiny_model)
-    with pytest.raises(UserError, match="depend on the padding of a batch"):
-        open_model(directory, None)
 
 
 def run(verb, *arguments):

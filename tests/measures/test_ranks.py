@@ -140,7 +140,7 @@ def test_code_in_a_directory_is_not_run(random_weights, tmp_path, monkeypatch):
     path = directory / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "evil", "auto_map": classes}))
     (directory / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
-    with pytest.raises(UserError, match="model type 'evil' cannot be used"):
+    with pytest.raises(UserError, match="its model type is 'evil'"):
         open_model(directory, None, with_head=True, random_weights=random_weights)
     assert not (tmp_path / "it ran").exists()
 
