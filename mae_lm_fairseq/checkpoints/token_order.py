@@ -16,7 +16,7 @@ TOKEN_WEIGHTS = frozenset(
     f"autoencoder.{name}" for name in ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
 )
 """Weights of our network that have a row for each token."""
-_POSITIONS = "embed_positions.weight"
+_POSITIONS = tuple(f"autoencoder.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TokenOrder:
         for name, weight in weights.items():
             if name in of_tokens and not is_same and weight.dim() and len(weight) >= len(order):
                 reordered[name] = torch.cat([weight[: len(order)][order], weight[len(order) :]])
-            elif name.endswith(_POSITIONS) and before != after and weight.dim() == 2:
+            elif name in _POSITIONS and before != after and weight.dim() == 2:
                 reordered[name] = torch.cat([weight.new_zeros(after, weight.shape[1]), weight[before:]])
         return reordered
 

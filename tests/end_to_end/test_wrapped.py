@@ -80,10 +80,7 @@ def test_two_processes_train_as_one(adapted, fairseq_train, train_together, tmp_
     words += " --tokens-per-sample 32 --batch-size 16 --max-update 3 --num-workers 0 --disable-validation"
     words += " --user-dir mae_lm_fairseq --dropout 0 --attention-dropout 0"
     network = network_options(read(run / "initial"))
-    for name in ("--dropout", "--attention-dropout"):
-        if name in network:
-            del network[(index := network.index(name)) : index + 2]
-    command = [run / "data-bin", *words.split(), *network, "--finetune-from-model", run / "initial"]
+    command = [run / "data-bin", *network, *words.split(), "--finetune-from-model", run / "initial"]
     one = fairseq_train(*command, "--update-freq", 2, "--save-dir", tmp_path / "one")
     two = train_together(2, *command, "--save-dir", tmp_path / "two")
     assert (one.returncode, two.returncode) == (0, 0), one.stderr + two.stderr
