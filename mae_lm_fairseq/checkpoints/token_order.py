@@ -10,12 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.validation import TOKEN_WEIGHTS
 from mae_lm_fairseq.text.tokenizer import PAD, Tokenizer
 
-TOKEN_WEIGHTS = frozenset(
-    f"autoencoder.{name}" for name in ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
-)
-"""Weights of our network that have a row for each token."""
 _POSITIONS = tuple(f"autoencoder.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
 
 

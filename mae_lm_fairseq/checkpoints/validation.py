@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
-from mae_lm_fairseq.checkpoints.token_order import TOKEN_WEIGHTS
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.text.tokenizer import PAD
@@ -28,6 +27,10 @@ SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = "sentence_classification_head", "span", 
 
 The first is the default of fairseq's ``sentence_prediction``.
 """
+TOKEN_WEIGHTS = frozenset(
+    f"autoencoder.{name}" for name in ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
+)
+"""Weights of our network that have a row for each token."""
 ADDED = {("wrapped", None)}
 """Options that bundles lack, with the values that they then have."""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)

@@ -14,7 +14,7 @@ from mae_lm_fairseq.core.packing import BatchLayout, Layout, from_rows, pack, to
 
 
 class Kind(NamedTuple):
-    """What is known about a type of encoder; a test checks it for each.
+    """Properties of a type of encoder, which a test checks.
 
     Attributes:
         shortens: whether states follow from ``position_ids`` alone, so that rows without ``[MASK]`` may be shortened.
@@ -97,7 +97,7 @@ class WrappedEncoder(_Wrapped):
 
     @property
     def output_layer_norm(self) -> nn.Module:
-        """The layer norm behind the last layer; no operation where there is none."""
+        """The layer norm behind the last layer, or no operation."""
         return self.model.get_submodule(self.kind.output_norm) if self.kind.output_norm else nn.Identity()
 
     def mask_embedding(self, mask: int) -> Tensor:

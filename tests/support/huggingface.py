@@ -49,8 +49,13 @@ def _build(auto, kind: str, vocabulary: int, pad: int, layers: int):
     return auto.from_config(config).eval()
 
 
-def save_model(directory: Path, kind: str, words: list[str], build: Callable = tiny_model) -> Path:
-    """Save the tiny model that ``build`` returns with a word-level tokenizer and return the directory."""
+def save_model(
+    directory: Path, kind: str, words: list[str], build: Callable = tiny_model, template: bool = True
+) -> Path:
+    """Save the tiny model that ``build`` returns with a word-level tokenizer and return the directory.
+
+    ``template`` puts ``[CLS]`` and ``[SEP]`` around a text.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -60,7 +65,8 @@ def save_model(directory: Path, kind: str, words: list[str], build: Callable = t
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     sep, cls = ((token, vocabulary[token]) for token in ("[SEP]", "[CLS]"))
-    tokenizer.post_processor = processors.BertProcessing(sep, cls)
+    if template:
+        tokenizer.post_processor = processors.BertProcessing(sep, cls)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(directory)
     build(kind, len(vocabulary), pad=1).save_pretrained(directory)
     return directory

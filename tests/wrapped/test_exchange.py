@@ -14,6 +14,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import with_preset
 from mae_lm_fairseq.checkpoints.reading import build, read
 from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD as HEAD
+from mae_lm_fairseq.huggingface import importer
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.families import FAMILIES
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -126,8 +127,6 @@ def test_another_objective_keeps_encoder_and_head(kind, tmp_path):
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_wrapped_families_compute_what_converted_ones_do(kind, tmp_path, monkeypatch):
     """Sums have another order: 1e-4 of states of size 1."""
-    from mae_lm_fairseq.huggingface import importer
-
     directory = save(tmp_path, kind, vocab_size=len(WORDS) + 5)
     converted = MAELMModel.from_pretrained(directory)
     monkeypatch.setattr(importer, "FAMILIES", {})
