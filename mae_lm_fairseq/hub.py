@@ -153,7 +153,7 @@ class MAELMHubInterface(nn.Module):
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
             raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
-        probabilities, tokens = predictor(ids, is_mask).softmax(-1).topk(topk)
+        probabilities, tokens = predictor(ids, is_mask).softmax(-1)[:, : len(self.symbols)].topk(topk)
         parts = text.split(MASK)
         fillings = [
             [self._filling(parts, place, *choice) for choice in zip(*choices, strict=True)]
@@ -258,7 +258,8 @@ class MAELMHubInterface(nn.Module):
         return Tagger(self).tag(text if isinstance(text, str) else list(text))
 
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
-        heads = {head: module for head, module in self.model.classification_heads.items() if isinstance(module, kind)}
+        found = self.model.classification_heads.items()
+        heads = {x: head for x, head in found if kind in (type(head), getattr(head, "replaces", None))}
         if name not in heads:
             raise ValueError(f"the model has no {kind.__name__} {name!r}; it has {', '.join(heads) or 'none'}")
         return heads[name]

@@ -112,7 +112,7 @@ def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_pa
 
 
 def test_the_seed_draws_the_new_head(tmp_path):
-    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model, with_template=True)
+    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model)
     one, two, again = (read_model(options(tmp_path, "--seed", seed, model=stock)) for seed in "121")
     name = "autoencoder.lm_head.dense.weight"
     assert torch.equal(one.weights[name], again.weights[name])
@@ -142,7 +142,7 @@ def test_short_trainings_are_measured_on_less_text(updates, tokens, pseudo_token
 
 def test_a_model_of_transformers_starts_with_its_own_predictions(tmp_path):
     """The loss is measured before the training, whatever the objective; the new decoder's would mean nothing."""
-    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_masked_lm, with_template=True)
+    stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_masked_lm)
     given = options(tmp_path / "out", "--objective", "mae_lm", model=stock)
     start = read_model(given)
     assert predicts(start)

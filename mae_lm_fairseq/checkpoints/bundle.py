@@ -14,7 +14,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import ALIGNMENT
 from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import tied_names
+from mae_lm_fairseq.checkpoints.validation import ADDED, tied_names, token_weights
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
@@ -34,7 +34,8 @@ def write_bundle(
     """
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
     tied = tied_names(pretrained.config, pretrained.weights)
-    stored = order.exported({name: weight for name, weight in pretrained.weights.items() if name not in tied})
+    stored = {name: weight for name, weight in pretrained.weights.items() if name not in tied}
+    stored = order.exported(stored, token_weights(pretrained.config))
     weights = {name: weight.contiguous() for name, weight in stored.items()}
     with new_directory(Path(out)) as directory:
         save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
@@ -53,7 +54,7 @@ def _description(pretrained: Pretrained, order: TokenOrder) -> dict:
     return {
         "model_type": MODEL_TYPE,
         "architectures": ["MAELMForMaskedLM"],
-        "network": asdict(pretrained.config),
+        "network": {name: value for name, value in asdict(pretrained.config).items() if (name, value) not in ADDED},
         "vocab_size": len(pretrained.symbols),
         "bos_token_id": order[BOS],
         "pad_token_id": order[PAD],

@@ -1,5 +1,6 @@
 """Conversion of pretrained models: to the state that training starts from, and to the decoder of a preset."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read_bundle
 from mae_lm_fairseq.checkpoints.validation import NETWORK, PAD, head_names, tied_names
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import (
     ARCHITECTURES,
     MaskedAutoencoderConfig,
@@ -18,6 +18,9 @@ from mae_lm_fairseq.core.config import (
     preset_config,
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.wrapped.network import build_network, has_own_decoder, own_decoder
+
+logger = logging.getLogger(__name__)
 
 OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
@@ -64,7 +67,7 @@ def predicts(pretrained: Pretrained) -> bool:
 
 def why_no_predictions(pretrained: Pretrained) -> str:
     """Return why a model predicts no tokens, for messages: fine-tuning drops weights, and imports may lack some."""
-    if f"{NETWORK}lm_head.dense.weight" not in pretrained.weights:
+    if not any(name.startswith(f"{NETWORK}lm_head.") for name in pretrained.weights):
         return "was fine-tuned and predicts no tokens; use the pretrained model that it started from"
     if added := pretrained.about.untrained:
         return f"predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain it further first"
@@ -112,13 +115,19 @@ def new_decoder(
     has no counterpart in the encoder. There are no weights if the decoder has layers of other sizes than the encoder,
     or more.
     """
+    if config.wrapped and has_own_decoder(of_its_type := replace(config, decoder_relative_buckets=0)):
+        named = {name.removeprefix(NETWORK): weight for name, weight in weights.items()}
+        return of_its_type, {f"{NETWORK}{name}": x for name, x in own_decoder(of_its_type, named).items()}
     if config.decoder_layers:
         buckets = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
         config = replace(config, **buckets)
     encoder, decoder = config.encoder, config.decoder
     below = encoder.layers - decoder.layers
     sizes = ("dim", "ffn_dim", "heads")
-    if not decoder.layers or below < 0 or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes):
+    if not decoder.layers:
+        return config, {}
+    if config.wrapped or below < 0 or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes):
+        logger.warning("the new decoder starts from random weights, because the encoder has no such layers")
         return config, {}
     norm = "embed_layer_norm" if config.pre_norm or not below else f"layers.{below - 1}.final_layer_norm"
     sources = {f"layers.{layer}": f"layers.{below + layer}" for layer in range(decoder.layers)}
@@ -139,6 +148,6 @@ def completed(
     """Return the weights of the full network. Missing ones are random."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = MaskedAutoencoder(config, symbols, PAD, symbols - 1)
+        network = build_network(config, symbols, PAD, symbols - 1)
     complete = {f"{NETWORK}{name}": weight for name, weight in network.state_dict().items()} | weights
     return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}

@@ -20,15 +20,16 @@ from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, WordTask
 from mae_lm_fairseq.checkpoints.original import CONFIG, Original, read_original
 from mae_lm_fairseq.checkpoints.token_order import token_order
 from mae_lm_fairseq.checkpoints.validation import (
-    HEADS,
     PAD,
     WORD_HEAD,
     check_fit,
     head_names,
     network_config,
+    output_layer,
     saved_config,
     skeleton,
     tied_names,
+    token_weights,
 )
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
@@ -142,7 +143,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
     symbols, tokenizer = _read_symbols(directory)
     stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
     with content_errors(directory):
-        weights = token_order(tokenizer, len(symbols)).restored(stored)
+        weights = token_order(tokenizer, len(symbols)).restored(stored, token_weights(config))
         weights |= {name: weights[first] for name, first in tied_names(config, weights).items() if name not in weights}
         check_fit(config, weights, len(symbols))
         check_task(info, weights)
@@ -170,7 +171,7 @@ def transformers_type(path: str | Path) -> str | None:
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
-    """Build the network for evaluation. It shares the tensors of ``pretrained``, and no weights are initialised.
+    """Build the network for evaluation. It shares the tensors of ``pretrained``, unless its encoder is wrapped.
 
     Decoder and language model head are None if ``pretrained`` has no weights for them.
     """
@@ -180,10 +181,12 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
 
 def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]:
     """Build the network, see :func:`build`, and the heads by name; none if the model was not fine-tuned."""
-    modules = skeleton(pretrained.config, pretrained.weights, len(pretrained.symbols))
-    modules.load_state_dict(pretrained.weights, assign=True)
+    config = pretrained.config
+    with torch.random.fork_rng(devices=[]):
+        modules = skeleton(config, pretrained.weights, len(pretrained.symbols), "cpu" if config.wrapped else "meta")
+    modules.load_state_dict(pretrained.weights, assign=not config.wrapped)
     network, heads = modules.eval().values()
-    if network.lm_head is not None and not pretrained.config.untie_output_weights:
+    if network.lm_head is not None and not (config.wrapped or config.untie_output_weights):
         network.lm_head.weight = network.encoder.embed_tokens.weight
     return network, heads
 
@@ -238,6 +241,6 @@ def check_task(info: ModelInfo, weights: Mapping[str, Tensor]):
     if not heads or isinstance(task, AnswerTask | None):
         return
     is_words = isinstance(task, WordTask)
-    name = f"{HEADS}{WORD_HEAD}.classifier.bias" if is_words else f"{HEADS}{task.head}.out_proj.bias"
-    if name not in weights or len(weights[name]) != (len(task.labels) or 1):
+    head = WORD_HEAD if is_words else task.head
+    if head not in heads or len(weights[f"{output_layer(head, weights)}.weight"]) != (len(task.labels) or 1):
         raise ValueError(f"its task is not that of its heads, {', '.join(heads)}; name the data-bin of the fine-tuning")

@@ -4,16 +4,16 @@ Rows of weights that belong to tokens are permuted. ``transformers`` numbers pos
 (RoBERTa) or from 0 (BERT).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.validation import TOKEN_WEIGHTS
 from mae_lm_fairseq.text.tokenizer import PAD, Tokenizer
 
-_TOKEN_WEIGHTS = ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
-_POSITIONS = "embed_positions.weight"
+_POSITIONS = tuple(f"autoencoder.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,26 @@ class TokenOrder:
         """Return the id there of one of our ids."""
         return int(self.ids[index])
 
-    def exported(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def exported(self, weights: Mapping[str, Tensor], of_tokens: Set[str] = TOKEN_WEIGHTS) -> dict[str, Tensor]:
         """Return weights by our names, with the rows of tokens and positions as in the other order."""
-        return self._reordered(weights, self.ids.argsort(), PAD + 1, self.first_position)
+        return self._reordered(weights, self.ids.argsort(), PAD + 1, self.first_position, of_tokens)
 
-    def restored(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def restored(self, weights: Mapping[str, Tensor], of_tokens: Set[str] = TOKEN_WEIGHTS) -> dict[str, Tensor]:
         """Reverse :meth:`exported`, except for rows of positions that no token has; those are zero.
 
         Weights of other shapes than the network's stay as they are, for the check that follows.
         """
-        return self._reordered(weights, self.ids, self.first_position, PAD + 1)
+        return self._reordered(weights, self.ids, self.first_position, PAD + 1, of_tokens)
 
-    def _reordered(self, weights: Mapping[str, Tensor], order: Tensor, before: int, after: int) -> dict[str, Tensor]:
+    def _reordered(
+        self, weights: Mapping[str, Tensor], order: Tensor, before: int, after: int, of_tokens: Set[str]
+    ) -> dict[str, Tensor]:
         is_same = torch.equal(order, torch.arange(len(order)))
         reordered = dict(weights)
         for name, weight in weights.items():
-            if name.removeprefix("autoencoder.") in _TOKEN_WEIGHTS and not is_same and len(order) in weight.shape[:1]:
-                reordered[name] = weight[order]
-            elif name.endswith(_POSITIONS) and before != after and weight.dim() == 2:
+            if name in of_tokens and not is_same and weight.dim() and len(weight) >= len(order):
+                reordered[name] = torch.cat([weight[: len(order)][order], weight[len(order) :]])
+            elif name in _POSITIONS and before != after and weight.dim() == 2:
                 reordered[name] = torch.cat([weight.new_zeros(after, weight.shape[1]), weight[before:]])
         return reordered
 

@@ -3,6 +3,7 @@
 :func:`~mae_lm_fairseq.checkpoints.checkpoint_file.content_errors` adds the name of the file to the errors.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -11,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import value_at
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.wrapped.network import WrappedTaskHead, build_network, rows_of_tokens, shared_weights
 
 NETWORK, HEADS = "autoencoder.", "classification_heads."
 """Prefixes of weight names: of the network, and of heads, where the head's name follows."""
@@ -26,6 +27,12 @@ SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = "sentence_classification_head", "span", 
 
 The first is the default of fairseq's ``sentence_prediction``.
 """
+TOKEN_WEIGHTS = frozenset(
+    f"autoencoder.{name}" for name in ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
+)
+"""Weights of our network that have a row for each token."""
+ADDED = {("wrapped", None)}
+"""Options that bundles lack, with the values that they then have."""
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -41,9 +48,10 @@ def network_config(values: Mapping[str, Any]) -> MaskedAutoencoderConfig:
         ValueError, OverflowError: if a value is missing, unknown, of another type, out of range, or contradicts
             another.
     """
+    values = dict(ADDED) | values
     if missing := {option.name for option in fields(MaskedAutoencoderConfig)} - values.keys():
         raise ValueError(f"{min(missing)} is missing")
-    return typed(dict(values), MaskedAutoencoderConfig)
+    return typed(values, MaskedAutoencoderConfig)
 
 
 def saved_config(state: Mapping[str, Any]) -> MaskedAutoencoderConfig:
@@ -61,25 +69,22 @@ def saved_config(state: Mapping[str, Any]) -> MaskedAutoencoderConfig:
     )
 
 
-def skeleton(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int) -> nn.ModuleDict:
-    """Return network and heads on the meta device, which takes no memory, without the parts that ``weights`` lack.
+def skeleton(
+    config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int, device: str = "meta"
+) -> nn.ModuleDict:
+    """Return network and heads without the parts that ``weights`` lack, by default on a device that takes no memory.
 
     Its weights have their names in checkpoints.
 
     Raises:
         KeyError: if a head has an invalid name.
     """
-    heads = {head: _under(f"{HEADS}{head}.", weights) for head in head_names(weights)}
-    with torch.device("meta"):
-        network = MaskedAutoencoder(config, symbols, PAD, mask=symbols - 1)
+    with torch.device(device):
+        network = build_network(config, symbols, PAD, mask=symbols - 1)
         if not any(name.startswith(PREDICTION) for name in weights):
             network.drop_prediction()
-        modules = {name: _head_like(of_head, config.encoder_embed_dim) for name, of_head in heads.items()}
+        modules = {head: _head_like(head, weights, config) for head in head_names(weights)}
         return nn.ModuleDict({"autoencoder": network, "classification_heads": nn.ModuleDict(modules)})
-
-
-def _under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
 
 
 def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -89,12 +94,19 @@ def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -
     """
     if not any(name.startswith(PREDICTION) for name in weights):
         return {}
+    if config.wrapped:
+        return {f"{NETWORK}{name}": f"{NETWORK}{first}" for name, first in shared_weights(config).items()}
     tied = {}
     if not config.untie_output_weights:
         tied[f"{NETWORK}lm_head.weight"] = f"{NETWORK}encoder.embed_tokens.weight"
     if config.decoder_share_positions:
         tied[f"{NETWORK}decoder.embed_positions.weight"] = f"{NETWORK}encoder.embed_positions.weight"
     return tied
+
+
+def token_weights(config: MaskedAutoencoderConfig) -> frozenset[str]:
+    """Return the names of the weights that have a row for each token."""
+    return frozenset(f"{NETWORK}{name}" for name in rows_of_tokens(config)) if config.wrapped else TOKEN_WEIGHTS
 
 
 def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbols: int, is_part: bool = False):
@@ -140,17 +152,27 @@ def check_tensors(weights: Mapping[str, Any]):
         raise ValueError(f"its weights are {sorted(map(str, kinds))}, not tensors of one precision by name")
 
 
-def _head_like(weights: Mapping[str, Tensor], dim: int) -> nn.Module:
-    """Return a new head, without dropout, of the class and size that trained weights have.
+def output_layer(head: str, weights: Iterable[str]) -> str:
+    """Return the name of the last layer of a head, which has a row for each class.
 
-    Args:
-        weights: weights of the head, by their names in it.
-        dim: hidden size of the encoder.
+    Raises:
+        ValueError: if there is none.
     """
-    rows = {name: len(weight) for name, weight in weights.items() if weight.dim()}
-    if any(name.startswith("qa_outputs.") for name in weights):
+    pattern = re.compile(rf"({HEADS}{re.escape(head)}\.(.*\.)?(out_proj|classifier|qa_outputs))\.weight")
+    if found := next(filter(None, map(pattern.fullmatch, weights)), None):
+        return found[1]
+    raise ValueError(f"the head {head} has no output layer")
+
+
+def _head_like(head: str, weights: Mapping[str, Tensor], config: MaskedAutoencoderConfig) -> nn.Module:
+    """Return a new head, without dropout, of the class and size that trained weights have."""
+    dim, layer, prefix = config.encoder_embed_dim, output_layer(head, weights), f"{HEADS}{head}."
+    labels, (task, _, kind) = len(weights[f"{layer}.weight"]), layer.removeprefix(prefix).rpartition(".")
+    if (task := task.partition(".")[0]) in WrappedTaskHead.TASKS:
+        return WrappedTaskHead(config, task, labels, dropout=0.0)
+    if kind == "qa_outputs":
         return SpanHead(dim, init_std=0.0)
-    if any(name.startswith("classifier.") for name in weights):
-        return TokenClassificationHead(dim, rows.get("classifier.weight", 1), dropout=0.0, init_std=0.0)
-    classes, inner_dim = (rows.get(f"{layer}.weight", 1) for layer in ("out_proj", "dense"))
-    return ClassificationHead(dim, classes, inner_dim, dropout=0.0, init_std=0.0)
+    if kind == "classifier":
+        return TokenClassificationHead(dim, labels, dropout=0.0, init_std=0.0)
+    inner_dim = len(weights.get(f"{prefix}dense.weight", ()))
+    return ClassificationHead(dim, labels, inner_dim, dropout=0.0, init_std=0.0)

@@ -1,10 +1,9 @@
 """Import an encoder, to pretrain it further, to fine-tune it, or to analyse it.
 
-Reads a directory of Hugging Face's transformers with a model of the type bert, roberta, xlm-roberta, camembert,
-roberta-prelayernorm, mpnet or distilbert, or a checkpoint of fairseq's RoBERTa with its dict.txt. --out becomes a
-bundle, which every command takes as a model, and which can be named as the tokenizer or data-bin. A decoder starts from
-the encoder's last layers. mae-lm export writes the class of transformers that the model came from. No code is run from
-the files that are read.
+Reads a directory of Hugging Face's transformers with an encoder of one of the types in docs/hugging-face.md (BERT,
+RoBERTa, ModernBERT, DeBERTa, ELECTRA, ...), or a checkpoint of fairseq's RoBERTa with its dict.txt. --out becomes a
+bundle, which every command takes as a model, and which can be named as the tokenizer or data-bin. mae-lm export writes
+the class of transformers that the model came from. No code is run from the files that are read.
 
 Example:
     mae-lm import ./roberta-base --out imported

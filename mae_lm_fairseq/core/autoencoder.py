@@ -76,7 +76,7 @@ class MaskedAutoencoder(nn.Module):
 
     def decode(self, states: Tensor, layout: BatchLayout) -> Tensor:
         """Return what the head predicts from, given the encoder's output: see :mod:`~mae_lm_fairseq.core.decoder`."""
-        return self.decoder(states, self.encoder.embed_tokens.weight[self.mask], layout)
+        return self.decoder(states, self.encoder.mask_embedding(self.mask), layout)
 
     def predict(self, states: Tensor, layout: BatchLayout) -> Tensor:
         """Return the logits [number predicted, vocabulary], from the encoder's output."""

@@ -159,7 +159,7 @@ class MaskedAutoencoderConfig:
         "authors)",
     )
     decoder_relative_buckets: int = _option_field(
-        0, "buckets of the T5 relative position bias of the decoder; 0: no bias"
+        0, "buckets of the T5 bias of the decoder; 0: no bias, or a decoder of layers of the --wrapped encoder's type"
     )
     relative_bias_init: RelativeBiasInit = _option_field(
         RelativeBiasInit.normal,
@@ -181,6 +181,9 @@ class MaskedAutoencoderConfig:
     untie_output_weights: bool = _option_field(
         False, "the language model head has output weights of its own instead of the token embeddings"
     )
+    wrapped: str | None = _option_field(
+        None, "configuration, as JSON, of an encoder of transformers that is used as it is; mae-lm import prints it"
+    )
 
     def __post_init__(self):
         for name in ("encoder_layers", "mask_states", *_SIZE_OPTIONS):
@@ -201,6 +204,11 @@ class MaskedAutoencoderConfig:
                     f"{name}_embed_dim {stack.dim} is not divisible by {name}_attention_heads {stack.heads}"
                 )
         self._check_relative_bias()
+        if self.wrapped is not None:
+            fits = {name: not getattr(self, name) for name in ("renumber_visible", "decoder_share_positions")}
+            fits |= {"mask_states": self.mask_states == 1, "mask_join": self.mask_join is not MaskJoin.encoder}
+            for name, does in (fits | {"untie_output_weights": not self.untie_output_weights}).items():
+                self._require(does, name, "contradicts wrapped")
 
     @property
     def encoder(self) -> StackConfig:

@@ -21,8 +21,13 @@ class Encoder(TransformerStack):
     needs: frozenset[str] = frozenset()
 
     def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
-        super().__init__(config.encoder, PositionEmbedding(config.max_positions, config.encoder.dim, pad))
+        self.dim, self.max_positions = config.encoder.dim, config.max_positions
+        super().__init__(config.encoder, PositionEmbedding(self.max_positions, self.dim, pad))
         self.embed_tokens = nn.Embedding(vocab_size, config.encoder.dim, padding_idx=pad)
+
+    def mask_embedding(self, mask: int) -> Tensor:
+        """Return the embedding [dim] of ``[MASK]``, from which a decoder starts."""
+        return self.embed_tokens.weight[mask]
 
     def layouts(self, layout: BatchLayout) -> list[Layout]:
         """Return the positions that the hidden states of the embeddings and of every layer belong to."""

@@ -115,6 +115,7 @@ class TokenClassificationHead(nn.Module):
     def __init__(self, dim: int, num_classes: int, dropout: float, init_std: float):
         super().__init__()
         self.dropout = Dropout(dropout)
+        self.labels = num_classes
         self.classifier = nn.Linear(dim, num_classes)
         nn.init.normal_(self.classifier.weight, std=init_std)
         nn.init.zeros_(self.classifier.bias)

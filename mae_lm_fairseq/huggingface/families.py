@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import parse_json
+from mae_lm_fairseq.utils.hugging_face import import_transformers
+from mae_lm_fairseq.wrapped.encoder import kind_of
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
 """Constants in MPNet's code, which its configuration does not change."""
@@ -93,23 +94,20 @@ FAMILIES = {
     "mpnet": Family("mpnet", "MPNet", _OPTIONS, _MPNET, _REQUIRED | _MPNET_REQUIRED),
     "distilbert": Family("distilbert", "DistilBert", _DISTILBERT_OPTIONS, _DISTILBERT, {"activation": _GELU}),
 }
-"""Families by ``model_type``. Other types compute something else: ELECTRA's and ALBERT's embeddings may have another
-size than their hidden states, DeBERTa has another attention."""
+"""Families by ``model_type``. Encoders of other types are wrapped, see :mod:`mae_lm_fairseq.wrapped`."""
 
 
 def read_config(content: bytes, path: Path) -> dict[str, Any]:
     """Return a configuration of ``transformers``. Missing values are the defaults of its type.
 
     Raises:
-        UserError: if it is damaged, or the type is not one of :data:`FAMILIES`.
+        UserError: if it is damaged.
+        ValueError: if the type cannot be used.
     """
     config = parse_json(content, path, lambda config: {"model_type": None} | config, "restore it")
-    if str(config["model_type"]) not in FAMILIES:
-        raise UserError(f"{path}: its model type is {config['model_type']!r}, not one of {', '.join(FAMILIES)}")
-    from transformers import AutoConfig
-
+    kind_of(config["model_type"])
     count = {"num_labels": config["num_labels"]} if "num_labels" in config else {}  # of which the names are made
-    return AutoConfig.for_model(config["model_type"], **count).to_dict() | config
+    return import_transformers().AutoConfig.for_model(config["model_type"], **count).to_dict() | config
 
 
 def folded(positions: Tensor, segments: Tensor | None) -> Tensor:

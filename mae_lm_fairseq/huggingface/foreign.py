@@ -7,9 +7,9 @@ what Python or torch raise because of its content.
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,17 +17,20 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, ModelInfo, SentenceTask, WordTask
 from mae_lm_fairseq.checkpoints.original import CONFIG, Original, stock_files
+from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import head_names
+from mae_lm_fairseq.checkpoints.validation import HEADS, head_names, network_config, token_weights
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family, folded, read_config
-from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, NAMES, Part, names_of
+from mae_lm_fairseq.huggingface.names import EMBEDDINGS, FAIRSEQ, LM_BIAS, LM_WEIGHT, NAMES, Part, names_of, to_ours
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, FINETUNED, SENTENCES, WORDS, TaskClass
 from mae_lm_fairseq.huggingface.weight_files import floats, read_weights, transformers_errors
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import as_loaded, find_tokenizer, load_from_transformers
-from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.files import read_bytes, read_json
+from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, LM_HEAD, describe, options_of, stock_class, stock_config
 
 _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|encoder\.sentence_encoder\.version")
 """Entries that are no weights."""
@@ -35,45 +38,48 @@ _OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
 
 
-@dataclass(frozen=True)
-class ForeignModel:
-    """An encoder as read from its files.
+class Foreign(NamedTuple):
+    """Weights to convert."""
 
-    Attributes:
-        kind: ``model_type`` of the configuration, or ``fairseq``.
-        naming: column of the table of names.
-        values: values of the encoder's options.
-        weights: float32 weights under their original names, without output weights that are tied to the token
-            embeddings.
-        symbols: the dictionary in id order.
-        tokenizer: the tokenizer, if it gives these ids.
-        order: order of the rows in the weights.
-        task: the class of its head, and our name of it, if it was fine-tuned.
-        original: what the network has no place for.
-        about: facts about the fine-tuning.
-    """
-
-    kind: str
     naming: str
+    """Column of the table of names."""
     values: dict[str, Any]
+    """Values of the encoder's options."""
     weights: dict[str, Tensor]
-    symbols: tuple[str, ...]
-    tokenizer: Tokenizer | None
+    """Float32 weights under their original names, without output weights that are tied to the token embeddings."""
     order: TokenOrder
-    task: TaskClass | None = None
-    original: Original | None = None
-    about: ModelInfo = ModelInfo()
+    """Order of the rows in the weights."""
+    task: TaskClass | None
+    """The class of its head, and our name of it, if it was fine-tuned."""
+
+    def converted(self, preset: str) -> tuple[MaskedAutoencoderConfig, dict[str, Tensor]]:
+        """Return configuration and weights of our network with a preset; it may lack parts.
+
+        Raises:
+            ValueError: if it has no place for a weight.
+        """
+        config, task = network_config(vars(preset_config(preset, "base")) | self.values), self.task
+        parts = [Part.encoder, *([task.part] if task else [])]
+        lm_head = (Part.lm_head, Part.output_weights)
+        if not task and _predicts(self.weights, self.naming):
+            parts += lm_head[: 1 + self.values["untie_output_weights"]]
+        names = names_of(parts, self.naming, config.encoder_layers, task.head if task else "")
+        unused = self.weights.keys() - set(names.values())
+        if task:  # fairseq keeps the language model head in fine-tuning
+            unused -= set(names_of(lm_head, self.naming).values())
+        if unused:
+            raise ValueError(f"{min(unused)} is unknown to this package, as are {len(unused) - 1} other weights")
+        return config, self.order.restored(to_ours(self.weights, names))
 
 
-def read_stock(directory: Path) -> ForeignModel:
-    """Read a ``transformers`` directory.
+def read_stock(directory: Path, preset: str) -> Pretrained:
+    """Read a ``transformers`` directory whose encoder and head are converted; what it lacks is missing.
 
     Raises:
         UserError: if a file is missing or could run code.
         ValueError: if the encoder computes something else than ours.
     """
-    path = directory / CONFIG
-    config = read_config(read_bytes(path), path)
+    config, task = _described(directory)
     family = FAMILIES[config["model_type"]]
     for name, ours in family.required.items():
         if (theirs := config.get(name, ours[-1])) not in ours:
@@ -82,11 +88,9 @@ def read_stock(directory: Path) -> ForeignModel:
     pad = config["pad_token_id"]
     values["max_positions"] = config["max_position_embeddings"] - family.first_position(pad)
     weights = _with_usual_names(read_weights(directory), family)
-    is_untied = config.get("tie_word_embeddings") is False and predicts(weights, family.naming)
+    is_untied = config.get("tie_word_embeddings") is False and _predicts(weights, family.naming)
     values["untie_output_weights"] = is_untied
     weights = _without_tied(weights, family.naming, is_untied)
-    architecture = (config.get("architectures") or [""])[0]
-    task = next((task for task in FINETUNED if architecture.endswith(task.ending)), None)
     if task and task.part not in NAMES[family.naming]:
         raise ValueError("DistilBERT's classification head uses ReLU, and ours tanh; import the pretrained model")
     uses_pooler = family.naming == "bert" and task is SENTENCES
@@ -96,33 +100,71 @@ def read_stock(directory: Path) -> ForeignModel:
     if order[PAD] != pad:
         raise ValueError(f"pad_token_id is {pad}, but the tokenizer's token for padding has the id {order[PAD]}")
     original = Original(stock_files(directory), kept)
-    return ForeignModel(
-        kind=config["model_type"],
-        naming=family.naming,
-        values=values,
-        weights=weights,
-        symbols=(*tokenizer.symbols, MASK),
-        tokenizer=tokenizer,
-        order=order,
-        task=task,
-        original=original,
-        about=_about(task, config, directory),
+    network, converted = Foreign(family.naming, values, weights, order, task).converted(preset)
+    symbols, about = (*tokenizer.symbols, MASK), _about(task, config, directory)
+    return Pretrained(network, converted, symbols, tokenizer, about, original)
+
+
+def _described(directory: Path) -> tuple[dict[str, Any], TaskClass | None]:
+    config = read_config(read_bytes(directory / CONFIG), directory / CONFIG)
+    architecture = (config.get("architectures") or [""])[0]
+    return config, next((task for task in FINETUNED if architecture.endswith(task.ending)), None)
+
+
+def read_wrapped(directory: Path, preset: str) -> Pretrained:
+    """Read a ``transformers`` directory whose encoder and head are used as they are; what it lacks is missing.
+
+    Raises:
+        UserError: if a file is missing or could run code.
+        ValueError: if the model cannot be used.
+    """
+    config, task = _described(directory)
+    if task is SENTENCES and config.get("classifier_pooling", "cls") != "cls":
+        raise ValueError("its head reads the mean of a text's hidden states, and this package only supports the first")
+    description = describe(read_json(directory / CONFIG, dict, "restore it"))
+    network = network_config(vars(preset_config(preset, "base")) | options_of(description))
+    ending, head = (task.ending, f"{HEADS}{task.head}.{task.ending}.") if task else ("ForMaskedLM", LM_HEAD)
+    stored = {name: weight for name, weight in read_weights(directory).items() if not _ADDS_NOTHING.fullmatch(name)}
+    with transformers_errors(directory):
+        model, loading = stock_class(description, ending).from_pretrained(
+            None,
+            config=stock_config(description, num_labels=len(config["id2label"])),
+            state_dict=dict(stored),
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
+    prefix, missing, unexpected = f"{model.base_model_prefix}.", loading["missing_keys"], loading["unexpected_keys"]
+    of_encoder = [name for name in (*missing, *unexpected) if name.startswith(prefix) and "pooler." not in name]
+    if problems := sorted({*of_encoder, *(missing if task else ())}):
+        raise ValueError(f"{problems[0]} is missing or unknown")
+    weights = {}
+    for name, weight in model.state_dict().items():
+        own = name.removeprefix(prefix)
+        if own != name and not own.startswith("pooler."):
+            weights[f"{ENCODER_MODEL}{own}"] = weight
+        elif not missing:
+            weights[f"{head}{name}"] = weight
+    tokenizer = _stock_tokenizer(directory)
+    weights = token_order(tokenizer, tokenizer.mask + 1).restored(weights, token_weights(network))
+    original = Original(stock_files(directory), {name: stored[name] for name in unexpected})
+    return Pretrained(
+        network, weights, (*tokenizer.symbols, MASK), tokenizer, _about(task, config, directory), original
     )
 
 
 def _about(task: TaskClass | None, config: Mapping[str, Any], directory: Path) -> ModelInfo:
+    about = ModelInfo(imported_from=config["model_type"], task=task and task.task)
     # A configuration does not say whether sentences are pairs, nor whether questions may have no answer.
     if task is None or task is ANSWERS:
-        return ModelInfo(task=task and task.task)
+        return about
     if task is SENTENCES and config.get("problem_type") == MULTI_LABEL:
-        return ModelInfo(problem_type=MULTI_LABEL)
+        return replace(about, task=None, problem_type=MULTI_LABEL)
     names = {int(number): str(name) for number, name in config["id2label"].items()}
     labels = tuple(names[number] for number in range(len(names)))
     if task is WORDS:
-        return ModelInfo(task=task.task, finetuned_on=WordTask(labels=labels))
+        return replace(about, finetuned_on=WordTask(labels=labels))
     known = {"labels": labels} if len(labels) > 1 else {"labels": (), "score_range": (0, 1)}
-    described = SentenceTask(directory.resolve().name, task.head, columns=(), **known)
-    return ModelInfo(task=task.task, finetuned_on=described)
+    return replace(about, finetuned_on=SentenceTask(directory.resolve().name, task.head, columns=(), **known))
 
 
 def _with_usual_names(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
@@ -136,7 +178,7 @@ def _with_usual_names(weights: Mapping[str, Tensor], family: Family) -> dict[str
     return {f"{family.naming}.{name}": weight for name, weight in usual.items()} if is_bare else usual
 
 
-def predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
+def _predicts(weights: Mapping[str, Tensor], naming: str) -> bool:
     """Return whether there is a language model head."""
     return any(name in weights for name in names_of([Part.lm_head], naming).values())
 
@@ -174,7 +216,7 @@ def _stock_tokenizer(directory: Path) -> Tokenizer:
     return tokenizer
 
 
-def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
+def read_fairseq(path: Path, data_bin: Path, preset: str) -> Pretrained:
     """Read a checkpoint of fairseq's RoBERTa, and the dictionary in a directory.
 
     Raises:
@@ -198,16 +240,10 @@ def read_fairseq(path: Path, data_bin: Path) -> ForeignModel:
     tokenizer = find_tokenizer(data_bin)
     is_its_own = tokenizer is not None and (*tokenizer.symbols, MASK) == symbols
     heads = head_names(weights)
-    return ForeignModel(
-        kind=FAIRSEQ,
-        naming=FAIRSEQ,
-        values=values,
-        weights=weights,
-        symbols=symbols,
-        tokenizer=tokenizer if is_its_own else None,
-        order=token_order(None, len(symbols)),
-        task=replace(SENTENCES, head=heads[0]) if heads else None,
-    )
+    task = replace(SENTENCES, head=heads[0]) if heads else None
+    network, converted = Foreign(FAIRSEQ, values, weights, token_order(None, len(symbols)), task).converted(preset)
+    about = ModelInfo(imported_from=FAIRSEQ)
+    return Pretrained(network, converted, symbols, tokenizer if is_its_own else None, about)
 
 
 def _current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

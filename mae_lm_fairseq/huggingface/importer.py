@@ -4,15 +4,13 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
 from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, new_decoder
-from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task
-from mae_lm_fairseq.checkpoints.validation import check_fit, head_names, network_config
+from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task, transformers_type
+from mae_lm_fairseq.checkpoints.validation import PREDICTION, check_fit, head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin, preset_config
-from mae_lm_fairseq.huggingface.foreign import ForeignModel, predicts, read_fairseq, read_stock
-from mae_lm_fairseq.huggingface.names import Part, names_of, to_ours
+from mae_lm_fairseq.huggingface.families import FAMILIES
+from mae_lm_fairseq.huggingface.foreign import read_fairseq, read_stock, read_wrapped
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
@@ -35,40 +33,29 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
     """
     with content_errors(path):
-        foreign = read_stock(path) if path.is_dir() else read_fairseq(path, data_bin or path.parent)
-        config = network_config(vars(preset_config(preset, "base")) | foreign.values)
-        parts = [Part.encoder, *([foreign.task.part] if foreign.task else [])]
-        if not foreign.task and predicts(foreign.weights, foreign.naming):
-            parts += [Part.lm_head, *([Part.output_weights] if foreign.values["untie_output_weights"] else [])]
-        weights = foreign.order.restored(_under_our_names(foreign, config.encoder_layers, parts))
-        check_fit(config, weights, len(foreign.symbols), is_part=not foreign.task)
-        check_task(foreign.about, weights)
+        if path.is_dir():
+            found = (read_stock if transformers_type(path) in FAMILIES else read_wrapped)(path, preset)
+        else:
+            found = read_fairseq(path, data_bin or path.parent, preset)
+        config, weights, heads = found.config, found.weights, head_names(found.weights)
+        check_fit(config, weights, len(found.symbols), is_part=not heads)
+        check_task(found.about, weights)
     about = replace(
-        foreign.about,
+        found.about,
         architecture=f"{preset}_base",
-        imported_from=f"{path.resolve().name}, {foreign.kind}",
-        dictionary_sha256=dictionary_fingerprint(foreign.symbols),
+        imported_from=f"{path.resolve().name}, {found.about.imported_from}",
+        dictionary_sha256=dictionary_fingerprint(found.symbols),
     )
-    if not foreign.task:
+    if not heads:
         missing = {
             "decoder": config.decoder_layers > 0,
-            "lm_head": Part.lm_head not in parts,
+            "lm_head": not any(name.startswith(PREDICTION) for name in weights),
             "training with its [MASK] tokens": config.mask_join is MaskJoin.encoder or config.mask_states > 1,
         }
         about = replace(about, untrained=tuple(part for part, is_missing in missing.items() if is_missing))
         config, decoder = new_decoder(config, weights)
-        weights = completed(config, weights | decoder, len(foreign.symbols), seed)
-    return Pretrained(config, weights, foreign.symbols, foreign.tokenizer, about, foreign.original)
-
-
-def _under_our_names(foreign: ForeignModel, layers: int, parts: list[Part]) -> dict[str, Tensor]:
-    names = names_of(parts, foreign.naming, layers, foreign.task.head if foreign.task else "")
-    unused = foreign.weights.keys() - set(names.values())
-    if foreign.task:  # fairseq keeps the language model head in fine-tuning
-        unused -= set(names_of((Part.lm_head, Part.output_weights), foreign.naming).values())
-    if unused:
-        raise ValueError(f"{min(unused)} is unknown to this package, as are {len(unused) - 1} other weights")
-    return to_ours(foreign.weights, names)
+        weights = completed(config, weights | decoder, len(found.symbols), seed)
+    return replace(found, config=config, weights=weights, about=about)
 
 
 def network_options(pretrained: Pretrained) -> list[str]:

@@ -28,7 +28,7 @@ def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: i
     """
     warnings = [_mask_warning(pretrained, bool(to.head))]
     if to.has_unset_pooler:
-        warnings.append(_WARNINGS["pooler"].format(classes=to.family.classes))
+        warnings.append(_WARNINGS["pooler"].format(classes=to.classes))
     but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
     compared = _TOKENIZER["compared"].format(lines=lines, but=but)
     has_exceptions = isinstance(pretrained.tokenizer, SentencePieceTokenizer)

@@ -18,12 +18,12 @@ from transformers.modeling_outputs import MaskedLMOutput
 from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE
 from mae_lm_fairseq.checkpoints.validation import network_config, tied_names
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.statistics.token_states import early_masks
 from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.wrapped.network import build_network, shared_weights
 
 _IGNORED = -100
 """Label of positions without a target in transformers."""
@@ -54,6 +54,8 @@ class MAELMConfig(PreTrainedConfig):
         self.vocab_size = vocab_size
         self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id
         self.about = about or {}
+        if self.network["wrapped"]:  # found and cached here, as transformers ties no weights while it loads a model
+            shared_weights(network_config(self.network))
         ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
         super().__init__(**{**ids, "tie_word_embeddings": True, **others})
 
@@ -79,7 +81,7 @@ class MAELMForMaskedLM(PreTrainedModel):
     def __init__(self, config: MAELMConfig):
         super().__init__(config)
         core = network_config(config.network)
-        self.autoencoder = MaskedAutoencoder(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
+        self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
         self._tied_weights_keys = tied_names(core, self.state_dict())
         self.post_init()
 

@@ -5,20 +5,21 @@ in pre-norm, a RobertaPreLayerNorm. An imported model becomes one of the family 
 weights and its own tokenizer.
 """
 
+import inspect
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.original import CONFIG, ORIGINAL, Original
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
-from mae_lm_fairseq.checkpoints.validation import HEADS, head_names
+from mae_lm_fairseq.checkpoints.validation import HEADS, head_names, output_layer, token_weights
 from mae_lm_fairseq.core.config import TRAINING_OPTIONS, MaskedAutoencoderConfig, MaskJoin, RelativeBucketing
 from mae_lm_fairseq.huggingface.families import (
     FAMILIES,
@@ -31,9 +32,11 @@ from mae_lm_fairseq.huggingface.families import (
 )
 from mae_lm_fairseq.huggingface.names import LM_BIAS, Part, names_of, to_theirs
 from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED, MASKED_LM, SENTENCES, WORDS, TaskClass
-from mae_lm_fairseq.huggingface.weight_files import without_kernels
+from mae_lm_fairseq.huggingface.weight_files import STOCK_WEIGHTS
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
+from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, LM_HEAD, stock_class, stock_config
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,12 @@ class Counterpart:
     """The ``transformers`` equivalent of a network.
 
     Attributes:
-        kind: ``model_type`` of its configuration.
+        kind: ``model_type`` of its configuration, one of :data:`FAMILIES`; empty if the encoder is wrapped.
         task: the class.
         order: order of the exported tokens, and the row of the first position.
         head: our name of the head that fine-tuning trained; empty for none.
         original: what an import has kept of a model of this type; None for a new one.
+        wrapped: the configuration of a wrapped encoder; None for a converted one.
     """
 
     kind: str
@@ -53,6 +57,7 @@ class Counterpart:
     order: TokenOrder
     head: str = ""
     original: Original | None = None
+    wrapped: str | None = None
 
     @property
     def family(self) -> Family:
@@ -61,7 +66,14 @@ class Counterpart:
     @property
     def architecture(self) -> str:
         """Name of the class."""
-        return self.family.classes + self.task.ending
+        return self.classes + self.task.ending
+
+    @property
+    def classes(self) -> str:
+        """Prefix of the names of its type's classes."""
+        if self.wrapped is None:
+            return self.family.classes
+        return stock_class(self.wrapped, self.task.ending).__name__.removesuffix(self.task.ending)
 
     def takes_our_pairs(self, pretrained: Pretrained) -> bool:
         """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
@@ -79,16 +91,22 @@ class Counterpart:
         """Further weights of the imported model: the pooler of a model without a task, and what was trained with it."""
         if self.original is None or self.head:
             return {}
-        if self.task is ENCODER:
-            return {name: w for name, w in self.original.weights.items() if name.startswith(self.family.pooler)}
-        elsewhere = (self.family.positions, self.family.segments)
-        return {name: weight for name, weight in self.original.weights.items() if name not in elsewhere}
+        elsewhere = () if self.wrapped else (self.family.positions, self.family.segments)
+        return {
+            name: weight
+            for name, weight in self.original.weights.items()
+            if ("pooler." in name if self.task is ENCODER else name not in elsewhere)
+        }
 
     @property
     def has_unset_pooler(self) -> bool:
         """Whether the encoder's class, ``...Model``, has a pooler for which there are no weights."""
-        has_weights = any(name.startswith(self.family.pooler) for name in self.kept)
-        return not self.head and self.kind != "distilbert" and not has_weights
+        encoder = getattr(import_transformers(), f"{self.classes}{ENCODER.ending}")
+        return not self.head and _may_have_pooler(encoder) and not any("pooler." in name for name in self.kept)
+
+
+def _may_have_pooler(encoder: type) -> bool:
+    return "add_pooling_layer" in inspect.signature(encoder).parameters
 
 
 def counterpart(pretrained: Pretrained) -> Counterpart:
@@ -99,6 +117,8 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
     """
     task, head = _task(pretrained)
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
+    if pretrained.config.wrapped:
+        return Counterpart("", task, order, head, pretrained.original, pretrained.config.wrapped)
     kind, original = _original_kind(pretrained), pretrained.original
     if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
         kind, original = _kind(pretrained.config), None
@@ -116,7 +136,13 @@ def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
         fills_masks = config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained)
         return MASKED_LM if fills_masks else ENCODER, ""
     [head] = heads
-    return next(task for task in FINETUNED if f"{HEADS}{head}.{task.module}.weight" in weights), head
+    layer = output_layer(head, weights)
+    if not config.wrapped:
+        return next(task for task in FINETUNED if layer.endswith(f".{task.module}")), head
+    for task in FINETUNED:
+        if layer.startswith(f"{HEADS}{head}.{task.ending}."):
+            return task, head
+    raise UserError("transformers has no class of the encoder's type with such a head; mae-lm bundle writes the model")
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:
@@ -155,28 +181,21 @@ def _check_mpnet_padding(pretrained: Pretrained, order: TokenOrder):
         )
 
 
-def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
+def written_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     """Return the content of ``config.json``."""
     config, order = pretrained.config, to.order
-    values = {
-        "architectures": [to.architecture],
-        "dtype": "float32",
-        **{theirs: getattr(config, ours) for theirs, ours in to.family.options.items()},
-    }
-    if to.task in (SENTENCES, WORDS):
-        if names := pretrained.about.labels_of(to.head):
-            values |= {"id2label": dict(enumerate(names)), "label2id": dict(zip(names, range(len(names)), strict=True))}
-        else:
-            values["num_labels"] = len(pretrained.weights[f"{HEADS}{to.head}.{to.task.module}.bias"])
+    values = {"architectures": [to.architecture], "dtype": "float32", **labelled(pretrained, to)}
+    if not config.wrapped:
+        values |= {theirs: getattr(config, ours) for theirs, ours in to.family.options.items()}
     if to.task is SENTENCES and pretrained.about.imported_from is None:
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
         values["problem_type"] = "regression" if values.get("num_labels") == 1 else None
-    if to.task is ANSWERS:
-        values["num_labels"] = 2  # start and end
-    if to.task is MASKED_LM:  # an original without a head may say anything
+    if to.task is MASKED_LM and not config.wrapped:  # an original without a head may say anything
         values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
         return _changed(without_kernels(json.loads(to.original.files[CONFIG])), values)
+    if config.wrapped:
+        return stock_config(config.wrapped, **values).to_dict()
     values |= {
         "vocab_size": len(pretrained.symbols),
         "hidden_act": "gelu",
@@ -187,10 +206,8 @@ def stock_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "eos_token_id": order[EOS],
         "tie_word_embeddings": not config.untie_output_weights,
     }
-    from transformers import AutoConfig
-
     own = {"relative_attention_num_buckets": config.relative_buckets} if to.kind == "mpnet" else {"type_vocab_size": 1}
-    return AutoConfig.for_model(to.kind, **values, **own).to_dict()
+    return import_transformers().AutoConfig.for_model(to.kind, **values, **own).to_dict()
 
 
 def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -200,6 +217,19 @@ def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     elif "num_labels" in values:  # its labels were those of another task
         dropped += ["id2label", "label2id"]
     return {name: value for name, value in config.items() if name not in dropped} | values
+
+
+def labelled(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
+    """Return the values of ``config.json`` that concern the head of a task."""
+    values: dict[str, Any] = {"num_labels": 2} if to.task is ANSWERS else {}  # start and end
+    if to.task is SENTENCES and "classifier_pooling" in json.loads(pretrained.config.wrapped or "{}"):
+        values["classifier_pooling"] = "cls"
+    if to.task not in (SENTENCES, WORDS):
+        return values
+    if names := pretrained.about.labels_of(to.head):
+        values["id2label"] = dict(enumerate(names))
+        return values | {"label2id": {name: number for number, name in enumerate(names)}}
+    return values | {"num_labels": len(pretrained.weights[f"{output_layer(to.head, pretrained.weights)}.weight"])}
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
@@ -227,7 +257,7 @@ def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]
     if scores is None:
         return {}
     low, high = scores
-    weight, bias = f"{HEADS}{to.head}.out_proj.weight", f"{HEADS}{to.head}.out_proj.bias"
+    weight, bias = (f"{output_layer(to.head, pretrained.weights)}.{part}" for part in ("weight", "bias"))
     scaled = {name: pretrained.weights[name].float() * (high - low) for name in (weight, bias)}
     return {**scaled, bias: scaled[bias] + low}
 
@@ -248,6 +278,33 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``config.json`` and ``model.safetensors``."""
-    config = json.dumps(stock_config(pretrained, to), indent=2)
+    if to.wrapped:
+        _write_wrapped(pretrained, to, directory)
+    else:
+        save_file(stock_weights(pretrained, to), directory / STOCK_WEIGHTS, metadata={"format": "pt"})
+    config = json.dumps(written_config(pretrained, to), indent=2)
     (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
-    save_file(stock_weights(pretrained, to), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def _write_wrapped(pretrained: Pretrained, to: Counterpart, directory: Path):
+    """Write ``model.safetensors`` as the original's class does."""
+    stock, config = stock_class(to.wrapped, to.task.ending), stock_config(to.wrapped, **labelled(pretrained, to))
+    base, head = f"{stock.base_model_prefix}.", f"{HEADS}{to.head}.{to.task.ending}." if to.head else LM_HEAD
+    weights = to.order.exported(pretrained.weights | _scaled_output(pretrained, to), token_weights(pretrained.config))
+    named = {
+        base + name.removeprefix(ENCODER_MODEL): x for name, x in weights.items() if name.startswith(ENCODER_MODEL)
+    }
+    options, kept = {}, to.kept
+    if to.task is ENCODER:  # its pooler is among the kept weights, or unset
+        named, kept = ({name.removeprefix(base): x for name, x in part.items()} for part in (named, kept))
+        options = {"add_pooling_layer": False} if _may_have_pooler(stock) else {}
+    else:
+        named |= {name.removeprefix(head): weight for name, weight in weights.items() if name.startswith(head)}
+    with torch.device("meta"):
+        model = stock._from_config(config, **options)
+    model.load_state_dict({name: weight.detach().float() for name, weight in named.items()}, assign=True)
+    model.tie_weights()
+    model.save_pretrained(directory)
+    if kept:
+        path = directory / STOCK_WEIGHTS
+        save_file({**load_file(path), **kept}, path, metadata={"format": "pt"})

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, load_safetensors, refuse_code
-from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.text.hugging_face_tokenizer import library_errors
-from mae_lm_fairseq.text.tokenizer_files import AS_DATA
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_json
 
@@ -80,23 +78,6 @@ def floats(weights: Any, path: Path) -> dict[str, Tensor]:
     return {name: weight.float() for name, weight in weights.items()}
 
 
-_FETCHES_CODE = {
-    f"{prefix}{part}_implementation{suffix}"
-    for part in ("attn", "experts")
-    for prefix, suffix in (("", ""), ("_", ""), ("_", "_internal"))
-}
-
-
-def without_kernels(config: Any) -> Any:
-    """Return JSON of a configuration without the keys, at any depth, that make ``transformers`` load compiled kernels.
-
-    It looks for a kernel that is not installed on the hub and imports what it finds.
-    """
-    if isinstance(config, dict):
-        return {name: without_kernels(value) for name, value in config.items() if name not in _FETCHES_CODE}
-    return [without_kernels(value) for value in config] if isinstance(config, list) else config
-
-
 @contextlib.contextmanager
 def transformers_errors(directory: Path) -> Iterator[None]:
     """Convert any exception from ``transformers`` in the ``with`` block to a short error message.
@@ -110,28 +91,3 @@ def transformers_errors(directory: Path) -> Iterator[None]:
         except Exception as error:
             refuse_code(directory, error)  # torch's message advises disabling the protection
             raise
-
-
-def load_config(directory: Path) -> Any:
-    """Return the configuration in a directory, see :func:`without_kernels`.
-
-    Raises:
-        UserError: if the file cannot be read or is damaged.
-        KeyError, ValueError: if ``transformers`` does not know the type of the model.
-    """
-    from transformers import AutoConfig
-
-    content = read_json(directory / CONFIG, without_kernels, "restore it")
-    return AutoConfig.for_model(content["model_type"]).from_dict(content, name_or_path=str(directory))
-
-
-def weights_as_data(directory: Path) -> dict[str, bool]:
-    """Return the options of ``from_pretrained`` for weights that run no code: safetensors, or else a checked pickle.
-
-    Raises:
-        UserError: if the directory has neither, or the pickle is damaged or could run code.
-    """
-    is_safe = any(directory.glob(f"{STOCK_WEIGHTS}*"))
-    if not is_safe:
-        read_weights(directory)
-    return AS_DATA | {"use_safetensors": is_safe}

@@ -35,7 +35,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
     predict,
     unigram_entropy,
 )
-from mae_lm_fairseq.measures.readers import Reader
+from mae_lm_fairseq.measures.readers import SPECIAL, Reader
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.utils.command_line import Count, File, OutputFile
 from mae_lm_fairseq.utils.errors import UserError
@@ -159,7 +159,7 @@ def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, f
     """
     texts = reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)
     words = [text for text, _ in texts]
-    fixed, masking = [], (reader.predictor.pad, reader.special, sample.mask_prob, sample.seed)
+    fixed, masking = [], (reader.predictor.pad, SPECIAL, sample.mask_prob, sample.seed)
     for number, text in enumerate(words):
         row = mask_texts([text.ids.tolist()], *masking, first=number).is_masked.numpy()
         row = row[row.any(1)]  # none if the fraction is less than one token

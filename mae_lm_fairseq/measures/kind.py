@@ -195,8 +195,8 @@ class ModelOptions(Options):
     """Trained models to measure.
 
     Attributes:
-        models: a bundle, a checkpoint (with ``--data-bin``), or the local directory of any encoder that the
-            ``AutoModel`` of ``transformers`` loads, with its tokenizer.
+        models: a bundle, a checkpoint (with ``--data-bin``), or a local directory of ``transformers`` that mae-lm
+            import takes.
         data_bin: data-bin with the checkpoints' tokenizer.
         ema: use the checkpoint's EMA weights (``--store-ema``).
         labels: names of the models, in their order.

@@ -96,19 +96,6 @@ class NetworkPredictor:
         return self.network(tokens.to(device), layout).float()
 
 
-class HuggingFacePredictor:
-    """A model loaded with ``transformers.AutoModelForMaskedLM``."""
-
-    def __init__(self, model: nn.Module, pad: int, mask: int):
-        self.model = model
-        self.pad, self.mask = pad, mask
-
-    @torch.no_grad()
-    def __call__(self, tokens: Tensor, is_predicted: Tensor) -> Tensor:
-        tokens, is_predicted = tokens.to(self.model.device), is_predicted.to(self.model.device)
-        return self.model(tokens, attention_mask=tokens.ne(self.pad).long()).logits[is_predicted].float()
-
-
 def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
     """Yield batches of indices of texts, longest texts first.
 
@@ -122,9 +109,6 @@ def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS
         batch.append(index)
     if batch:
         yield batch
-
-
-Predictor = NetworkPredictor | HuggingFacePredictor
 
 
 def unigram_entropy(texts: Iterable[np.ndarray | Tensor]) -> float:
@@ -157,7 +141,7 @@ def each_word(words: np.ndarray) -> Masking:
 
 
 def predict(
-    model: Predictor,
+    model: NetworkPredictor,
     texts: Sequence[np.ndarray],
     maskings: Sequence[Masking],
     progress: Callable[[Sequence], Iterable] = lambda batches: batches,
@@ -191,7 +175,7 @@ def _padded(rows: list[np.ndarray], padding: int) -> Tensor:
 
 
 def pseudo_log_likelihoods(
-    model: Predictor,
+    model: NetworkPredictor,
     sentences: Sequence[Words],
     mask_words: bool = False,
     progress: Callable[[Sequence], Iterable] = lambda batches: batches,

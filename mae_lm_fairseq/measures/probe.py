@@ -23,8 +23,9 @@ from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
 from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
-from mae_lm_fairseq.statistics.token_states import StatesOf
+from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
+from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
 from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bars
@@ -236,14 +237,14 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
 
 def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
     texts, positions, labels, numbers, forms = [], [], [], [], []
-    room = reader.states.max_tokens - len(reader.line_end) - len(reader.closing)
+    room = reader.states.max_tokens - 1
     for number, sentence in enumerate(sentences):
         ids, spans = reader.encode(sentence.text)
-        start = [*reader.opening, *map(int, ids)][:room]
-        words = [len(reader.opening) + index for index in first_subwords(spans, sentence.starts)]
+        start = [BOS, *map(int, ids)][:room]
+        words = [1 + index for index in first_subwords(spans, sentence.starts)]
         labelled = zip(words, sentence.labels, sentence.words, strict=True)
         kept = [(word, label, form) for word, label, form in labelled if word < len(start)]
-        texts.append([*start, *reader.line_end, *reader.closing])
+        texts.append([*start, EOS])
         positions.append([word for word, _, _ in kept])
         labels += [label for _, label, _ in kept]
         forms += [form for _, _, form in kept]
@@ -284,7 +285,7 @@ def first_subwords(spans: Sequence[tuple[int, int]], starts: Sequence[int]) -> l
 
 
 def token_states(
-    encoder: StatesOf,
+    encoder: EncoderStates,
     texts: Sequence[Sequence[int]],
     positions: Sequence[Sequence[int]],
     layers: range,

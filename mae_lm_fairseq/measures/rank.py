@@ -4,8 +4,8 @@ For each model: real tokens in clean text, real tokens in text with [MASK], and 
 [MASK] out of their encoder, both as trained and with [MASK] forced into the encoder. Beside the ranks stands the
 exclusivity of [MASK]: its share outside the directions that real tokens use in clean text, less that of real tokens of
 other documents, with frequent words and random groups of tokens as controls. Writes ranks.json, ranks.csv, ranks.png,
-gaps.png, outside.png and exclusivity.png. The models can be any encoders that the AutoModel of Hugging Face's
-transformers loads.
+gaps.png, outside.png and exclusivity.png. The models can also be directories of Hugging Face's transformers that mae-lm
+import takes.
 
 Example:
     mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks
@@ -33,6 +33,7 @@ from mae_lm_fairseq.measures.figures import (
     title_end,
 )
 from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.measures.readers import SPECIAL
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
@@ -84,7 +85,7 @@ class Rank(Kind, RankSettings, MaskedText):
         if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
         keep = {"keep_moments": kept.add} if model.kept else {}
-        profile = rank_profile(reader.states, texts, reader.special, self, progress_bars(model.label), **keep)
+        profile = rank_profile(reader.states, texts, SPECIAL, self, progress_bars(model.label), **keep)
         if model.kept:
             profile["ranks"] = [one for row in profile["ranks"] for one in self._with_all_tokens(row, kept)]
             kept.save(model.kept)
@@ -149,7 +150,7 @@ class Exclusivity(Kind, MaskedText):
         parts = halves(ids, [document for _, document in texts], words)
         masking = self.mask_prob, self.seed
         progress = progress_bars(model.label)
-        rows = exclusivity(reader.states, parts, reader.special, *masking, progress, keep_moments=kept.add)
+        rows = exclusivity(reader.states, parts, SPECIAL, *masking, progress, keep_moments=kept.add)
         if model.kept:
             kept.save(model.kept)
         return rows

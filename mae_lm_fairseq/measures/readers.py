@@ -1,37 +1,34 @@
 """Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
 
-import inspect
-import itertools
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
 
 from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.reading import build, read, transformers_type
-from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.huggingface.weight_files import load_config, transformers_errors, weights_as_data
+from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.masked_prediction import (
     NEVER_MASKED,
-    HuggingFacePredictor,
     NetworkPredictor,
-    Predictor,
     Words,
 )
-from mae_lm_fairseq.statistics.token_states import EncoderStates, HuggingFaceStates, StatesOf
+from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
-from mae_lm_fairseq.text.tokenizer_files import AS_DATA, NAMES
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import NAMES
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.wrapped.network import build_network
 
 RANDOM_SEED = 1
 """Seed of the random weights that a model is compared with."""
+SPECIAL = [BOS, PAD, EOS]
+"""Ids that are never masked."""
+_OPENING, _END = (BOS, False), (EOS, False)
+"""Tokens at the start of a text and at the end of a line or text; they start no word."""
 SPREAD = 100
 """Tokens that are read per token that is taken, where texts are taken evenly spaced from a file."""
 
@@ -43,23 +40,22 @@ class Reader:
     Attributes:
         states: the encoder.
         predictor: the model with its language model head; None if it was opened without.
-        encode: returns the ids of a line, and start and end of each token in characters.
-        opening, closing: ids at the start and end of every text.
-        line_end: ids after every line.
-        special: ids that are never masked.
+        tokenizer: the tokenizer.
+        ends_lines: whether every line ends with ``</s>``, as in our pretraining, or only every text.
         path: where the model was read from.
         trained_length: maximum length of a sequence in training, in tokens; None if it is unknown.
     """
 
-    states: StatesOf
-    predictor: Predictor | None
-    encode: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
-    opening: list[int]
-    line_end: list[int]
-    closing: list[int]
-    special: list[int]
+    states: EncoderStates
+    predictor: NetworkPredictor | None
+    tokenizer: Tokenizer
+    ends_lines: bool
     path: Path
     trained_length: int | None = None
+
+    def encode(self, line: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of a line, and start and end of each token in characters."""
+        return encode_with_spans(self.tokenizer, line)
 
     def texts(self, path: Path, length: int, limit: int) -> list[tuple[Words, int]]:
         """Return about ``limit`` tokens of texts that are evenly spaced in a file, and the numbers of their documents.
@@ -73,7 +69,7 @@ class Reader:
             UserError: if the model does not take texts of this length, or a file has records or cannot be read.
         """
         self.check_length(length)
-        texts, tokens, ends = [], 0, (_inside_words(self.opening), _inside_words(self.closing))
+        texts, tokens, ends = [], 0, ([_OPENING], [] if self.ends_lines else [_END])
         for number, lines in enumerate(documents(read_text(path))):
             of_document = text_samples(lines, self._tokens, length, *ends, SPREAD * limit - tokens)
             texts += [(text, number) for text in of_document]
@@ -85,26 +81,22 @@ class Reader:
 
     def sentence(self, text: str) -> Words:
         """Return a text of one line."""
-        return self._words([*_inside_words(self.opening), *self._tokens(text), *_inside_words(self.closing)])
+        return self._words([_OPENING, *self._tokens(text), *([] if self.ends_lines else [_END])])
 
     def check_length(self, length: int) -> None:
         """Raise a UserError if the model does not take texts of this length."""
-        least, most = len(self.opening) + len(self.closing) + 1, self.states.max_tokens
+        least, most = 2 if self.ends_lines else 3, self.states.max_tokens
         if not least <= length <= most:
             raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
 
     def _tokens(self, line: str) -> list[tuple[int, bool]]:
         ids, spans = self.encode(line)
         starts = np.diff(word_numbers(line, spans), prepend=-1) > 0
-        return [*zip(ids, starts, strict=True), *_inside_words(self.line_end)]
+        return [*zip(ids, starts, strict=True), *([_END] if self.ends_lines else [])]
 
     def _words(self, tokens: list[tuple[int, bool]]) -> Words:
         ids, starts = map(np.array, zip(*tokens, strict=True))
-        return Words(ids, np.where(np.isin(ids, self.special), NEVER_MASKED, np.cumsum(starts)))
-
-
-def _inside_words(ids: Iterable[int]) -> list[tuple[int, bool]]:
-    return [(index, False) for index in ids]
+        return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, np.cumsum(starts)))
 
 
 def open_model(
@@ -129,10 +121,11 @@ def open_model(
     Raises:
         UserError: if a file is missing or does not match the others, or the model has no language model head.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if transformers_type(path) and not ema:
-        return _open_hugging_face(path, device, with_head, random_weights)
-    pretrained = read(path, None if path.is_dir() else data_bin, ema)
+    is_stock = bool(transformers_type(path)) and not ema
+    if is_stock:
+        pretrained = import_foreign(path, "mae_lm_roberta")
+    else:
+        pretrained = read(path, None if path.is_dir() else data_bin, ema)
     tokenizer = pretrained.tokenizer
     if tokenizer is None:
         raise UserError(f"{path if path.is_dir() else data_bin} has no tokenizer ({NAMES}), which is needed for text")
@@ -140,14 +133,14 @@ def open_model(
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
             symbols = len(pretrained.symbols)
-            network = MaskedAutoencoder(pretrained.config, symbols, pretrained.pad, pretrained.mask).eval()
+            network = build_network(pretrained.config, symbols, pretrained.pad, pretrained.mask).eval()
     else:
         network = build(pretrained)
         if with_head and (reason := why_no_predictions(pretrained)):
             raise UserError(f"{path} {reason}")
     if not with_head:
         network.drop_prediction()
-    network.float().to(device)
+    network.float().to("cuda" if torch.cuda.is_available() else "cpu")
     ids = pretrained.pad, pretrained.mask, pretrained.mask_in_encoder
     states = EncoderStates(network.encoder, *ids)
     if masks == "nowhere":
@@ -155,88 +148,8 @@ def open_model(
     return Reader(
         states,
         NetworkPredictor(network, *ids, without_masks=masks == "nowhere") if with_head else None,
-        encode=partial(encode_with_spans, tokenizer),
-        opening=[BOS],
-        line_end=[EOS],
-        closing=[],
-        special=[BOS, PAD, EOS],
+        tokenizer=tokenizer,
+        ends_lines=not is_stock,
         path=path,
         trained_length=pretrained.about.tokens_per_sample,
     )
-
-
-def _open_hugging_face(directory: Path, device: str, with_head: bool, random_weights: bool) -> Reader:
-    with transformers_errors(directory):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(directory, **AS_DATA)
-        model = _load_hugging_face(directory, with_head, random_weights).float().eval().to(device)
-    opening, bos, closing, eos, pad, mask = (
-        getattr(tokenizer, f"{name}_token_id") for name in ("cls", "bos", "sep", "eos", "pad", "mask")
-    )
-    opening, closing = bos if opening is None else opening, eos if closing is None else closing
-    if None in (opening, closing, pad, mask):
-        raise UserError(f"{directory}: its tokenizer lacks a token for the start, the end, padding or the mask")
-
-    def encode(line: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoded = tokenizer(line, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
-        return encoded["input_ids"], encoded["offset_mapping"]
-
-    special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
-    with transformers_errors(directory):
-        states = HuggingFaceStates(model.base_model, pad, mask)
-        words = (token for token in range(model.config.vocab_size) if token not in {*special, pad, mask})
-        if not _ignores_padding(states, [opening, *itertools.islice(words, 6), closing]):
-            raise UserError(
-                f"{directory}: the hidden states of {model.config.model_type} depend on the padding of a batch, so "
-                "that they cannot be measured in batches"
-            )
-    return Reader(
-        states,
-        HuggingFacePredictor(model, pad, mask) if with_head else None,
-        encode=encode,
-        opening=[opening],
-        line_end=[],
-        closing=[closing],
-        special=special,
-        path=directory,
-    )
-
-
-def _ignores_padding(states: HuggingFaceStates, text: list[int]) -> bool:
-    """Return whether a model has a state for each token, and the same one beside a longer text.
-
-    Models that mix all positions (FNet) or reduce them (Funnel) have not.
-    """
-    rows = [text, text[: len(text) // 2]]
-    batch = nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=states.pad)
-    alone = states(torch.tensor(rows[1:]), see_masks=True)
-    for together, expected in zip(states(batch, see_masks=True), alone, strict=True):
-        if len(together.states) != len(text) + len(rows[1]):
-            return False
-        # Float32 sums in another order differ by about 1e-6; convolutions over the padding by more than 1e-3.
-        if not torch.allclose(together.states[len(text) :], expected.states, rtol=1e-3, atol=1e-4):
-            return False
-    return True
-
-
-def _load_hugging_face(directory: Path, with_head: bool, random_weights: bool) -> nn.Module:
-    from transformers import MODEL_MAPPING, AutoModel, AutoModelForMaskedLM
-
-    config = load_config(directory)
-    kind, options = (AutoModelForMaskedLM, {}) if with_head else (AutoModel, {})
-    # Hidden states do not depend on the pooler, and the checkpoint of a masked language model lacks its weights.
-    bare = MODEL_MAPPING.get(type(config), None)
-    if not with_head and isinstance(bare, type) and "add_pooling_layer" in inspect.signature(bare).parameters:
-        options = {"add_pooling_layer": False}
-    if random_weights:
-        with torch.random.fork_rng():
-            torch.manual_seed(RANDOM_SEED)
-            return kind.from_config(config, **options)
-    options |= weights_as_data(directory)
-    model, loading = kind.from_pretrained(directory, config=config, output_loading_info=True, **options)
-    # Of the pooler, which some models have without the option, hidden states do not depend.
-    if missing := sorted(name for name in loading["missing_keys"] if "pooler" not in name):
-        part = "language model head" if with_head else "complete encoder"
-        raise UserError(f"{directory} has no {part} ({missing[0]} is missing); name a model that has one")
-    return model

@@ -49,7 +49,7 @@ class BackendChoice:
                 torch.set_float32_matmul_precision("high")
             # cuDNN plans each new shape of a batch, and has returned gradients that are NaN (pytorch 196678).
             torch.backends.cuda.enable_cudnn_sdp(False)
-            if self.network.encoder.attention_backend is AttentionBackend.fused:
+            if any(stack.attention_backend is AttentionBackend.fused for stack in self.network.stacks()):
                 self._check_kernel(device, training)
 
     def resolve(self, device: torch.device, training: bool) -> None:

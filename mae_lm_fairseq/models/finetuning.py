@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.validation import HEADS, PREDICTION, head_names
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.transformer import TransformerStack
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-OUTPUT_CHANGING_OPTIONS = ("encoder_attention_heads", "layer_norm_eps", "pre_norm")
+OUTPUT_CHANGING_OPTIONS = ("encoder_attention_heads", "layer_norm_eps", "pre_norm", "wrapped")
 """Options of every model that change the output but not the shape of any weight; below, those of parts, and of
 pretraining."""
 _BIAS_OPTIONS = ("relative_max_distance", "relative_bucketing")
@@ -109,7 +108,7 @@ def _value(options: Mapping[str, Any], name: str) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def mark_depths(encoder: TransformerStack):
+def mark_depths(encoder: nn.Module):
     """Set ``param_group`` of the encoder's parameters to their depth below the heads, for the optimizer.
 
     The top layer has depth 1, with the layer norm of its output, and the bottom layer the number of layers. Parameters
@@ -119,11 +118,11 @@ def mark_depths(encoder: TransformerStack):
     layers = len(encoder.layers)
     _mark(encoder, layers + 1)
     _mark(encoder.output_layer_norm, 1)
-    for index, layer in enumerate(encoder.layers):
-        _mark(layer, layers - index)
+    for depth, layer in enumerate(reversed(encoder.layers), 1):  # of a layer that is used several times, the lowest
+        _mark(layer, depth)
 
 
-def freeze_below(encoder: TransformerStack, layers: int) -> None:
+def freeze_below(encoder: nn.Module, layers: int) -> None:
     """Freeze all parameters of an encoder but those of its last layers.
 
     Args:

@@ -25,6 +25,7 @@ from mae_lm_fairseq.models.finetuning import (
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.wrapped.network import WrappedTaskHead, build_network, stock_class
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +82,13 @@ class MAELMModel(BaseFairseqModel):
                 "the task's dictionary has no <mask>; use a task that adds it, as masked_autoencoder_lm does"
             )
         pad, mask = dictionary.pad(), dictionary.index("<mask>")
-        autoencoder = MaskedAutoencoder(config, len(dictionary), pad, mask)
+        with content_errors("--wrapped"):
+            autoencoder = build_network(config, len(dictionary), pad, mask)
         mark_depths(autoencoder.encoder)
         for stack in autoencoder.stacks():
             stack.checkpoint_activations = cfg.checkpoint_activations
+        if config.wrapped and cfg.checkpoint_activations:
+            autoencoder.encoder.model.gradient_checkpointing_enable()
         fingerprint = dictionary_fingerprint(dictionary.symbols)
         if not predicts_masked_tokens(task):
             autoencoder.drop_prediction()
@@ -114,19 +118,31 @@ class MAELMModel(BaseFairseqModel):
         """
         config = self.autoencoder.config
         dim = config.encoder_embed_dim
-        head = ClassificationHead(dim, num_classes, inner_dim or dim, self.classifier_dropout, config.init_std)
+        head = self._wrapped_head("ForSequenceClassification", num_classes) or ClassificationHead(
+            dim, num_classes, inner_dim or dim, self.classifier_dropout, config.init_std
+        )
         self.classification_heads[name] = head
 
     def register_span_head(self, name: str):
         """Add a new head for extractive question answering. Called by ``question_answering``."""
         config = self.autoencoder.config
-        self.classification_heads[name] = SpanHead(config.encoder_embed_dim, config.init_std)
+        head = self._wrapped_head("ForQuestionAnswering", 2) or SpanHead(config.encoder_embed_dim, config.init_std)
+        self.classification_heads[name] = head
 
     def register_token_classification_head(self, name: str, num_classes: int):
         """Add a new head that classifies every token. Called by ``token_classification``."""
         config = self.autoencoder.config
-        head = TokenClassificationHead(config.encoder_embed_dim, num_classes, self.classifier_dropout, config.init_std)
+        head = self._wrapped_head("ForTokenClassification", num_classes) or TokenClassificationHead(
+            config.encoder_embed_dim, num_classes, self.classifier_dropout, config.init_std
+        )
         self.classification_heads[name] = head
+
+    def _wrapped_head(self, task: str, num_classes: int) -> nn.Module | None:
+        """Return the head of the wrapped encoder's type for a task; None if it has none."""
+        config = self.autoencoder.config
+        if config.wrapped is None or stock_class(config.wrapped, task) is None:
+            return None
+        return WrappedTaskHead(config, task, num_classes, self.classifier_dropout)
 
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
         """Load weights. A model for fine-tuning loads those of the encoder and the heads that match."""
@@ -329,6 +345,8 @@ class MAELMModel(BaseFairseqModel):
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):
     if cfg.compile and (backend := AttentionBackend(cfg.attention_backend).value) not in ("auto", "fused"):
         raise UserError(f"--compile computes attention with fused; remove --attention-backend {backend}")
+    if cfg.compile and network.wrapped:
+        raise UserError("--compile is for this package's layers, not for a wrapped encoder's; remove it")
     if cfg.compile and not pretrains:
         raise UserError("--compile is for pretraining only; remove it, or choose --task masked_autoencoder_lm")
     for name in ("classifier_dropout", "trained_layers"):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, fraction_outside, subspace
-from mae_lm_fairseq.statistics.token_states import StatesOf, masked_batches
+from mae_lm_fairseq.statistics.token_states import EncoderStates, masked_batches
 
 THRESHOLDS = (0.9, 0.99)
 """Fractions of the sum of squares that U holds; the controls are at the first one."""
@@ -64,7 +64,7 @@ class _Moments:
 
 
 def exclusivity(
-    encoder: StatesOf,
+    encoder: EncoderStates,
     texts: Halves,
     keep: Sequence[int],
     mask_prob: float = 0.15,

@@ -18,7 +18,7 @@ from mae_lm_fairseq.statistics.effective_rank import (
     resamples,
     subspace,
 )
-from mae_lm_fairseq.statistics.token_states import MaskedText, StatesOf, masked_batches, states_by_kind
+from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedText, masked_batches, states_by_kind
 from mae_lm_fairseq.utils.command_line import Argument, Fraction, Natural, Options, Probability
 
 CHUNKS = 20
@@ -47,7 +47,7 @@ class RankSettings(Options):
 
 
 def rank_profile(
-    encoder: StatesOf,
+    encoder: EncoderStates,
     texts: Sequence[list[int]],
     keep: Sequence[int],
     settings: RankSettings,

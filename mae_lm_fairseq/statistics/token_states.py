@@ -1,20 +1,20 @@
-"""Hidden states of real tokens and of ``[MASK]`` in every layer of an encoder, ours or from Hugging Face.
+"""Hidden states of real tokens and of ``[MASK]`` in every layer of an encoder.
 
 The text is encoded in several ways (:data:`INPUTS`). The compared tokens are the same each time: those that are not
 masked in any of them.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.encoder import Encoder
 from mae_lm_fairseq.core.packing import batch_layout, to_device
+from mae_lm_fairseq.wrapped.encoder import WrappedEncoder
 
 INPUTS = {
     "clean": "no [MASK] in the text",
@@ -44,7 +44,7 @@ class LayerStates(NamedTuple):
 
 
 class EncoderStates:
-    """Hidden states of an encoder of this package, always computed in evaluation mode.
+    """Hidden states of an encoder, always computed in evaluation mode.
 
     Args:
         encoder: the encoder; the decoder is not needed.
@@ -55,13 +55,12 @@ class EncoderStates:
         inputs: the :data:`INPUTS` that differ for this encoder, "clean" first.
     """
 
-    def __init__(self, encoder: Encoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
+    def __init__(self, encoder: Encoder | WrappedEncoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
         self.encoder = encoder
         self.mask_in_encoder = mask_in_encoder
         self.pad, self.mask = pad, mask
         self.layers = len(encoder.layers)
-        self.dim = encoder.embed_tokens.embedding_dim
-        self.max_tokens = encoder.embed_positions.max_positions
+        self.dim, self.max_tokens = encoder.dim, encoder.max_positions
         has_forced = mask_in_encoder < 1 and "visible" in encoder.needs
         self.inputs = tuple(INPUTS) if has_forced else ("clean", "as_trained")
 
@@ -87,38 +86,6 @@ class EncoderStates:
             self.encoder.attention_backend = backend
         layouts = self.encoder.layouts(layout)
         return [LayerStates(layer, seen.index.cpu()) for layer, seen in zip(states, layouts, strict=True)]
-
-
-class HuggingFaceStates:
-    """Hidden states of an encoder loaded with ``transformers.AutoModel``."""
-
-    inputs = ("clean", "as_trained")
-
-    def __init__(self, model: nn.Module, pad: int, mask: int):
-        self.model = model
-        self.pad, self.mask = pad, mask
-        config = model.config
-        self.layers, self.dim = config.num_hidden_layers, config.hidden_size
-        tables = (table for name, table in model.named_modules() if name.endswith("position_embeddings"))
-        padding = getattr(next(tables, None), "padding_idx", None)
-        # RoBERTa and its descendants number positions from the padding id + 1.
-        offset = 0 if padding is None else padding + 1
-        self.max_tokens = getattr(config, "max_position_embeddings", sys.maxsize) - offset
-
-    @torch.no_grad()
-    def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
-        is_token = tokens.ne(self.pad)
-        output = self.model(
-            tokens.to(self.model.device),
-            attention_mask=is_token.long().to(self.model.device),
-            output_hidden_states=True,
-        )
-        index = is_token.flatten().nonzero().squeeze(1)
-        positions = index.to(self.model.device)
-        return [LayerStates(layer.flatten(0, 1).index_select(0, positions), index) for layer in output.hidden_states]
-
-
-StatesOf = EncoderStates | HuggingFaceStates
 
 
 def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
@@ -163,7 +130,7 @@ def masked_batches(
     ]
 
 
-def states_by_kind(encoder: StatesOf, text: MaskedText) -> Iterator[tuple[str, str, int, Tensor]]:
+def states_by_kind(encoder: EncoderStates, text: MaskedText) -> Iterator[tuple[str, str, int, Tensor]]:
     """Yield input, tokens ("real" or "mask"), layer number (0: embeddings) and hidden states ``[N, dim]``.
 
     Layers that do not see ``[MASK]`` yield no states for it. Real tokens are those that are never masked.

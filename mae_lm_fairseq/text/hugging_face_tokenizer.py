@@ -73,7 +73,7 @@ class HuggingFaceTokenizer(Tokenizer):
         ordinary = [token for token in sorted(vocabulary, key=vocabulary.get) if token not in roles.values()]
         tokens = [*(roles[name] for name in SPECIALS), *ordinary, roles[MASK]]
         order = np.array([vocabulary[token] for token in tokens])
-        self._start(path, {TOKENIZER_JSON: content}, library, [*SPECIALS, *ordinary], order)
+        self._start(path, {TOKENIZER_JSON: content}, library, [*SPECIALS, *map(_symbol, ordinary)], order)
         self.unknown_ids = self._find_unknown_ids()
 
     def _start(self, path: str | Path, files: Mapping[str, bytes], library, symbols: Sequence[str], order: np.ndarray):
@@ -240,6 +240,11 @@ def library_errors(message: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(f"{message}: {first_line(error)}") from None
+
+
+def _symbol(token: str) -> str:
+    """Return a token as dict.txt writes it: white space, which separates its columns, as codes."""
+    return "".join(f"\\u{ord(char):04x}" if char.isspace() else char for char in token)
 
 
 def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:

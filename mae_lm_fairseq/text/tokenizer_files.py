@@ -20,12 +20,11 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.hugging_face import AS_DATA, import_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-AS_DATA = {"local_files_only": True, "trust_remote_code": False}
-"""Options of ``from_pretrained``, which otherwise asks whether to run code from the directory."""
 _KINDS = (SentencePieceTokenizer, FairseqBPETokenizer, HuggingFaceTokenizer)
 # The first whose files exist is authoritative: a bundle may also have a tokenizer.json for transformers.
 TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DICTIONARY})
@@ -94,9 +93,7 @@ def load_from_transformers(directory: Path) -> "PreTrainedTokenizerFast":
         UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
     """
     with library_errors(f"{directory}: transformers cannot load its tokenizer"):
-        from transformers import AutoTokenizer
-
-        loaded = AutoTokenizer.from_pretrained(directory, **AS_DATA)
+        loaded = import_transformers().AutoTokenizer.from_pretrained(directory, **AS_DATA)
     if not loaded.is_fast:
         raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
     return loaded

@@ -26,7 +26,7 @@ from benchmark.workers.training import operator_seconds
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import SIZES, preset_config
 from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
-from mae_lm_fairseq.huggingface.stock import counterpart, stock_config, stock_weights
+from mae_lm_fairseq.huggingface.stock import counterpart, stock_weights, written_config
 from mae_lm_fairseq.checkpoints.info import ModelInfo
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.utils.files import write_json
@@ -142,7 +142,7 @@ def models(size: str, relative_bias: bool) -> tuple[MAELMHubInterface, transform
     symbols = ("<s>", "<pad>", "</s>", "<unk>", *map(str, range(VOCABULARY - 5)), "<mask>")
     pretrained = Pretrained(config, weights, symbols, tokenizer=None, about=ModelInfo())
     to = counterpart(pretrained)
-    config = transformers.AutoConfig.for_model(**stock_config(pretrained, to))
+    config = transformers.AutoConfig.for_model(**written_config(pretrained, to))
     stock = getattr(transformers, to.architecture)(config, add_pooling_layer=False)
     stock.load_state_dict(stock_weights(pretrained, to), strict=False)
     return hub_interface(pretrained), stock.eval()

@@ -31,7 +31,7 @@ def tagged(tmp_path):
     """Files of labelled words, and a model that knows the words."""
     found = tagging.sentences(600)
     words = sorted({word for sentence in found for word, _ in sentence})
-    model = save_model(tmp_path / "model", "bert", words)
+    model = save_model(tmp_path / "model", "bert", words, template=False)
     return tagging.write_conllu(tmp_path / "upos.conllu", found), tagging.write_columns(tmp_path / "bio", found), model
 
 
@@ -42,7 +42,7 @@ def test_glue_can_be_overfitted(run, tmp_path, name, least):
     rows = glue.make_rows(task, 256)
     rows["dev"] = rows["train"]
     glue.write_official(tmp_path / "glue", task, rows)
-    model = save_model(tmp_path / "model", "bert", glue.WORDS)
+    model = save_model(tmp_path / "model", "bert", glue.WORDS, template=False)
     options = ["--glue-dir", tmp_path / "glue", "--model", model, "--learning-rate", 3e-3, "--seeds", 2]
     results = run("glue", name, *options, "--max-updates", 120)
     assert results["settings"]["updates"] == min(120, task.recipe.epochs * 256 // task.batch_size)

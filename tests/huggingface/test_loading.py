@@ -7,8 +7,8 @@ import safetensors.torch
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.huggingface.weight_files import without_kernels
 from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.utils.hugging_face import without_kernels
 from tests.support.huggingface import save_model, tiny_masked_lm
 
 WORDS = ["the", "dog", "sleeps", "fox", "jumps"]
@@ -16,7 +16,9 @@ TEXT = "the dog sleeps\nthe fox jumps the dog\n\nfox sleeps\ndog jumps the fox\n
 KERNEL = "someone/attention"
 
 
-@pytest.fixture(params=["attn_implementation", "_attn_implementation"])
+@pytest.fixture(
+    params=[("bert", "attn_implementation"), ("deberta-v2", "_attn_implementation")]
+)  # the latter is wrapped
 def poisoned(request, tmp_path, monkeypatch):
     """Return a directory whose configuration names a kernel; loading one is an error, as if ``kernels`` was there."""
 
@@ -25,9 +27,10 @@ def poisoned(request, tmp_path, monkeypatch):
 
     monkeypatch.setattr("transformers.modeling_flash_attention_utils._lazy_imports", load)
     monkeypatch.setattr("transformers.integrations.hub_kernels.get_kernel", load)
-    directory = save_model(tmp_path / "poisoned", "bert", WORDS, tiny_masked_lm, with_template=True)
+    kind, key = request.param
+    directory = save_model(tmp_path / "poisoned", kind, WORDS, tiny_masked_lm)
     path = directory / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), request.param: KERNEL}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: KERNEL}))
     return directory
 
 

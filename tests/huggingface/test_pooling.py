@@ -20,7 +20,7 @@ FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "
 @pytest.fixture
 def released(tmp_path):
     """Return a directory of transformers with the files of sentence-transformers, as released models have them."""
-    directory = save_model(tmp_path / "released", "bert", WORDS, with_template=True)
+    directory = save_model(tmp_path / "released", "bert", WORDS)
     (directory / "1_Pooling").mkdir()
     contents = (modules(*KINDS), {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True})
     for name, content in zip(FILES, (*contents, {"max_seq_length": 9}, {"prompts": {}}), strict=True):

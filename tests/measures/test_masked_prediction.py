@@ -9,7 +9,6 @@ import torch
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.measures.masked_prediction import (
     NEVER_MASKED,
-    HuggingFacePredictor,
     NetworkPredictor,
     Words,
     each_token,
@@ -19,7 +18,6 @@ from mae_lm_fairseq.measures.masked_prediction import (
     predict,
     unigram_entropy,
 )
-from tests.support.huggingface import KINDS, tiny_masked_lm
 from tests.support.networks import EOS, MASK, PAD, network, text
 
 
@@ -101,17 +99,6 @@ def test_masks_in_the_encoder_are_there_as_in_training(fraction):
     ids, maskings = [text.ids for text in TEXTS], [each_token(text.words) for text in TEXTS]
     without = predict(NetworkPredictor(model, PAD, MASK), ids, maskings)
     assert not np.allclose(predict(predictor, ids, maskings).log_likelihoods, without.log_likelihoods)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_hugging_face_predictions_equal_a_loop(kind):
-    model = tiny_masked_lm(kind, vocabulary=30, pad=PAD)
-
-    @torch.no_grad()
-    def log_probabilities(tokens, predicted):
-        return model(tokens).logits[0, predicted].log_softmax(-1)
-
-    check(HuggingFacePredictor(model, PAD, MASK), log_probabilities, each_token)
 
 
 def test_unigram_entropy_is_that_of_the_token_frequencies():

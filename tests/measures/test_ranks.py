@@ -112,9 +112,8 @@ def test_hugging_face_texts_are_those_of_its_tokenizer(folder, tmp_path):
     reader = open_model(save_model(tmp_path / "bert", "bert", WORDS), None)
     first = reader.texts(folder / "text", 32, 1)[0][0].ids.tolist()
     line = (folder / "text").read_text().splitlines()[0].split()
-    assert first[:13] == [0, *(5 + WORDS.index(word) for word in line)]
-    assert first[-1] == 2
-    assert (reader.states.pad, reader.states.mask, sorted(reader.special)) == (1, 4, [0, 1, 2, 4])
+    assert first[:13] == [0, *(4 + WORDS.index(word) for word in line)]
+    assert (first[-1], first.count(2)) == (2, 1)  # lines have no end of their own
 
 
 def test_code_in_weights_is_refused(tmp_path):
@@ -141,7 +140,7 @@ def test_code_in_a_directory_is_not_run(random_weights, tmp_path, monkeypatch):
     path = directory / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "evil", "auto_map": classes}))
     (directory / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
-    with pytest.raises(UserError, match="transformers cannot load it"):
+    with pytest.raises(UserError, match="its model type is 'evil'"):
         open_model(directory, None, with_head=True, random_weights=random_weights)
     assert not (tmp_path / "it ran").exists()
 

@@ -92,7 +92,8 @@ OPTIONS = {
 
 
 def test_the_list_above_is_complete():
-    assert {name.replace("-", "_") for name in OPTIONS} == set(architecture_values("mae_lm"))
+    """But for ``wrapped``, with which tests/wrapped trains."""
+    assert {name.replace("-", "_") for name in OPTIONS} == set(architecture_values("mae_lm")) - {"wrapped"}
 
 
 @pytest.mark.parametrize("option", OPTIONS)

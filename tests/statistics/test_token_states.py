@@ -7,12 +7,10 @@ import torch
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.statistics.token_states import (
     EncoderStates,
-    HuggingFaceStates,
     MaskedText,
     mask_texts,
     states_by_kind,
 )
-from tests.support.huggingface import KINDS, tiny_model
 from tests.support.networks import BOS, EOS, MASK, PAD, batch, network, text
 
 KEEP = (BOS, EOS)
@@ -161,19 +159,3 @@ def test_masks_depend_on_text_and_seed_only():
     parts = [mask_texts(texts[k : k + 2], PAD, KEEP, 0.3, seed=1, first=k).is_masked for k in (0, 2, 4)]
     assert torch.equal(torch.cat(parts), whole)
     assert not torch.equal(mask_texts(texts, PAD, KEEP, 0.3, seed=2).is_masked, whole)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_hugging_face_states_do_not_depend_on_padding(kind):
-    """Padding only changes the order of sums: 1e-5 in float32."""
-    model = tiny_model(kind, vocabulary=30, pad=PAD)
-    states = HuggingFaceStates(model, PAD, MASK)
-    assert (states.layers, states.dim, states.max_tokens) == (2, 16, 64)
-    texts = [text(9, seed=1), text(6, seed=2)]
-    found = states(batch(*texts), see_masks=True)
-    assert len(found) == 3
-    for layer, (rows, index) in enumerate(found):
-        assert index.tolist() == [*range(9), *range(9, 15)]
-        with torch.no_grad():
-            alone = [model(ids[None], output_hidden_states=True).hidden_states[layer][0] for ids in texts]
-        torch.testing.assert_close(rows, torch.cat(alone), rtol=0, atol=1e-5)

@@ -50,11 +50,11 @@ def _build(auto, kind: str, vocabulary: int, pad: int, layers: int):
 
 
 def save_model(
-    directory: Path, kind: str, words: list[str], build: Callable = tiny_model, with_template: bool = False
+    directory: Path, kind: str, words: list[str], build: Callable = tiny_model, template: bool = True
 ) -> Path:
     """Save the tiny model that ``build`` returns with a word-level tokenizer and return the directory.
 
-    ``with_template`` puts ``[CLS]`` and ``[SEP]`` around a text, which an import needs.
+    ``template`` puts ``[CLS]`` and ``[SEP]`` around a text.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -64,8 +64,8 @@ def save_model(
     vocabulary = {token: number for number, token in enumerate([*special.values(), *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if with_template:
-        sep, cls = ((token, vocabulary[token]) for token in ("[SEP]", "[CLS]"))
+    sep, cls = ((token, vocabulary[token]) for token in ("[SEP]", "[CLS]"))
+    if template:
         tokenizer.post_processor = processors.BertProcessing(sep, cls)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(directory)
     build(kind, len(vocabulary), pad=1).save_pretrained(directory)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
-from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.text.dictionary import read_symbols, write_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, UNK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
@@ -275,12 +275,9 @@ def damaged(directory):
     """Return damaged files by the expected error message."""
     encoder, merges, dictionary = fairseq_files(paragraphs(50), 280)
     foreign = "".join(f"w{number} 1\n" for number in range(9)).encode()
-    spaces = json.loads(make("gpt2").files["tokenizer.json"])
-    spaces["added_tokens"].append({**spaces["added_tokens"][-1], "id": 999, "content": "a b"})
     return {
         "not a tokenizer of Hugging Face": {"tokenizer.json": b"{}"},
         "not a tokenizer of Hugging Face, or damaged": {"tokenizer.json": b"\xff"},
-        "cannot represent its piece 'a b'": {"tokenizer.json": json.dumps(spaces).encode()},
         "encoder.json: does not belong to .*dict.txt": {
             "encoder.json": encoder, "vocab.bpe": merges, "dict.txt": foreign
         },
@@ -289,6 +286,22 @@ def damaged(directory):
         "vocab.bpe: No such file": {"encoder.json": encoder, "dict.txt": dictionary},
         "has no tokenizer": {"dict.txt": dictionary},
     }  # fmt: skip
+
+
+def test_tokens_of_white_space_are_codes_in_the_dictionary(tmp_path):
+    """ModernBERT's tokenizer has tokens for several spaces."""
+    library = make("gpt2").library
+    spaces = json.loads(library.to_str())
+    added = {**spaces["added_tokens"][-1], "id": library.get_vocab_size(), "content": "    ", "special": False}
+    spaces["added_tokens"].append(added)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spaces))
+    tokenizer = open_tokenizer_path(tmp_path / "tokenizer.json")
+    write_symbols(tokenizer.symbols, tmp_path / "dict.txt")
+    assert read_symbols(tmp_path / "dict.txt")[:-1] == tuple(tokenizer.symbols)
+    index = tokenizer.symbols.index("\\u0020" * 4)
+    [ids] = tokenizer.encode_lines(["the    of"])
+    assert index in ids
+    assert tokenizer.decode(ids) == "the    of"
 
 
 @pytest.mark.parametrize("reason", damaged(None))

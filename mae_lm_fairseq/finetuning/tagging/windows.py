@@ -147,7 +147,7 @@ def word_logits(
 
     ``progress`` wraps the sequence of batches, for example to show a progress bar.
     """
-    labels = model.classification_heads[WORD_HEAD].classifier.out_features
+    labels = model.classification_heads[WORD_HEAD].labels
     logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]
     batches = progress(list(batches_of_similar_length(windows.sizes.tolist())))
     for indices, _, found in batch_logits(model, windows, batches, WORD_HEAD):

@@ -59,7 +59,7 @@ class Echo(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.classification_heads = {WORD_HEAD: types.SimpleNamespace(classifier=torch.nn.Linear(1, 1))}
+        self.classification_heads = {WORD_HEAD: types.SimpleNamespace(labels=1)}
 
     def forward(self, src_tokens, src_lengths, features_only, classification_head_name):
         assert (features_only, classification_head_name) == (True, WORD_HEAD)

@@ -1,0 +1,277 @@
+"""Networks around a wrapped encoder: its configuration, its own heads, and the masked autoencoder made of them."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder, initialise
+from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.decoder import build_decoder
+from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, TokenClassificationHead
+from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
+from mae_lm_fairseq.wrapped.encoder import WrappedDecoder, WrappedEncoder, first_position, kind_of
+
+ENCODER_MODEL, LM_HEAD = "autoencoder.encoder.model.", "autoencoder.lm_head.model."
+"""Prefixes of the weights of encoder and head in checkpoints."""
+_NOT_OF_THE_ENCODER = {
+    *("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path"),
+    *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
+}
+_DROPOUTS = {
+    "dropout": ("hidden_dropout_prob", "hidden_dropout", "dropout", "embedding_dropout", "mlp_dropout", "resid_pdrop"),
+    "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+}
+"""Our options by the names that different types give them."""
+
+
+def describe(config: Mapping[str, Any]) -> str:
+    """Return the value of the option ``wrapped`` for the content of a ``config.json``.
+
+    Raises:
+        ValueError: if the type cannot be used, or it is not an encoder.
+    """
+    kind_of(config["model_type"])
+    if config.get("is_decoder") or config.get("add_cross_attention") or config.get("is_encoder_decoder"):
+        raise ValueError("it is configured as a decoder; only encoders can be used")
+    if (positions := config.get("position_embedding_type", "absolute")) not in ("absolute", None):
+        raise ValueError(f"position_embedding_type is {positions!r}, which transformers no longer computes")
+    kept = {name: value for name, value in without_kernels(dict(config)).items() if name not in _NOT_OF_THE_ENCODER}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+
+
+def stock_config(description: str, **changes: Any) -> Any:
+    """Return the ``transformers`` configuration of a value of ``wrapped``, with changes."""
+    values = without_kernels(json.loads(description)) | changes
+    return import_transformers().AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+@lru_cache
+def options_of(description: str) -> dict[str, Any]:
+    """Return the values of the network's options that a wrapped encoder determines, and its rates of dropout."""
+    config = stock_config(description)
+    with torch.device("meta"):
+        base = import_transformers().AutoModel.from_config(config)
+    ffn_dim = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", 4 * config.hidden_size)
+    return {
+        "encoder_layers": config.num_hidden_layers,
+        "encoder_embed_dim": config.hidden_size,
+        "encoder_ffn_embed_dim": ffn_dim,
+        "encoder_attention_heads": config.num_attention_heads,
+        "max_positions": config.max_position_embeddings - first_position(base),
+        "relative_buckets": 0,
+        "wrapped": description,
+        **{x: float(next(getattr(config, y) for y in names if hasattr(config, y))) for x, names in _DROPOUTS.items()},
+    }
+
+
+class Given(nn.Module):
+    """Takes the place of the base model inside a model with a head, which then reads the states that it is given.
+
+    Keeps the pooler, which belongs to the head.
+    """
+
+    def __init__(self, base: nn.Module):
+        super().__init__()
+        self.pooler = getattr(base, "pooler", None)
+
+    def forward(self, input_ids: None = None, inputs_embeds: Tensor | None = None, **unused: Any) -> Any:
+        """Return ``inputs_embeds`` [B, T, dim] as the last hidden states."""
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        if isinstance(self.pooler, nn.Linear):  # ALBERT's
+            pooled = torch.tanh(self.pooler(inputs_embeds[:, 0]))
+        else:
+            pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+
+class WrappedHead(LMHead):
+    """The language model head of a model of ``transformers``; behind a decoder, it reads the decoder's states.
+
+    Logits of rows that no token has follow those of the tokens, because the original's probabilities include them.
+
+    Args:
+        model: a ``...ForMaskedLM`` around :class:`Given`.
+    """
+
+    def __init__(self, model: nn.Module):
+        nn.Module.__init__(self)
+        output, weights_only = model.get_output_embeddings(), nn.Identity()
+        # Keeps the names of the weights and returns its input, so that the loss can be computed in chunks.
+        weights_only.weight, weights_only.bias = output.weight, output.bias
+        model.set_output_embeddings(weights_only)
+        self.model = model
+
+    @property
+    def weight(self) -> Tensor:
+        """Output weights."""
+        return self.model.get_output_embeddings().weight
+
+    @property
+    def bias(self) -> Tensor:
+        """Bias of the output layer, zero where the original has none."""
+        bias = self.model.get_output_embeddings().bias
+        return self.weight.new_zeros(len(self.weight)) if bias is None else bias
+
+    def transform(self, states: Tensor) -> Tensor:
+        """Convert hidden states [N, dim] to the vectors that are compared with the output weights."""
+        return self.model(inputs_embeds=states[None]).logits[0]
+
+
+class WrappedTaskHead(nn.Module):
+    """The head of a task as transformers has it for a type; the names of its weights begin with the class's ending.
+
+    Args:
+        config: configuration of the network.
+        task: ending of the class's name, one of :attr:`TASKS`, which has this package's heads for the same tasks.
+        labels: number of its outputs.
+        dropout: probability of all of its dropout.
+    """
+
+    TASKS: ClassVar = {
+        "ForSequenceClassification": ClassificationHead,
+        "ForTokenClassification": TokenClassificationHead,
+        "ForQuestionAnswering": SpanHead,
+    }
+
+    def __init__(self, config: MaskedAutoencoderConfig, task: str, labels: int, dropout: float):
+        super().__init__()
+        # A sequence is classified by its first vector, as everywhere in this package.
+        stock = stock_config(config.wrapped, num_labels=labels, classifier_pooling="cls")
+        model = stock_class(config.wrapped, task)._from_config(stock)
+        take_apart(model)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = dropout
+        self.task, self.replaces, self.labels = task, self.TASKS[task], labels
+        self.add_module(task, model)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Convert hidden states [B, T, dim] to logits, as this package's head of the same task."""
+        output = getattr(self, self.task)(inputs_embeds=features)
+        return output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
+
+
+def stock_class(description: str, task: str) -> type | None:
+    """Return the class of the wrapped encoder's type for a task, the ending of its name; None if it has none."""
+    auto = getattr(import_transformers(), f"AutoModel{task.removeprefix('Model')}")
+    return auto._model_mapping.get(type(stock_config(description)), None)
+
+
+def take_apart(full: nn.Module) -> nn.Module:
+    """Take the base model out of a model with a head, which keeps the pooler, and return it."""
+    base = full.base_model
+    setattr(full, full.base_model_prefix, Given(base))
+    base.pooler = None
+    return base
+
+
+class WrappedAutoencoder(MaskedAutoencoder):
+    """A masked autoencoder made of given parts."""
+
+    def __init__(self, config: MaskedAutoencoderConfig, mask: int, parts: Mapping[str, nn.Module]):
+        nn.Module.__init__(self)
+        self.config, self.mask = config, mask
+        for name in ("encoder", "decoder", "lm_head"):
+            self.add_module(name, parts[name])
+
+
+def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, mask: int) -> MaskedAutoencoder:
+    """Build the network of a configuration, with random weights.
+
+    A wrapped encoder has buffers that no file has: build it on the meta device for its shapes only.
+
+    Args:
+        config: configuration of the network.
+        vocab_size: number of tokens, special tokens included.
+        pad, mask: ids of ``<pad>`` and ``<mask>``.
+
+    Raises:
+        ValueError: if options contradict the wrapped encoder.
+    """
+    if config.wrapped is None:
+        return MaskedAutoencoder(config, vocab_size, pad, mask)
+    _check_options(config, vocab_size)
+    stock = _with_dropout(config, config.dropout, config.attention_dropout)
+    full = import_transformers().AutoModelForMaskedLM.from_config(stock)
+    encoder = WrappedEncoder(take_apart(full), pad, config.mask_join is MaskJoin.embeddings)
+    if has_own_decoder(config):
+        types = {"layer_types": stock.layer_types[-config.decoder_layers :]} if hasattr(stock, "layer_types") else {}
+        layers = {"num_hidden_layers": config.decoder_layers, **types}
+        of_decoder = _with_dropout(config, config.decoder_dropout, config.decoder_dropout, **layers)
+        decoder = WrappedDecoder(stock_class(config.wrapped, "Model")._from_config(of_decoder))
+    else:
+        decoder = build_decoder(config, pad, encoder_positions=None)
+        initialise(decoder.modules(), config)
+    return WrappedAutoencoder(config, mask, {"encoder": encoder, "decoder": decoder, "lm_head": WrappedHead(full)})
+
+
+def _with_dropout(config: MaskedAutoencoderConfig, dropout: float, of_attention: float, **changes: Any) -> Any:
+    stock = stock_config(config.wrapped, **changes)
+    for names, rate in zip(_DROPOUTS.values(), (dropout, of_attention), strict=True):
+        for name in names:
+            if hasattr(stock, name):
+                setattr(stock, name, rate)
+    return stock
+
+
+def _check_options(config: MaskedAutoencoderConfig, vocab_size: int) -> None:
+    for name, value in options_of(config.wrapped).items():
+        given = getattr(config, name)
+        if name not in _DROPOUTS and given != value and not (name == "max_positions" and given < value):
+            raise ValueError(f"{name} {given} contradicts wrapped, where it is {value}")
+    if (rows := stock_config(config.wrapped).vocab_size) < vocab_size:
+        raise ValueError(f"wrapped has embeddings of {rows} tokens, and the dictionary has {vocab_size}")
+
+
+def has_own_decoder(config: MaskedAutoencoderConfig) -> bool:
+    """Return whether the decoder is made of layers of the wrapped encoder's type, which then know the positions."""
+    stock = stock_config(config.wrapped)
+    sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
+    return (
+        0 < config.decoder_layers <= config.encoder_layers
+        and kind_of(stock.model_type).has_relative_positions
+        and config.decoder_attention is DecoderAttention.self
+        and not (config.decoder_relative_buckets or config.reset_mask_states or any(sizes))
+        and getattr(stock, "embedding_size", stock.hidden_size) == stock.hidden_size
+    )
+
+
+def own_decoder(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a decoder of :func:`has_own_decoder` starts from: the last layers of the encoder.
+
+    ``weights`` and what is returned have their names in the network.
+    """
+    below = config.encoder_layers - config.decoder_layers
+    names = [name for name in _on_meta(config).state_dict() if name.startswith("decoder.")]
+    layers = (re.sub(r"(?<=layer)(s?\.)(\d+)", lambda x: f"{x[1]}{int(x[2]) + below}", x, count=1) for x in names)
+    sources = zip(names, (f"encoder.{name.removeprefix('decoder.')}" for name in layers), strict=True)
+    return {name: weights[source].clone() for name, source in sources}
+
+
+@lru_cache
+def _on_meta(config: MaskedAutoencoderConfig) -> MaskedAutoencoder:
+    with torch.device("meta"):
+        return build_network(config, vocab_size=1, pad=0, mask=0)
+
+
+def shared_weights(config: MaskedAutoencoderConfig) -> dict[str, str]:
+    """Return the additional names of the weights that a wrapped model shares, each with its first name."""
+    first, shared = {}, {}
+    for name, weight in _on_meta(config).named_parameters(remove_duplicate=False):
+        if first.setdefault(id(weight), name) != name:
+            shared[name] = first[id(weight)]
+    return shared
+
+
+def rows_of_tokens(config: MaskedAutoencoderConfig) -> set[str]:
+    """Return the names of the weights of a wrapped model that have a row for each token."""
+    network = _on_meta(config)
+    head, embeddings = network.lm_head, network.encoder.embed_tokens
+    of_tokens = {id(weight) for weight in (embeddings.weight, head.weight, head.bias)}
+    return {name for name, weight in network.named_parameters(remove_duplicate=False) if id(weight) in of_tokens}
