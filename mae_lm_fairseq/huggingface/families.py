@@ -104,7 +104,7 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
         UserError: if it is damaged.
         ValueError: if the type cannot be used.
     """
-    config = parse_json(content, path, lambda config: {"model_type": None} | config, "restore it")
+    config = parse_json(content, path, lambda config: {"model_type": config["model_type"], **config}, "restore it")
     kind_of(config["model_type"])
     count = {"num_labels": config["num_labels"]} if "num_labels" in config else {}  # of which the names are made
     return import_transformers().AutoConfig.for_model(config["model_type"], **count).to_dict() | config

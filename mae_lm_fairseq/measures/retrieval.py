@@ -30,6 +30,7 @@ from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, 
 from mae_lm_fairseq.statistics.token_states import LayerStates
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import cell_text, read_table
+from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Argument, Directory, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, write_results
@@ -177,11 +178,10 @@ def _rows(path: Path, *columns: str) -> list[dict[str, str]]:
 
 def windows(reader: Reader, text: str, length: int) -> list[list[int]]:
     """Return a text as windows of up to ``length`` tokens, which overlap by half."""
-    ids, closing = list(map(int, reader.encode(text)[0])), [*reader.line_end, *reader.closing]
-    room = length - len(reader.opening) - len(closing)
+    ids, room = reader.encode(text)[0].tolist(), length - 2
     stride = max(1, room // 2)
     starts = range(0, max(0, len(ids) - room) + stride, stride)
-    return [[*reader.opening, *ids[start : start + room], *closing] for start in starts]
+    return [[BOS, *ids[start : start + room], EOS] for start in starts]
 
 
 def embed(reader: Reader, texts: Sequence[Sequence[int]], label: str) -> dict[str, np.ndarray]:
