@@ -243,7 +243,8 @@ def main(options: GpuOptions) -> None:
     record = provenance() | {"command": command, "complete": False, "rows": {}, "decisions": {}}
     limits = options.device, began + LIMIT_SECONDS
     for stage, rows in stages(options.device, options.out).items():
-        rows = rows if options.stage in ("all", stage) else []
+        is_wanted = options.stage in ("all", stage) or (options.stage, stage) == ("resume", "checks")  # trains for it
+        rows = rows if is_wanted else []
         is_parallel = stage == "checks" and options.device == "cuda"
         with ThreadPoolExecutor() as pool:
             measured = (pool.map if is_parallel else map)(lambda row: measure(row, *limits), rows)
