@@ -9,15 +9,15 @@ from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.versions import package_version
 
-_FINETUNING = "finetuning.driver"
+_DRIVER = "finetuning.driver"
 VERBS = {
     "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
     "prepare": ("commands.prepare", "turn text into a tokenizer and a data-bin"),
     "pretrain": ("commands.pretrain", "pretrain an architecture with its recipe", "training.pretrain"),
-    "finetune glue": ("commands.finetune:Glue", "fine-tune on a GLUE task", _FINETUNING),
-    "finetune squad": ("commands.finetune:Squad", "fine-tune on SQuAD 1.1 or 2.0", _FINETUNING),
-    "finetune classification": ("commands.finetune:Classification", "fine-tune on your labelled texts", _FINETUNING),
-    "finetune tagging": ("commands.finetune:Tagging", "fine-tune on labelled words: CoNLL files", _FINETUNING),
+    "finetune glue": ("finetuning.options:GlueOptions", "fine-tune on a GLUE task", _DRIVER),
+    "finetune squad": ("finetuning.options:SquadOptions", "fine-tune on SQuAD 1.1 or 2.0", _DRIVER),
+    "finetune classification": ("finetuning.options:ClassificationOptions", "fine-tune on your labelled text", _DRIVER),
+    "finetune tagging": ("finetuning.options:TaggingOptions", "fine-tune on labelled words: CoNLL files", _DRIVER),
     "predict": ("commands.predict", "predict labels, scores or answers with a model"),
     "rank": ("measures.rank", "measure effective ranks, layer by layer"),
     "probe": ("measures.probe", "probe frozen hidden states for word labels"),
@@ -33,7 +33,7 @@ VERBS = {
     "plan": ("commands.plan", "estimate FLOPs, memory and time of pretraining"),
     "doctor": ("doctor", "check the environment"),
 }
-"""The module, or a class in it, and the summary of each verb. It has a docstring, the help; ``Options``; ``main``.
+"""The module of each verb, whose docstring is the help, with ``Options`` and ``main``, or its options; and a summary.
 
 If the work needs torch and the options do not, ``main`` is in a module of its own, the third one: wrong options and
 ``--help`` do not wait for torch.
@@ -65,7 +65,8 @@ def run(verb: str, words: list[str], program: str | None = None) -> int | None:
 def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
     found = _object(VERBS[verb][0])
-    return parse(found.Options, words, inspect.getdoc(found), program or f"mae-lm {verb}")
+    description, _, _ = inspect.getdoc(found).partition("\n\nAttributes:")
+    return parse(getattr(found, "Options", found), words, description, program or f"mae-lm {verb}")
 
 
 def _object(path: str) -> Any:
