@@ -12,7 +12,6 @@ from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.backend import BackendChoice
@@ -116,33 +115,25 @@ class MAELMModel(BaseFairseqModel):
             name: name of the head, for :meth:`forward`; an existing head of that name is replaced.
             inner_dim: output size of the dense layer (default: the encoder's hidden size).
         """
-        config = self.autoencoder.config
-        dim = config.encoder_embed_dim
-        head = self._wrapped_head("ForSequenceClassification", num_classes) or ClassificationHead(
-            dim, num_classes, inner_dim or dim, self.classifier_dropout, config.init_std
-        )
-        self.classification_heads[name] = head
+        sizes = num_classes, inner_dim or self.autoencoder.config.encoder_embed_dim, self.classifier_dropout
+        self._add_head(name, "ForSequenceClassification", num_classes, *sizes)
 
     def register_span_head(self, name: str):
         """Add a new head for extractive question answering. Called by ``question_answering``."""
-        config = self.autoencoder.config
-        head = self._wrapped_head("ForQuestionAnswering", 2) or SpanHead(config.encoder_embed_dim, config.init_std)
-        self.classification_heads[name] = head
+        self._add_head(name, "ForQuestionAnswering", 2)
 
     def register_token_classification_head(self, name: str, num_classes: int):
         """Add a new head that classifies every token. Called by ``token_classification``."""
-        config = self.autoencoder.config
-        head = self._wrapped_head("ForTokenClassification", num_classes) or TokenClassificationHead(
-            config.encoder_embed_dim, num_classes, self.classifier_dropout, config.init_std
-        )
-        self.classification_heads[name] = head
+        self._add_head(name, "ForTokenClassification", num_classes, num_classes, self.classifier_dropout)
 
-    def _wrapped_head(self, task: str, num_classes: int) -> nn.Module | None:
-        """Return the head of the wrapped encoder's type for a task; None if it has none."""
-        config = self.autoencoder.config
-        if config.wrapped is None or stock_class(config.wrapped, task) is None:
-            return None
-        return WrappedTaskHead(config, task, num_classes, self.classifier_dropout)
+    def _add_head(self, name: str, task: str, num_classes: int, *sizes: float):
+        """Add the head that the wrapped encoder's type has for a task, or else ours, given its sizes and dropout."""
+        config, ours = self.autoencoder.config, WrappedTaskHead.TASKS[task]
+        if config.wrapped and stock_class(config.wrapped, task):
+            head = WrappedTaskHead(config, task, num_classes, self.classifier_dropout)
+        else:
+            head = ours(config.encoder_embed_dim, *sizes, config.init_std)
+        self.classification_heads[name] = head
 
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
         """Load weights. A model for fine-tuning loads those of the encoder and the heads that match."""
