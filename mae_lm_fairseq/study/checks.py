@@ -125,11 +125,15 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     device = kind_of_gpu(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else None
     device, rows, hours, tokens, flops = device or DEVICE, [], 0.0, 0, 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):
-        planned, trainings = plan_cost(training_of(plan, model, cfg, vocabulary, device)), count_trainings(plan, model)
+        try:
+            run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
+        except ValueError as problem:  # so little is masked that no token of a sequence is
+            raise UserError(f"{model.name}: {problem}") from None
+        planned, trainings = plan_cost(run), count_trainings(plan, model)
         hours, tokens = hours + planned.hours * trainings, tokens + planned.run.tokens * trainings
         flops += planned.flops.total * planned.run.tokens * trainings
         rows.append([model.name, str(trainings), *_cells(planned), duration(planned.hours * trainings)])
-    run, number = planned.run, sum(int(row[1]) for row in rows)
+    number = sum(int(row[1]) for row in rows)
     lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
     processes = number * sum(updates > 0 for updates in plan.checkpoints)
     starting = processes * START_SECONDS / 3600
@@ -168,15 +172,3 @@ def count_trainings(plan: Plan, model: Model) -> int:
     if len(model.learning_rates) < 2:
         return seeds
     return seeds + (len(model.learning_rates) - 1) * min(seeds, plan.rates.seeds)
-
-
-def training_of(plan: Plan, model: Model, cfg: Any, vocabulary: int, device: str = DEVICE) -> Run:
-    """Return a training of a model on one device, for the cost planner.
-
-    Raises:
-        UserError: if so little is masked that no token of a sequence is.
-    """
-    try:
-        return planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
-    except ValueError as problem:
-        raise UserError(f"{model.name}: {problem}") from None
