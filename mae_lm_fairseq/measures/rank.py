@@ -11,8 +11,6 @@ Example:
     mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -37,9 +35,10 @@ from mae_lm_fairseq.measures.readers import SPECIAL
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
+from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import make_output_directory, write_json, write_text
+from mae_lm_fairseq.utils.files import make_output_directory, write_json
 from mae_lm_fairseq.utils.output import progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
@@ -250,8 +249,4 @@ def main(options: Options) -> None:
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Write the ranks as CSV, with a row for each model, layer, input and kind of tokens."""
     rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*_CSV, *(name for name in rows[0] if name not in _CSV)])
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    write_table(path, [*_CSV, *(name for name in rows[0] if name not in _CSV)], rows)
