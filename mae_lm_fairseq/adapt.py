@@ -20,7 +20,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.huggingface.exporter import check_exportable, export_stock
+from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
@@ -232,7 +232,8 @@ def make_start(products: Products, options: Options) -> Pretrained:
     start = read(
         products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
     )
-    check_exportable(as_objective(start, options), options.out)
+    with tempfile.TemporaryDirectory(dir=options.out) as directory:  # before the work, what it would end with
+        export_stock(as_objective(start, options), Path(directory, "model"))
 
     def prepare_data(path: Path) -> None:
         with tempfile.TemporaryDirectory() as directory:  # the one of the import, whatever else the directory has

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -50,16 +49,6 @@ def export_stock(
         card = stock_card(pretrained, to, len(lines), reordered)
         (directory / "README.md").write_text(card, encoding="utf-8")
     return to.architecture
-
-
-def check_exportable(pretrained: Pretrained, directory: Path) -> None:
-    """Check that :func:`export_stock` exports a model, in a temporary subdirectory.
-
-    Raises:
-        UserError: if it does not; the message gives the reason.
-    """
-    with tempfile.TemporaryDirectory(dir=directory) as temporary:
-        export_stock(pretrained, Path(temporary, "model"))
 
 
 def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
