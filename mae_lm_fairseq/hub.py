@@ -20,15 +20,13 @@ from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPL
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.masked_prediction import (
-    NEVER_MASKED,
     NetworkPredictor,
-    Words,
     batches_of_similar_length,
     pseudo_log_likelihoods,
 )
+from mae_lm_fairseq.measures.readers import as_words
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 
@@ -179,7 +177,7 @@ class MAELMHubInterface(nn.Module):
         """
         predictor, tokenizer = self._predictor(), self._tokenizer()
         sentences = [sentences] if isinstance(sentences, str) else sentences
-        words = [_with_words(tokenizer, sentence) for sentence in sentences]
+        words = [as_words(tokenizer, text) for text in sentences]
         return torch.from_numpy(pseudo_log_likelihoods(predictor, words, mask_words))
 
     @torch.no_grad()
@@ -370,12 +368,6 @@ def hub_interface(pretrained: Pretrained, model_type: type[MAELMModel] = MAELMMo
     model = model_type(network, pretrained.pad, pretrained.mask, dictionary=fingerprint)
     model.classification_heads = heads
     return MAELMHubInterface(model, pretrained).eval()
-
-
-def _with_words(tokenizer: Tokenizer, text: str) -> Words:
-    ids, spans = encode_with_spans(tokenizer, text)
-    words = [NEVER_MASKED, *word_numbers(text, spans), NEVER_MASKED]
-    return Words(np.array([BOS, *ids, EOS]), np.array(words))
 
 
 def _listed(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
 from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, Words, pseudo_log_likelihoods
-from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, as_words
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
@@ -113,7 +113,8 @@ class MinimalPairs(Kind):
             UserError: if a sentence is too long for the model, or a file cannot be read.
         """
         reader, paradigms = model.open(with_head=True), self.paradigms(model.data)
-        sentences = [reader.sentence(text) for paradigm in paradigms for pair in paradigm.pairs for text in pair]
+        texts = (text for paradigm in paradigms for pair in paradigm.pairs for text in pair)
+        sentences = [as_words(reader.tokenizer, text) for text in texts]
         longest, most = max(len(sentence.ids) for sentence in sentences), reader.states.max_tokens
         if longest > most:
             raise UserError(f"--pairs: a sentence has {longest} tokens, and {model.path} takes at most {most}")

@@ -79,10 +79,6 @@ class Reader:
         taken = evenly_spaced(texts, max(1, round(len(texts) * limit / max(tokens, 1))))
         return [(self._words(text), document) for text, document in taken]
 
-    def sentence(self, text: str) -> Words:
-        """Return a text of one line."""
-        return self._words([_OPENING, *self._tokens(text), *([] if self.ends_lines else [_END])])
-
     def check_length(self, length: int) -> None:
         """Raise a UserError if the model does not take texts of this length."""
         least, most = 2 if self.ends_lines else 3, self.states.max_tokens
@@ -97,6 +93,13 @@ class Reader:
     def _words(self, tokens: list[tuple[int, bool]]) -> Words:
         ids, starts = map(np.array, zip(*tokens, strict=True))
         return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, np.cumsum(starts)))
+
+
+def as_words(tokenizer: Tokenizer, text: str) -> Words:
+    """Return a text of one line, between ``<s>`` and ``</s>``."""
+    ids, spans = encode_with_spans(tokenizer, text)
+    words = [NEVER_MASKED, *word_numbers(text, spans), NEVER_MASKED]
+    return Words(np.array([BOS, *ids, EOS]), np.array(words))
 
 
 def open_model(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.measures.readers import as_words, open_model
 from tests.support.huggingface import save_model, tiny_masked_lm
 
 WORDS = ["the", "dog", "sleeps", "fox", "jumps"]
@@ -24,8 +24,8 @@ def test_predictions_are_the_model_s(directory):
     from transformers import AutoModelForMaskedLM
 
     model, reader = AutoModelForMaskedLM.from_pretrained(directory).eval(), open_model(directory, None, with_head=True)
-    words = reader.sentence("the dog fox")
-    assert words.words.tolist() == [-1, 1, 2, 3, -1]
+    words = as_words(reader.tokenizer, "the dog fox")
+    assert words.words.tolist() == [-1, 0, 1, 2, -1]
     ids = torch.from_numpy(words.ids)[None].long()
     masked = ids.masked_fill(torch.tensor([[False, False, True, False, False]]), reader.predictor.mask)
     expected = model(torch.tensor([[0, 5, 4, 8, 2]])).logits[0, 2].detach()

@@ -13,7 +13,7 @@ from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.evaluation import Evaluate, perplexity
 from mae_lm_fairseq.measures.probe import probe
-from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.measures.readers import as_words, open_model
 from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
@@ -249,6 +249,6 @@ class TestReaders:
     def test_words_are_those_of_both_tokenizers(self, bundles, stock):
         text = "the fox  jumps over the dog ."
         for path in (bundles["mae_lm_tiny"], stock):
-            sentence = open_model(path, None).sentence(text)
+            sentence = as_words(open_model(path, None).tokenizer, text)
             assert sentence.words[[0, -1]].tolist() == [-1, -1]
             assert len({*sentence.words[1:-1].tolist()}) == len(text.split())
