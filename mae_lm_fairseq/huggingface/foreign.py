@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, value_at
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, ModelInfo, SentenceTask, WordTask
 from mae_lm_fairseq.checkpoints.original import CONFIG, Original, stock_files
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
+from mae_lm_fairseq.checkpoints.token_order import token_order
 from mae_lm_fairseq.checkpoints.validation import HEADS, head_names, network_config, token_weights
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.huggingface.families import FAMILIES, Family, folded, read_config
@@ -36,40 +36,6 @@ _ADDS_NOTHING = re.compile(r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|e
 """Entries that are no weights."""
 _OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """Names in checkpoints that were converted from TensorFlow, such as bert-base-uncased."""
-
-
-class Foreign(NamedTuple):
-    """Weights to convert."""
-
-    naming: str
-    """Column of the table of names."""
-    values: dict[str, Any]
-    """Values of the encoder's options."""
-    weights: dict[str, Tensor]
-    """Float32 weights under their original names, without output weights that are tied to the token embeddings."""
-    order: TokenOrder
-    """Order of the rows in the weights."""
-    task: TaskClass | None
-    """The class of its head, and our name of it, if it was fine-tuned."""
-
-    def converted(self, preset: str) -> tuple[MaskedAutoencoderConfig, dict[str, Tensor]]:
-        """Return configuration and weights of our network with a preset; it may lack parts.
-
-        Raises:
-            ValueError: if it has no place for a weight.
-        """
-        config, task = network_config(vars(preset_config(preset, "base")) | self.values), self.task
-        parts = [Part.encoder, *([task.part] if task else [])]
-        lm_head = (Part.lm_head, Part.output_weights)
-        if not task and _predicts(self.weights, self.naming):
-            parts += lm_head[: 1 + self.values["untie_output_weights"]]
-        names = names_of(parts, self.naming, config.encoder_layers, task.head if task else "")
-        unused = self.weights.keys() - set(names.values())
-        if task:  # fairseq keeps the language model head in fine-tuning
-            unused -= set(names_of(lm_head, self.naming).values())
-        if unused:
-            raise ValueError(f"{min(unused)} is unknown to this package, as are {len(unused) - 1} other weights")
-        return config, self.order.restored(to_ours(self.weights, names))
 
 
 def read_stock(directory: Path, preset: str) -> Pretrained:
@@ -100,7 +66,8 @@ def read_stock(directory: Path, preset: str) -> Pretrained:
     if order[PAD] != pad:
         raise ValueError(f"pad_token_id is {pad}, but the tokenizer's token for padding has the id {order[PAD]}")
     original = Original(stock_files(directory), kept)
-    network, converted = Foreign(family.naming, values, weights, order, task).converted(preset)
+    network = network_config(vars(preset_config(preset, "base")) | values)
+    converted = order.restored(_renamed(weights, family.naming, network, task))
     symbols, about = (*tokenizer.symbols, MASK), _about(task, config, directory)
     return Pretrained(network, converted, symbols, tokenizer, about, original)
 
@@ -201,6 +168,22 @@ def _without_kept(
     return used, kept
 
 
+def _renamed(
+    weights: Mapping[str, Tensor], naming: str, config: MaskedAutoencoderConfig, task: TaskClass | None
+) -> dict[str, Tensor]:
+    """Return weights, without output weights that are tied, by our names; raise a ValueError for one without a name."""
+    parts, lm_head = [Part.encoder, *([task.part] if task else [])], (Part.lm_head, Part.output_weights)
+    if not task and _predicts(weights, naming):
+        parts += lm_head[: 1 + config.untie_output_weights]
+    names = names_of(parts, naming, config.encoder_layers, task.head if task else "")
+    unused = weights.keys() - set(names.values())
+    if task:  # fairseq keeps the language model head in fine-tuning
+        unused -= set(names_of(lm_head, naming).values())
+    if unused:
+        raise ValueError(f"{min(unused)} is unknown to this package, as are {len(unused) - 1} other weights")
+    return to_ours(weights, names)
+
+
 def _stock_tokenizer(directory: Path) -> Tokenizer:
     loaded = load_from_transformers(directory)
     tokenizer = as_loaded(loaded, directory)
@@ -241,7 +224,8 @@ def read_fairseq(path: Path, data_bin: Path, preset: str) -> Pretrained:
     is_its_own = tokenizer is not None and (*tokenizer.symbols, MASK) == symbols
     heads = head_names(weights)
     task = replace(SENTENCES, head=heads[0]) if heads else None
-    network, converted = Foreign(FAIRSEQ, values, weights, token_order(None, len(symbols)), task).converted(preset)
+    network = network_config(vars(preset_config(preset, "base")) | values)
+    converted = token_order(None, len(symbols)).restored(_renamed(weights, FAIRSEQ, network, task))
     about = ModelInfo(imported_from=FAIRSEQ)
     return Pretrained(network, converted, symbols, tokenizer if is_its_own else None, about)
 

@@ -136,11 +136,9 @@ def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
         fills_masks = config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained)
         return MASKED_LM if fills_masks else ENCODER, ""
     [head] = heads
-    layer = output_layer(head, weights)
-    if not config.wrapped:
-        return next(task for task in FINETUNED if layer.endswith(f".{task.module}")), head
+    module = output_layer(head, weights).removeprefix(f"{HEADS}{head}.").partition(".")[0]
     for task in FINETUNED:
-        if layer.startswith(f"{HEADS}{head}.{task.ending}."):
+        if module == (task.ending if config.wrapped else task.module):
             return task, head
     raise UserError("transformers has no class of the encoder's type with such a head; mae-lm bundle writes the model")
 
