@@ -1,15 +1,16 @@
 """Processes that torchrun, Slurm or a user has started, and that train together."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from fairseq.distributed import utils as distributed_utils
@@ -89,23 +90,12 @@ def join_started_processes(cfg: Any) -> None:
     distributed.distributed_backend = "gloo"
 
 
-@contextlib.contextmanager
-def gpus_hidden(cfg: Any) -> Iterator[None]:
-    """Hide the GPUs from torch with ``--cpu``, before it is asked for them.
+def gpus_hidden(cfg: Any) -> AbstractContextManager:
+    """Return a context that hides the GPUs from torch with ``--cpu``, before it is asked for them.
 
     Despite ``--cpu``, fairseq's gradient clipping and communication, and apex, would use a GPU that torch finds.
     """
-    name = "CUDA_VISIBLE_DEVICES"
-    before = os.environ.get(name)
-    if cfg.common.cpu:
-        os.environ[name] = ""
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ[name] = before
-        elif cfg.common.cpu:
-            del os.environ[name]
+    return mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="") if cfg.common.cpu else nullcontext()
 
 
 def _end_with(parent: int) -> None:

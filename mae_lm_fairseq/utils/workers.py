@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
+from unittest import mock
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
@@ -54,15 +55,8 @@ def start_process(environment: Mapping[str, str], function: Callable, *arguments
         environment: environment variables to add, such as a limit of threads, which libraries read when they load.
     """
     process = multiprocessing.get_context("spawn").Process(target=_start, args=(function, arguments))
-    before = dict(os.environ)
-    os.environ |= environment
-    try:
-        with _signals_blocked():
-            process.start()
-    finally:
-        for name in environment.keys() - before.keys():
-            del os.environ[name]
-        os.environ |= before
+    with _signals_blocked(), mock.patch.dict(os.environ, environment):
+        process.start()
     return process
 
 
