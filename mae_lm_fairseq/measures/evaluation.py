@@ -234,7 +234,7 @@ class Options(ModelOptions, Evaluate):
 
 def main(options: Options) -> None:
     """Run the verb."""
-    models = options.trained(options, Data(options.data_bin, text=options.text))
+    models = options.trained(Data(options.data_bin, text=options.text))
     options = options.at_length_of(models)
     found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
     print(options.table(found))

@@ -191,8 +191,8 @@ class MaskedText(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions(Options):
-    """Trained models to measure.
+class ModelOptions(Kind):
+    """Trained models to measure with a verb.
 
     Attributes:
         models: a bundle, a checkpoint (with ``--data-bin``), or a local directory of ``transformers`` that mae-lm
@@ -207,13 +207,14 @@ class ModelOptions(Options):
     ema: bool = False
     labels: Annotated[tuple[str, ...], Argument("NAME")] = ()
 
-    def trained(self, kind: Kind, data: Data) -> list[Trained]:
-        """Return the models. Each is opened once, to reject unsuitable ones before the first measurement.
+    def trained(self, data: Data) -> list[Trained]:
+        """Return the models. Files are read and models opened once, to reject unsuitable ones before any measurement.
 
         Raises:
-            UserError: if there are not as many different labels as models, or a model cannot be read, lacks a head that
-                the measure needs, or does not take sequences of its length.
+            UserError: if there are not as many different labels as models, or a file cannot be read, or a model cannot,
+                lacks a head that the measure needs, or does not take sequences of its length.
         """
+        self.check(data)
         # The name of a directory, or the directory name and stem of a checkpoint.
         names = (path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}" for path in self.models)
         labels = self.labels or tuple(names)
@@ -223,8 +224,8 @@ class ModelOptions(Options):
         found = []
         for label, path in zip(labels, self.models, strict=True):
             model = Trained(label=label, path=path, data=data, ema=self.ema)
-            reader = model.open(kind.with_head)
-            if isinstance(kind, MaskedText) and kind.tokens_per_sample:
-                reader.check_length(kind.tokens_per_sample)
+            reader = model.open(self.with_head)
+            if isinstance(self, MaskedText) and self.tokens_per_sample:
+                reader.check_length(self.tokens_per_sample)
             found.append(replace(model, trained_length=reader.trained_length))
         return found

@@ -184,9 +184,8 @@ def main(options: Options) -> None:
     """Run the verb."""
     make_output_directory(options.out)
     data = Data(options.data_bin)
-    options.check(data)
     paradigms = options.paradigms(data)
-    models = options.trained(options, data)
+    models = options.trained(data)
     scores = {}
     for model in models:
         found = options.measure(model)

@@ -169,8 +169,7 @@ def main(options: Options) -> None:
     """Run the verb."""
     make_output_directory(options.out)
     data = Data(options.data_bin, probe_train=options.train, probe_test=options.test, probe_dev=options.dev)
-    options.check(data)
-    models = options.trained(options, data)
+    models = options.trained(data)
     found = {}
     for model in models:
         found[model.label] = {"model": str(model.path), **options.measure(model)}

@@ -222,7 +222,7 @@ def main(options: Options) -> None:
     """Run the verb."""
     make_output_directory(options.out)
     data = Data(options.data_bin, text=options.text)
-    trained = options.trained(options, data)
+    trained = options.trained(data)
     options = options.at_length_of(trained)
     exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
     models, exclusive = [], {}

@@ -275,8 +275,7 @@ def main(options: Options) -> None:
     """Run the verb."""
     make_output_directory(options.out)
     data = Data(options.data_bin)
-    options.check(data)
-    models = options.trained(options, data)
+    models = options.trained(data)
     found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
     files = {name: str(getattr(options, name) or "") for name in ("questions", "passages", "relevance")}
     about = {"versions": versions(), "data": files, "settings": SETTINGS | {"ema": options.ema}}

@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 def ranks_of(folder, path, **options):
     options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "bootstrap": 5} | options
     options = Options(models=(path,), text=folder / "text", out=folder / "out", **options)
-    [model] = options.trained(options, Data(options.data_bin, text=options.text))
+    [model] = options.trained(Data(options.data_bin, text=options.text))
     return options.measure(model)
 
 
