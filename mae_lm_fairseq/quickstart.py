@@ -102,11 +102,12 @@ def quickstart(options: Options) -> None:
     with step(3, 3, "Models and report"):
         bundles = [str(make_bundle(products, plan, model, content).relative_to(out)) for model in plan.models]
         study = (out / "report.md").read_text(encoding="utf-8").partition("\n")[2]
-        text = report(plan, content, bundles[0])
+        found, warning, updates = losses(plan, content), caution(plan), plan.train.updates
+        text = _REPORT.format(updates=updates, losses=found, caution=warning, bundle=bundles[0], gap=GAP)
         splits = Manifest.read(plan.data.data_bin / MANIFEST).splits
         table = splits_table({name: vars(split) for name, split in splits.items()})
         write_text(out / "report.md", f"{text}\n## Data\n\n{table}\n{study}")
-    print(f"\n{losses(plan, content)}\n\n{caution(plan)}Report: {out / 'report.md'}\nBundles: {out / 'models'}")
+    print(f"\n{found}\n\n{warning}Report: {out / 'report.md'}\nBundles: {out / 'models'}")
     print(f"Next: mae-lm evaluate {out / bundles[0]} --text {plan.data.text}, and the Python lines of the report")
 
 
@@ -194,14 +195,3 @@ data, the same masked positions and the same number of updates, {updates:,}. In 
   as the one at the end: more updates, seeds, measures. Below is what it reports, and `runs/` has the checkpoints,
   commands and logs.
 """
-
-
-def report(plan: Plan, content: Mapping[str, Any], bundle: str) -> str:
-    """Return the beginning of ``report.md``, given the path of a bundle in the output directory."""
-    return _REPORT.format(
-        updates=plan.train.updates,
-        losses=losses(plan, content),
-        caution=caution(plan),
-        bundle=bundle,
-        gap=GAP,
-    )
