@@ -74,12 +74,7 @@ _DISTILBERT_OPTIONS = {
 }
 _HAVE_SEGMENTS = ("bert", "roberta", "roberta_prelayernorm")
 _GELU = ("gelu", "gelu_python")
-_REQUIRED = {
-    "hidden_act": _GELU,
-    "position_embedding_type": ("absolute", None),
-    "is_decoder": (False, None),
-    "add_cross_attention": (False, None),
-}
+_REQUIRED = {"hidden_act": _GELU}
 _WITHOUT_BIAS = {"relative_buckets": 0, "pre_norm": False}
 _PRE_NORM, _DISTILBERT = _WITHOUT_BIAS | {"pre_norm": True}, _WITHOUT_BIAS | {"layer_norm_eps": 1e-12}
 _MPNET = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE, "pre_norm": False}
@@ -102,10 +97,14 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
 
     Raises:
         UserError: if it is damaged.
-        ValueError: if the type cannot be used.
+        ValueError: if the type cannot be used, or it is not an encoder.
     """
     config = parse_json(content, path, lambda config: {"model_type": config["model_type"], **config}, "restore it")
     kind_of(config["model_type"])
+    if config.get("is_decoder") or config.get("add_cross_attention") or config.get("is_encoder_decoder"):
+        raise ValueError("it is configured as a decoder; only encoders can be used")
+    if (positions := config.get("position_embedding_type", "absolute")) not in ("absolute", None):
+        raise ValueError(f"position_embedding_type is {positions!r}, which transformers no longer computes")
     count = {"num_labels": config["num_labels"]} if "num_labels" in config else {}  # of which the names are made
     return import_transformers().AutoConfig.for_model(config["model_type"], **count).to_dict() | config
 

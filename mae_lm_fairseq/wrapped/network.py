@@ -30,16 +30,7 @@ _DROPOUTS = {
 
 
 def describe(config: Mapping[str, Any]) -> str:
-    """Return the value of the option ``wrapped`` for the content of a ``config.json``.
-
-    Raises:
-        ValueError: if the type cannot be used, or it is not an encoder.
-    """
-    kind_of(config["model_type"])
-    if config.get("is_decoder") or config.get("add_cross_attention") or config.get("is_encoder_decoder"):
-        raise ValueError("it is configured as a decoder; only encoders can be used")
-    if (positions := config.get("position_embedding_type", "absolute")) not in ("absolute", None):
-        raise ValueError(f"position_embedding_type is {positions!r}, which transformers no longer computes")
+    """Return the value of the option ``wrapped`` for the content of a ``config.json``."""
     kept = {name: value for name, value in without_kernels(dict(config)).items() if name not in _NOT_OF_THE_ENCODER}
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 

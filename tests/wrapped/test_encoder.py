@@ -9,7 +9,7 @@ from mae_lm_fairseq.checkpoints.conversion import new_decoder
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.core.packing import batch_layout, unpack
 from mae_lm_fairseq.wrapped.encoder import KINDS
-from mae_lm_fairseq.wrapped.network import build_network, describe
+from mae_lm_fairseq.wrapped.network import build_network
 from tests.support.wrapped import MASK, PAD, VOCABULARY, stock, wrap
 
 IN_GATE = ("deberta-v2", "electra", "modernbert")
@@ -153,19 +153,6 @@ def test_dropout_is_used(option):
 def test_options_that_contradict_it_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         wrap(stock("electra"), **change)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"model_type": "convbert"}, "its model type is 'convbert'"),
-        ({"model_type": "electra", "is_decoder": True}, "configured as a decoder"),
-        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "no longer computes"),
-    ],
-)
-def test_other_models_are_refused_by_name(config, message):
-    with pytest.raises(ValueError, match=message):
-        describe(config)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in KINDS.items() if row.has_relative_positions])
