@@ -23,7 +23,6 @@ from mae_lm_fairseq.study.plan import Model, Plan, read_plan
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.preparation import PARTS, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
-from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Directory
 from mae_lm_fairseq.utils.command_line import Options as Base
@@ -33,7 +32,6 @@ from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.signals import signals_as_errors
 
 OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, "report.md")
-GAP = f"Returns the {MASK} of the array."
 _FEW = 100
 """Number of updates below which nothing is learned."""
 
@@ -103,7 +101,7 @@ def quickstart(options: Options) -> None:
         bundles = [str(make_bundle(products, plan, model, content).relative_to(out)) for model in plan.models]
         study = (out / "report.md").read_text(encoding="utf-8").partition("\n")[2]
         found, warning, updates = losses(plan, content), caution(plan), plan.train.updates
-        text = _REPORT.format(updates=updates, losses=found, caution=warning, bundle=bundles[0], gap=GAP)
+        text = _REPORT.format(updates=updates, losses=found, caution=warning, bundle=bundles[0])
         splits = Manifest.read(plan.data.data_bin / MANIFEST).splits
         table = splits_table({name: vars(split) for name, split in splits.items()})
         write_text(out / "report.md", f"{text}\n## Data\n\n{table}\n{study}")
@@ -188,7 +186,7 @@ data, the same masked positions and the same number of updates, {updates:,}. In 
   from mae_lm_fairseq import MAELMModel
 
   model = MAELMModel.from_pretrained("{bundle}")
-  print(model.fill_mask("{gap}", topk=3))
+  print(model.fill_mask("Returns the <mask> of the array.", topk=3))
   ```
 
 - `mae-lm prepare` makes a data-bin of your own text, and `mae-lm study` compares models on it by a plan of yours, such
