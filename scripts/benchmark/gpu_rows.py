@@ -57,12 +57,6 @@ class Scale:
 SCALES = {"cuda": Scale("base", 32_000, 64, None, 15, 12, 64), "cpu": Scale("tiny", 100, 6, 12, 1, 1, 16)}
 
 
-def wait(device: str) -> None:
-    """Wait for the GPU."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 class Step:
     """A model in training in bfloat16 (``--autocast bf16``) with PyTorch's fused AdamW."""
 
@@ -76,9 +70,10 @@ class Step:
         model = MAELMModel(network, PAD, network.mask, half, AttentionBackend.fused, variant != "eager")
         self.model = model.to(self.device)
         self.optimizer = fused_adamw(self.model.parameters())
+        self.wait = torch.get_device_module(device).synchronize
         began = time.perf_counter()
         self.model.begin_training(self.device)
-        wait(self.device.type)
+        self.wait()
         self.pause = time.perf_counter() - began
 
     def batch(self, rows: int | None = None, seed: int = SEED) -> tuple[Tensor, BatchLayout, Tensor]:
@@ -96,13 +91,13 @@ class Step:
 
     def update(self, batch: tuple[Tensor, BatchLayout, Tensor]) -> dict[str, float]:
         """Train on a batch; return the milliseconds until its last launch, and until its end."""
-        wait(self.device.type)
+        self.wait()
         began = time.perf_counter()
         self.model.masked_loss(*batch)[0].backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         launched = time.perf_counter()
-        wait(self.device.type)
+        self.wait()
         return {"host_ms": 1e3 * (launched - began), "step_ms": 1e3 * (time.perf_counter() - began)}
 
 
@@ -116,12 +111,12 @@ def document_lengths(scale: Scale, rows: int, generator: torch.Generator) -> lis
 
 def timed(function: Callable[[], object], device: str) -> float:
     """Return the median of the milliseconds that a function takes, after a first call."""
-    seconds = []
+    wait, seconds = torch.get_device_module(device).synchronize, []
     for _ in range(SCALES[device].repetitions + 1):
-        wait(device)
+        wait()
         began = time.perf_counter()
         function()
-        wait(device)
+        wait()
         seconds.append(time.perf_counter() - began)
     return 1e3 * median(seconds[1:])
 
