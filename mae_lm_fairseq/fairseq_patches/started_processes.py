@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 from fairseq.distributed import utils as distributed_utils
@@ -18,6 +17,7 @@ from fairseq.models import distributed_fairseq_model
 from torch import nn
 
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
+from mae_lm_fairseq.utils.workers import environment_of
 
 _PORT = 29500
 """torchrun's default."""
@@ -95,7 +95,7 @@ def gpus_hidden(cfg: Any) -> AbstractContextManager:
 
     Despite ``--cpu``, fairseq's gradient clipping and communication, and apex, would use a GPU that torch finds.
     """
-    return mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="") if cfg.common.cpu else nullcontext()
+    return environment_of({"CUDA_VISIBLE_DEVICES": ""}) if cfg.common.cpu else nullcontext()
 
 
 def _end_with(parent: int) -> None:

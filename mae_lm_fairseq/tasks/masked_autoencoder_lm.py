@@ -125,7 +125,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if isinstance(model, MAELMModel):
             check_masking(self.cfg, model.autoencoder.config)
             self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
-            self.flops = functools.partial(training_flops, model.autoencoder.config, len(self.dictionary))
+            if not model.autoencoder.config.wrapped:  # whose layers no formula of ours describes
+                self.flops = functools.partial(training_flops, model.autoencoder.config, len(self.dictionary))
         else:
             for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):
                 if getattr(self.cfg, option):

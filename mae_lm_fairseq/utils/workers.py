@@ -10,7 +10,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
-from unittest import mock
 
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
@@ -55,9 +54,24 @@ def start_process(environment: Mapping[str, str], function: Callable, *arguments
         environment: environment variables to add, such as a limit of threads, which libraries read when they load.
     """
     process = multiprocessing.get_context("spawn").Process(target=_start, args=(function, arguments))
-    with _signals_blocked(), mock.patch.dict(os.environ, environment):
+    with _signals_blocked(), environment_of(environment):
         process.start()
     return process
+
+
+@contextmanager
+def environment_of(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables in the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 Workers = tuple[Executor | None, int]
