@@ -29,7 +29,7 @@ from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
-from mae_lm_fairseq.study.training import Workspace
+from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.preparation import PARTS, find_splits, prepare
@@ -170,6 +170,10 @@ def adapt(options: Options) -> None:
         UserError: if the model or the text cannot be used, or training fails.
     """
     out, products = options.out, Products(options.out, "mae-lm adapt", OWNED)
+    if decided := values_of_words(options.extra).keys() & RESERVED_OPTIONS:
+        raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; see mae-lm adapt --help")
+    if options.freeze_encoder_updates >= options.updates:
+        raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
     with step(1, 3, f"Text and model: {options.model}"):
         start = make_start(products, options)
         model = as_objective(start, options)  # the start, with the objective's decoder
@@ -232,6 +236,8 @@ def make_start(products: Products, options: Options) -> Pretrained:
     start = read(
         products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
     )
+    if (options.tokens_per_sample or 0) > (longest := start.config.max_positions):
+        raise UserError(f"--tokens-per-sample {options.tokens_per_sample}: the model takes at most {longest} tokens")
     with tempfile.TemporaryDirectory(dir=options.out) as directory:  # before the work, what it would end with
         export_stock(as_objective(start, options), Path(directory, "model"))
 
@@ -376,10 +382,10 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 {measurements}
 
-- Loss: cross-entropy at masked positions in {tokens:,} tokens, the same ones in both rows.
+- Loss: cross-entropy at {predicted:,} masked positions, the same ones before and after.
 - Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
 - Before: {before}
-- Unigram entropy: {entropy:.3f} nats, the lowest loss with the same prediction at every position.{advice}
+- Unigram entropy: {entropy:.3f} nats, the lowest loss in these tokens with one prediction for all.{advice}
 
 ## Text
 
@@ -408,7 +414,7 @@ def report(content: dict[str, Any]) -> str:
     if not content["before"]:
         before = "the model lacked a trained head or decoder, so there is nothing to compare with."
     elif preset not in OBJECTIVES[content["objective"]].presets:
-        before += " After: by a new decoder, so that **the rows cannot be compared**."
+        before += " After: through another decoder, or none, so that **the rows cannot be compared**."
     return _REPORT.format(
         model=options["model"],
         objective=OBJECTIVES[content["objective"]].name,
@@ -416,8 +422,8 @@ def report(content: dict[str, Any]) -> str:
         directory=content["training"]["directory"],
         batch=options["batch_size"],
         passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
-        tokens=content["measurement"]["tokens"],
-        pseudo_tokens=content["measurement"]["pseudo_tokens"],
+        predicted=after["predicted"],
+        pseudo_tokens=after["tokens"],
         seconds=content["training"]["seconds"],
         machine=content["machine"],
         measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),

@@ -8,12 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mae_lm_fairseq.core.attention import MultiheadAttention
-from mae_lm_fairseq.core.attention_backends import (
-    AttentionBackend,
-    AttentionPattern,
-    FusedPattern,
-    attention_pattern,
-)
+from mae_lm_fairseq.core.attention_backends import AttentionBackend, AttentionPattern, FusedPattern, attention_pattern
 from mae_lm_fairseq.core.config import StackConfig
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import Layout

@@ -53,7 +53,9 @@ class Sweep:
 
     @cached_property
     def updates(self) -> int:
-        """Updates of the recipe's epochs, at most ``--max-updates``."""
+        """Updates of the recipe's epochs, at most ``--max-updates``, unless options after ``--`` change them."""
+        if given := values_of_words(self.options.extra).get("max-update"):
+            return int(given[0])
         updates = self.setup.recipe.epochs * math.ceil(self.setup.sequences / self.batch_size)
         return min(updates, self.options.max_updates or updates)
 

@@ -12,11 +12,7 @@ from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
 from mae_lm_fairseq.huggingface.task_classes import WORDS
-from mae_lm_fairseq.huggingface.tokenizer import (
-    pair_differences,
-    read_lists_of_words,
-    write_tokenizer,
-)
+from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers

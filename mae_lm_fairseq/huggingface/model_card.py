@@ -111,10 +111,11 @@ def _bundle_card(pretrained: Pretrained, lack: str) -> str:
 
 
 def _card(pretrained: Pretrained, *, architecture: str, precision: str, warnings: list[str], **texts: str) -> str:
-    about, name = pretrained.about, architecture_of(pretrained)
+    about, trained_as = pretrained.about, architecture_of(pretrained)
+    name = (about.imported_from or trained_as).partition(",")[0]
     facts = {
         "class": f"`{architecture}`, {precision}",
-        "architecture in pretraining": f"`{name}` {_TEXTS['presets'][preset_of(pretrained)]}",
+        "trained here as": f"`{trained_as}` {_TEXTS['presets'][preset_of(pretrained)]}",
         "imported from": about.imported_from,
         "task": about.task,
         "updates": about.updates,

@@ -55,6 +55,7 @@ class Trained:
         kept: path, without an ending, of what the measure keeps; None to keep nothing.
         log: the log of its training.
         trained_length: maximum length of a sequence in training, in tokens, if a verb has opened it and it is known.
+        ends_lines: whether lines end with ``</s>`` even if it is of ``transformers``, as those of a model beside it do.
     """
 
     label: str
@@ -66,11 +67,13 @@ class Trained:
     kept: Path | None = None
     log: Path | None = None
     trained_length: int | None = None
+    ends_lines: bool = False
 
     def open(self, with_head: bool = False) -> Reader:
         """Return the model with its tokenizer."""
         options = {"with_head": with_head, "random_weights": self.random_weights, "masks": self.masks}
-        return open_model(self.path, self.data.data_bin, self.ema, **options)
+        reader = open_model(self.path, self.data.data_bin, self.ema, **options)
+        return replace(reader, ends_lines=reader.ends_lines or self.ends_lines)
 
     def untrained(self) -> "Trained":
         """Return the model with random weights, as before training."""
@@ -215,9 +218,10 @@ class ModelOptions(Kind):
                 lacks a head that the measure needs, or does not take sequences of its length.
         """
         self.check(data)
-        # The name of a directory, or the directory name and stem of a checkpoint.
-        names = (path.name if path.is_dir() else f"{path.absolute().parent.name}/{path.stem}" for path in self.models)
-        labels = self.labels or tuple(names)
+        # The name of a directory, or with the one above it, as of a checkpoint, if several have the same name.
+        with_parent = [f"{path.absolute().parent.name}/{path.name.removesuffix('.pt')}" for path in self.models]
+        names = [path.name if path.is_dir() else name for path, name in zip(self.models, with_parent, strict=True)]
+        labels = self.labels or tuple(names if len(set(names)) == len(names) else with_parent)
         if len(labels) != len(self.models) or len(set(labels)) < len(labels):
             listed = " ".join(labels)
             raise UserError(f"--labels: {len(self.models)} models need as many different labels, not {listed}")
@@ -227,5 +231,6 @@ class ModelOptions(Kind):
             reader = model.open(self.with_head)
             if isinstance(self, MaskedText) and self.tokens_per_sample:
                 reader.check_length(self.tokens_per_sample)
-            found.append(replace(model, trained_length=reader.trained_length))
-        return found
+            found.append(replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines))
+        ends_lines = any(model.ends_lines for model in found)  # so that all of them predict the same tokens
+        return [replace(model, ends_lines=ends_lines) for model in found]

@@ -10,11 +10,7 @@ import torch
 from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.reading import build, read, transformers_type
 from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.measures.masked_prediction import (
-    NEVER_MASKED,
-    NetworkPredictor,
-    Words,
-)
+from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples

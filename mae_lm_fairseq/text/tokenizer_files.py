@@ -92,7 +92,7 @@ def load_from_transformers(directory: Path) -> "PreTrainedTokenizerFast":
     Raises:
         UserError: if ``transformers`` cannot load it, it has no ``tokenizer.json``, or its code would have to run.
     """
-    with library_errors(f"{directory}: transformers cannot load its tokenizer"):
+    with library_errors(f"{directory}: transformers cannot load its tokenizer (tokenizer.json)"):
         loaded = import_transformers().AutoTokenizer.from_pretrained(directory, **AS_DATA)
     if not loaded.is_fast:
         raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")

@@ -114,6 +114,18 @@ def test_unsuitable_texts_and_objectives_are_refused(stock, text, tmp_path):
     assert "--objective mlm does not fit" in refusal(main, bundle)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("-- --max-update 5", "--max-update after --"),  # or else without effect
+        ("--freeze-encoder-updates 20 --updates 20", "would never be trained"),
+        ("--tokens-per-sample 513", "takes at most"),
+    ],
+)
+def test_what_would_not_do_what_it_says_is_refused(stock, text, tmp_path, flags, message):
+    assert message in refusal(main, [*arguments(stock["bert"], text, tmp_path / "out"), *flags.split()])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("objective", "family"), [("mae_lm", "roberta"), ("3ml", "mpnet")])
 def test_a_bundle_gets_a_decoder_and_options_of_fairseq_train(stock, text, tmp_path, objective, family):

@@ -197,7 +197,7 @@ def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monk
 
 
 MASK_WARNINGS = {
-    "This encoder never saw a mask token": ("mae_lm", {}, []),
+    "This encoder was trained here without mask tokens": ("mae_lm", {}, []),
     "25% of the mask tokens": ("mae_lm", {"mask_in_encoder": 0.25}, []),
     "Do not put mask tokens into the input.": ("mae_lm", {}, ["sst"]),
     "The lower layers of this encoder never saw a mask token": ("mae_lm_mask_later", {}, []),

@@ -43,13 +43,19 @@ def test_the_verbs_measure_it(tmp_path):
     (tmp_path / "words").write_text("".join(rows * 20))
     files = ["--text", tmp_path / "text", "--tokens-per-sample", 16]
     run("rank", directory, *files, "--bootstrap", 10, "--out", tmp_path / "rank")
-    run("evaluate", directory, *files, "--out", tmp_path / "loss.json")
+    bundle = tmp_path / "bundle" / directory.name
+    bundle.parent.mkdir()
+    run("import", directory, "--out", bundle)
+    run("evaluate", directory, bundle, *files, "--out", tmp_path / "loss.json")
     run("probe", directory, "--train", tmp_path / "words", "--test", tmp_path / "words", "--out", tmp_path / "probe")
     [rank] = json.loads((tmp_path / "rank" / "ranks.json").read_text())["models"]
     assert {row["layer"] for row in rank["ranks"]} == {0, 1, 2}
     [probed] = json.loads((tmp_path / "probe" / "results.json").read_text())["models"].values()
     assert [row["accuracy"] for row in probed["layers"]] == [1.0, 1.0, 1.0]
-    assert (tmp_path / "loss.json").exists()
+    losses = json.loads((tmp_path / "loss.json").read_text())["models"]
+    assert list(losses) == [f"{path.parent.name}/{path.name}" for path in (directory, bundle)]
+    one, other = (losses[label] | {"model": ""} for label in losses)
+    assert one == other  # both read the same tokens, with </s> at the end of lines
 
 
 def run(verb, *arguments):

@@ -54,11 +54,7 @@ class TaggingAdapter(Adapter):
         }
         print(f"labels: {', '.join(labels.names)}")
         name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
-        task = {
-            "_name": "token_classification",
-            "column": options.column,
-            "tokens_per_sample": length,
-        }
+        task = {"_name": "token_classification", "column": options.column, "tokens_per_sample": length}
         return TaskSetup.of_windows(  # without the test file: a corrected one is labelled by the finished models
             options,
             task,
