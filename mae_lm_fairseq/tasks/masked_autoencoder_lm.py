@@ -125,7 +125,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if isinstance(model, MAELMModel):
             check_masking(self.cfg, model.autoencoder.config)
             self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
-            if not model.autoencoder.config.wrapped:  # whose layers no formula of ours describes
+            if not model.autoencoder.config.wrapped:  # whose layers no formula here describes
                 self.flops = functools.partial(training_flops, model.autoencoder.config, len(self.dictionary))
         else:
             for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):

@@ -55,7 +55,7 @@ def adapted(request, text, tmp_path_factory) -> Path:
 def test_a_resumed_adaptation_equals_an_unbroken_one(adapted):
     [log] = adapted.glob("adapted/runs/*/training-20.log")
     assert "Loaded checkpoint" in log.read_text()
-    assert "tflops" not in log.read_text()  # no formula of ours describes its layers
+    assert "tflops" not in log.read_text()  # no formula of this package describes its layers
     weights, unbroken = (read(adapted / name / "model").weights for name in ("adapted", "unbroken"))
     assert weights.keys() == unbroken.keys()
     assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
