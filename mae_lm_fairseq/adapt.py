@@ -170,8 +170,8 @@ def adapt(options: Options) -> None:
         UserError: if the model or the text cannot be used, or training fails.
     """
     out, products = options.out, Products(options.out, "mae-lm adapt", OWNED)
-    if decided := values_of_words(options.extra).keys() & RESERVED_OPTIONS:
-        raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; see mae-lm adapt --help")
+    if decided := values_of_words(options.extra).keys() & (RESERVED_OPTIONS | {"max-epoch"}):
+        raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
     if options.freeze_encoder_updates >= options.updates:
         raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
     with step(1, 3, f"Text and model: {options.model}"):
@@ -385,7 +385,7 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 - Loss: cross-entropy at {predicted:,} masked positions, the same ones before and after.
 - Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
 - Before: {before}
-- Unigram entropy: {entropy:.3f} nats, the lowest loss in these tokens with one prediction for all.{advice}
+- Unigram entropy: {entropy:.3f} nats, the lowest loss with one prediction for all tokens that are measured.{advice}
 
 ## Text
 

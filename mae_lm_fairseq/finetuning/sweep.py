@@ -53,7 +53,7 @@ class Sweep:
 
     @cached_property
     def updates(self) -> int:
-        """Updates of the recipe's epochs, at most ``--max-updates``, unless options after ``--`` change them."""
+        """Updates of the recipe's epochs, at most ``--max-updates``, unless ``--max-update`` comes after ``--``."""
         if given := values_of_words(self.options.extra).get("max-update"):
             return int(given[0])
         updates = self.setup.recipe.epochs * math.ceil(self.setup.sequences / self.batch_size)
@@ -69,12 +69,7 @@ class Sweep:
         origin, recipe = self.origin, self.setup.recipe
         start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
         shared: Settings = {
-            "model": {
-                **origin.model,
-                "max_positions": origin.max_positions,
-                "dropout": 0.1,
-                "attention_dropout": 0.1,
-            },
+            "model": {**origin.model, "max_positions": origin.max_positions, "dropout": 0.1, "attention_dropout": 0.1},
             "dataset": {"batch_size": recipe.batch_size, "batch_size_valid": 64, "num_workers": 0},
             "checkpoint": {**start, "save_interval_updates": 2000, "keep_interval_updates": 1},
             "common": {"log_interval": 10},

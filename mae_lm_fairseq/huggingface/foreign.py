@@ -102,10 +102,12 @@ def read_wrapped(directory: Path, preset: str) -> Pretrained:
         )
     prefix, missing, unexpected = f"{model.base_model_prefix}.", loading["missing_keys"], loading["unexpected_keys"]
     of_encoder = [name for name in (*missing, *unexpected) if name.startswith(prefix) and "pooler." not in name]
-    if problems := sorted({*of_encoder, *(missing if task else ())}):
+    state = model.state_dict()
+    has_head = task or any(name in stored for name in state if not name.startswith(prefix))
+    if problems := sorted({*of_encoder, *(missing if has_head else ())}):
         raise ValueError(f"{problems[0]} is missing or unknown")
     weights = {}
-    for name, weight in model.state_dict().items():
+    for name, weight in state.items():
         own = name.removeprefix(prefix)
         if own != name and not own.startswith("pooler."):
             weights[f"{ENCODER_MODEL}{own}"] = weight
@@ -113,7 +115,9 @@ def read_wrapped(directory: Path, preset: str) -> Pretrained:
             weights[f"{head}{name}"] = weight
     tokenizer = _stock_tokenizer(directory)
     weights = token_order(tokenizer, tokenizer.mask + 1).restored(weights, token_weights(network))
-    original = Original(stock_files(directory), {name: stored[name] for name in unexpected})
+    unused = re.compile("|".join(model._keys_to_ignore_on_load_unexpected or ["(?!)"]))
+    kept = {x: weight for x, weight in stored.items() if x in unexpected or (x not in state and unused.search(x))}
+    original = Original(stock_files(directory), kept)
     return Pretrained(
         network, weights, (*tokenizer.symbols, MASK), tokenizer, _about(task, config, directory), original
     )

@@ -209,7 +209,7 @@ def written_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
 
 
 def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    dropped = ["torch_dtype"]
+    dropped = ["torch_dtype", "auto_map"]
     if len(config.get("id2label") or ()) == values.get("num_labels"):
         values.pop("num_labels")
     elif "num_labels" in values:  # its labels were those of another task

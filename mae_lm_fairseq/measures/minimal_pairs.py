@@ -42,12 +42,7 @@ CONTROLS = {
 TIE = 1e-4
 """Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
 when the same sentence is computed in another batch."""
-SETTINGS = {
-    "tie": TIE,
-    "resamples": RESAMPLES,
-    "bootstrap_seed": BOOTSTRAP_SEED,
-    "random_weights_seed": RANDOM_SEED,
-}
+SETTINGS = {"tie": TIE, "resamples": RESAMPLES, "bootstrap_seed": BOOTSTRAP_SEED, "random_weights_seed": RANDOM_SEED}
 _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
 

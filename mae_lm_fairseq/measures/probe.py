@@ -61,10 +61,7 @@ class Probe(Kind):
     by_layer: ClassVar = ("accuracy", "dev_accuracy", "ambiguous_accuracy")
     shown: ClassVar = ("accuracy", "ambiguous_accuracy")
     words: ClassVar = {"accuracy": "accuracy on all words (%)", "ambiguous_accuracy": "accuracy on ambiguous words (%)"}
-    baselines: ClassVar = {
-        "accuracy": ("lookup", _LOOKUP),
-        "ambiguous_accuracy": ("ambiguous_lookup", _LOOKUP),
-    }
+    baselines: ClassVar = {"accuracy": ("lookup", _LOOKUP), "ambiguous_accuracy": ("ambiguous_lookup", _LOOKUP)}
     column: Literal["UPOS", "XPOS", "FEATS", "DEPREL"] = "UPOS"
     limit: Count | None = None
     random_weights: bool = False

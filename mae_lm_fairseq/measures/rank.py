@@ -228,7 +228,7 @@ def main(options: Options) -> None:
     models, exclusive = [], {}
     for model in trained:
         about = {"label": model.label, "model": str(model.path), "ema": options.ema, "text": str(options.text)}
-        about["tokens_per_sample"] = options.tokens_per_sample
+        about |= {"tokens_per_sample": options.tokens_per_sample, "ends_lines": model.ends_lines}
         models.append(about | options.measure(model) | {"exclusivity": []})
         try:
             models[-1]["exclusivity"] = rows = exclusivity.measure(model)

@@ -127,7 +127,12 @@ def freeze_below(encoder: nn.Module, layers: int) -> None:
 
     Args:
         encoder: an encoder whose parameters have been marked by :func:`mark_depths`.
+
+    Raises:
+        UserError: if a layer is used several times, as in ALBERT, and only its last uses should be trained.
     """
+    if 0 < layers < len(encoder.layers) > len(set(encoder.layers)):
+        raise UserError(f"--trained-layers {layers}: the encoder uses a layer several times; train all or none")
     for parameter in encoder.parameters():
         parameter.requires_grad_(parameter.param_group <= layers)
 

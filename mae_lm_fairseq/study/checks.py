@@ -127,7 +127,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     for model, cfg in zip(plan.models, configurations, strict=True):
         try:
             run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
-        except ValueError as problem:  # so little is masked that no token of a sequence is
+        except ValueError as problem:
             raise UserError(f"{model.name}: {problem}") from None
         planned, trainings = plan_cost(run), count_trainings(plan, model)
         hours, tokens = hours + planned.hours * trainings, tokens + planned.run.tokens * trainings

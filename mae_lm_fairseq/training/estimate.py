@@ -99,8 +99,10 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
         precision: one of :data:`~mae_lm_fairseq.cost.planned_run.PRECISIONS`.
 
     Raises:
-        ValueError: if so little is masked that no token of a sequence is.
+        ValueError: if so little is masked that no token of a sequence is, or the encoder is wrapped.
     """
+    if (network := core_config(cfg.model)).wrapped:
+        raise ValueError("the layers are those of transformers, whose cost is not known")
     rate = variable_rate(cfg.task) if hasattr(cfg.task, "mask_prob_range") else None
     hidden = 1 - cfg.task.leave_unmasked_prob - cfg.task.random_token_prob  # fraction of the predicted tokens
     accumulated = int(cfg.optimization.update_freq[0])
@@ -118,7 +120,7 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
         devices=devices,
         device_kind=kind,
         precision=precision,
-        own_network=core_config(cfg.model),
+        own_network=network,
     )
 
 

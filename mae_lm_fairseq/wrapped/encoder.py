@@ -68,18 +68,19 @@ class WrappedEncoder(_Wrapped):
         model: the base model, without its pooler.
         pad: our id of ``<pad>``.
         sees_masks: whether ``[MASK]`` is an ordinary token (MLM) or is left out (MAE-LM, 3ML).
+        max_positions: maximum length of a sequence.
     """
 
     attention_backend = AttentionBackend.auto
 
-    def __init__(self, model: nn.Module, pad: int, sees_masks: bool):
+    def __init__(self, model: nn.Module, pad: int, sees_masks: bool, max_positions: int):
         super().__init__()
         self.model, self.sees_masks = model, sees_masks
         self.needs = frozenset() if sees_masks else frozenset({"visible"})
         self.kind = kind_of(model.config.model_type)
         self.first_position = first_position(model)
         self.dim = model.config.hidden_size
-        self.max_positions = model.config.max_position_embeddings - self.first_position
+        self.max_positions = max_positions
         self.embed_tokens.padding_idx = pad  # the original's row is another token's here
 
     @property

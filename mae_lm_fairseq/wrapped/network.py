@@ -190,7 +190,8 @@ def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, ma
     _check_options(config, vocab_size)
     stock = _with_dropout(config, config.dropout, config.attention_dropout)
     full = import_transformers().AutoModelForMaskedLM.from_config(stock)
-    encoder = WrappedEncoder(take_apart(full), pad, config.mask_join is MaskJoin.embeddings)
+    sees_masks = config.mask_join is MaskJoin.embeddings
+    encoder = WrappedEncoder(take_apart(full), pad, sees_masks, config.max_positions)
     if has_own_decoder(config):
         types = {"layer_types": stock.layer_types[-config.decoder_layers :]} if hasattr(stock, "layer_types") else {}
         layers = {"num_hidden_layers": config.decoder_layers, **types}

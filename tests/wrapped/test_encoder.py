@@ -8,6 +8,8 @@ import torch
 from mae_lm_fairseq.checkpoints.conversion import new_decoder
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.core.packing import batch_layout, unpack
+from mae_lm_fairseq.models.finetuning import freeze_below, mark_depths
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from mae_lm_fairseq.wrapped.network import build_network
 from tests.support.wrapped import MASK, PAD, VOCABULARY, stock, wrap
@@ -138,9 +140,23 @@ def test_half_precision_keeps_the_angles_of_positions(kind):
 
 @pytest.mark.parametrize("option", ["dropout", "attention_dropout"])
 def test_dropout_is_used(option):
-    pair = wrap(stock("modernbert"), **{option: 0.5})
-    rates = {module.p for module in pair.network.encoder.modules() if isinstance(module, torch.nn.Dropout)}
-    assert 0.5 in rates | {pair.network.encoder.model.config.attention_dropout}
+    _, tokens, is_predicted = batch()
+    for rate in (0.0, 0.5):
+        pair = wrap(stock("modernbert"), **{"dropout": 0.0, "attention_dropout": 0.0, option: rate})
+        pair.network.train()
+        one, other = (pair.network.encode(tokens, layout_of(tokens, is_predicted))[-1] for _ in range(2))
+        assert torch.equal(one, other) == (rate == 0)
+
+
+def test_a_sequence_is_as_long_as_the_option_says():
+    assert wrap(stock("electra"), max_positions=40).network.encoder.max_positions == 40
+
+
+def test_the_last_uses_of_a_layer_are_not_trained_alone():
+    encoder = wrap(stock("albert")).network.encoder
+    mark_depths(encoder)
+    with pytest.raises(UserError, match="--trained-layers 2: the encoder uses a layer several times"):
+        freeze_below(encoder, 2)
 
 
 @pytest.mark.parametrize(
