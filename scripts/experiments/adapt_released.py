@@ -60,8 +60,8 @@ class Options(Base):
     updates: Count = 120
     batch_size: Count = 8192
     seeds: Annotated[tuple[int, ...], Argument("N")] = (1, 2)
-    finetuning_updates: Count = 250
-    learning_rates: tuple[LearningRate, ...] = (2e-5, 5e-5, 1e-4)
+    finetuning_updates: Count = 125
+    learning_rates: tuple[LearningRate, ...] = (1e-4,)
 
 
 def documents() -> Iterator[tuple[str, str, list[list[str]]]]:
@@ -139,17 +139,8 @@ def experiment(options: Options) -> None:
         tuned = out / "classification" / label.replace(", seed ", "-")
         files = ("--train", data / "train.tsv", "--dev", data / "dev.tsv", "--text", "text", "--label", "package")
         sweep = ("--learning-rates", *options.learning_rates, "--seeds", len(options.seeds))
-        run(
-            "finetune",
-            "classification",
-            path,
-            *files,
-            *sweep,
-            "--max-updates",
-            options.finetuning_updates,
-            "--out",
-            tuned,
-        )
+        length = ("--max-updates", options.finetuning_updates, "--jobs", 2)
+        run("finetune", "classification", path, *files, *sweep, *length, "--out", tuned)
         metrics = json.loads((tuned / "results.json").read_text())["metrics"]
         found[label] |= {"retrieval": retrieved[label], "classification": metrics["accuracy"]}
     content = {**provenance(), "options": {name: str(value) for name, value in vars(options).items()}, "models": found}
