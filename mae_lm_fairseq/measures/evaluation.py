@@ -236,8 +236,10 @@ def main(options: Options) -> None:
     """Run the verb."""
     models = options.trained(Data(options.data_bin, text=options.text))
     options = options.at_length_of(models)
-    about = {model.label: {"model": str(model.path), "ends_lines": model.ends_lines} for model in models}
-    found = {model.label: about[model.label] | options.measure(model) for model in models}
+    found = {}
+    for model in models:
+        about = {"model": str(model.path), "ends_lines": model.ends_lines}
+        found[model.label] = about | options.measure(model)
     print(options.table(found))
     if options.out:
         names = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
