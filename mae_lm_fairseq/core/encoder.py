@@ -10,9 +10,10 @@ states: of the embeddings, then of every layer, the encoder's output last.
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.embedding import Embedding, PositionEmbedding
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, pack, renumbered
-from mae_lm_fairseq.core.transformer import PositionEmbedding, TransformerStack
+from mae_lm_fairseq.core.transformer import TransformerStack
 
 
 class Encoder(TransformerStack):
@@ -23,7 +24,7 @@ class Encoder(TransformerStack):
     def __init__(self, config: MaskedAutoencoderConfig, vocab_size: int, pad: int):
         self.dim, self.max_positions = config.encoder.dim, config.max_positions
         super().__init__(config.encoder, PositionEmbedding(self.max_positions, self.dim, pad))
-        self.embed_tokens = nn.Embedding(vocab_size, config.encoder.dim, padding_idx=pad)
+        self.embed_tokens = Embedding(vocab_size, config.encoder.dim, padding_idx=pad)
 
     def mask_embedding(self, mask: int) -> Tensor:
         """Return the embedding [dim] of ``[MASK]``, from which a decoder starts."""

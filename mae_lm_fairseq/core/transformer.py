@@ -11,6 +11,7 @@ from mae_lm_fairseq.core.attention import MultiheadAttention
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, AttentionPattern, FusedPattern, attention_pattern
 from mae_lm_fairseq.core.config import StackConfig
 from mae_lm_fairseq.core.dropout import Dropout
+from mae_lm_fairseq.core.embedding import PositionEmbedding
 from mae_lm_fairseq.core.packing import Layout
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.utils.compilation import compiled, product_dtype
@@ -99,17 +100,6 @@ class SelfCrossLayer(TransformerLayer):
         norm = self.cross_attention_layer_norm
         update = self.cross_attention(memory, memory_pattern, self._before(norm, queries))
         return self.feed_forward(self._after(norm, queries, update))
-
-
-class PositionEmbedding(nn.Embedding):
-    """Learned absolute positions. Position 0 uses row ``pad + 1``, as in fairseq's RoBERTa."""
-
-    def __init__(self, max_positions: int, dim: int, pad: int):
-        super().__init__(max_positions + pad + 1, dim, padding_idx=pad)
-        self.max_positions = max_positions
-
-    def forward(self, positions: Tensor) -> Tensor:
-        return super().forward(positions + self.padding_idx + 1)
 
 
 class TransformerStack(nn.Module):
