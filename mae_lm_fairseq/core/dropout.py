@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, keep
+
 _LEVELS = 1 << 16
 
 
@@ -28,11 +30,20 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         if x.device.type != "cpu":
-            return F.dropout(x, self.p)
+            return hashed_dropout(x, self.p) if torch.compiler.is_compiling() else F.dropout(x, self.p)
         return _CheapDropout.apply(x, min(round(self.p * _LEVELS), _LEVELS - 1))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def hashed_dropout(x: Tensor, p: float) -> Tensor:
+    """Apply dropout to [N, dim] by the hash of the attention kernel.
+
+    In compiled code, drawing each number by itself, as torch does, costs more than the layer norm around it.
+    """
+    random = torch.randint(-RANDOM_LEVELS // 2, RANDOM_LEVELS // 2, (len(x), 1), dtype=torch.int32, device=x.device)
+    return (x * keep(random, x.shape[1], p)[0]).to(x.dtype)
 
 
 class _CheapDropout(torch.autograd.Function):

@@ -196,12 +196,13 @@ def _rows(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> Iterator[tupl
 
 
 def keep(random: Tensor, keys: int, dropout: float) -> Tensor:
-    """Return Z by the hash of the kernel, from random numbers [queries, heads]."""
-    low, dropped = RANDOM_LEVELS - 1, round(dropout * RANDOM_LEVELS)
-    x = (random.T.long() & low)[:, :, None] ^ (torch.arange(keys, device=random.device) * 0x9E3779B9 & low)
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = (x ^ x >> shift) * factor & low
-    return (x >= dropped) * (RANDOM_LEVELS / (RANDOM_LEVELS - dropped))
+    """Return Z [heads, queries, keys] by the hash of the kernel, from random numbers [queries, heads] int32."""
+    # In signed integers, which torch has: their halves are the other way round.
+    dropped, half = round(dropout * RANDOM_LEVELS), RANDOM_LEVELS // 2
+    x = random.T[:, :, None] ^ torch.arange(keys, dtype=torch.int32, device=random.device) * -0x61C88647
+    x = (x ^ x >> 16 & 0xFFFF) * 0x7FEB352D
+    x = (x ^ x >> 15 & 0x1FFFF) * -0x7B935975
+    return ((x ^ -half) >= dropped - half) * (RANDOM_LEVELS / (RANDOM_LEVELS - dropped))
 
 
 @torch.library.impl("mae_lm_fairseq::attend", "cpu")
