@@ -8,6 +8,8 @@ from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 24
 """Number of logits computed at a time: 64 MiB of float32."""
+CHUNK_OF_KERNEL = 1 << 26
+"""The same with a kernel: 128 MiB in half precision. Products of fewer positions leave a GPU idle."""
 
 
 def linear_cross_entropy(
@@ -44,7 +46,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # Cast once: autocast would do so for every chunk.
         dtype = F.linear(states[:0], weight[:0], bias[:0]).dtype
         weight = weight.to(dtype)
-        for part in _chunks(len(states), len(weight)):
+        for part in _chunks(len(states), len(weight), CHUNK_OF_KERNEL if kernel else CHUNK_ELEMENTS):
             logits = F.linear(states[part], weight, bias)
             error = logits if kernel else logits.float()
             losses, is_correct = (kernel or _cross_entropy_)(error, targets[part], trains)
@@ -97,7 +99,7 @@ class _LinearLogProbabilities(torch.autograd.Function):
         log_probs = torch.empty(wanted.shape, device=states.device)
         normalisers = torch.empty(len(states), 1, device=states.device)
         best = wanted.new_empty(len(states))
-        for part in _chunks(len(states), len(weight)):
+        for part in _chunks(len(states), len(weight), CHUNK_ELEMENTS):
             logits = F.linear(states[part], cast, bias).float()
             of_wanted, (largest, best[part]) = logits.gather(1, wanted[part]), logits.max(-1)
             # In place, where logsumexp would allocate another chunk.
@@ -113,7 +115,7 @@ class _LinearLogProbabilities(torch.autograd.Function):
         states, weight, bias, wanted, normalisers = ctx.saved_tensors
         gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (states, weight, bias)]
         cast, cast_bias = weight.to(ctx.dtype), bias.to(ctx.dtype)
-        for part in _chunks(len(states), len(weight)):
+        for part in _chunks(len(states), len(weight), CHUNK_ELEMENTS):
             logits = F.linear(states[part].to(ctx.dtype), cast, cast_bias).float()
             probabilities = logits.sub_(normalisers[part]).exp_()
             error = probabilities.mul_(-grad[part].sum(1, keepdim=True)).scatter_add_(1, wanted[part], grad[part])
@@ -121,9 +123,9 @@ class _LinearLogProbabilities(torch.autograd.Function):
         return *(gradient.to(x.dtype) for gradient, x in zip(gradients, (states, weight, bias), strict=True)), None
 
 
-def _chunks(positions: int, vocabulary: int) -> Iterator[slice]:
+def _chunks(positions: int, vocabulary: int, elements: int) -> Iterator[slice]:
     """Yield the slices of positions whose logits are computed at a time."""
-    chunk = max(1, CHUNK_ELEMENTS // vocabulary)
+    chunk = max(1, elements // vocabulary)
     return (slice(start, start + chunk) for start in range(0, positions, chunk))
 
 

@@ -7,6 +7,7 @@ import torch
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend, problem_of_fused
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.heads import LMHead
 from mae_lm_fairseq.models.architectures import Autocast
 from mae_lm_fairseq.models.kernel_comparison import TOLERANCES, difference_from_eager, difference_of_loss
 from mae_lm_fairseq.utils.allocator import keep_freed_memory
@@ -88,15 +89,13 @@ class BackendChoice:
         self.resolve(device, training)
 
     def _problem_of_kernel(self) -> str | None:
-        dtype = self._product_dtype()
+        dtype, head = self._product_dtype(), self.network.lm_head
         try:
-            differences = [difference_from_eager(stack, dtype) for stack in self.network.stacks()]
-            if self.is_compiled and self.network.config.mask_states == 1:
-                head = self.network.lm_head
-                from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_  # needs triton
+            from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_  # needs triton
 
-                head.loss_kernel = cross_entropy_
-                differences.append(difference_of_loss(head.loss_kernel, head, dtype))
+            differences = [difference_from_eager(stack, dtype) for stack in self.network.stacks()]
+            if type(head) is LMHead:
+                differences.append(difference_of_loss(cross_entropy_, head, dtype))
         except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
             return f"fails on this GPU ({first_line(problem)})"
         difference = float(torch.tensor(differences).max())  # NaN if one is, unlike Python's max
@@ -104,6 +103,8 @@ class BackendChoice:
             rounding = f"more than rounding ({TOLERANCES[dtype]:.0%})"
             return f"differs from eager attention by {difference:.1%} on this GPU, {rounding}"
         logger.info("fused attention equals eager within %.2f %%", 100 * difference)
+        if type(head) is LMHead:
+            head.loss_kernel = cross_entropy_
         return None
 
     def _product_dtype(self) -> torch.dtype:

@@ -383,14 +383,15 @@ def test_the_fused_kernel_needs_a_gpu_and_triton(data_bin, monkeypatch):
         model.train().begin_training(torch.device("cuda"))
 
 
-KERNELS = "mae_lm_fairseq.core.kernels.fused_attention"
+KERNELS, KERNEL_OF_LOSS = (f"mae_lm_fairseq.core.kernels.fused_{part}" for part in ("attention", "loss"))
 
 
 @pytest.fixture
 def compared(monkeypatch, settings_of_cuda):
     """Simulate a GPU with triton; return a function that sets the difference of its kernel, and what was compared."""
     calls = []
-    monkeypatch.setitem(sys.modules, KERNELS, types.ModuleType(KERNELS))  # it needs triton
+    monkeypatch.setitem(sys.modules, KERNELS, types.ModuleType(KERNELS))  # it needs triton, as does the next
+    monkeypatch.setitem(sys.modules, KERNEL_OF_LOSS, types.SimpleNamespace(cross_entropy_="kernel of the loss"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
     def pretend(difference):
@@ -401,6 +402,7 @@ def compared(monkeypatch, settings_of_cuda):
             return difference
 
         monkeypatch.setattr(backend_module, "difference_from_eager", difference_from_eager)
+        monkeypatch.setattr(backend_module, "difference_of_loss", lambda kernel, head, dtype: 0.0)
         return calls
 
     return pretend
@@ -423,6 +425,7 @@ def test_training_compares_the_fused_kernel_first(data_bin, compared, caplog, op
     assert calls == [(stack, dtype) for stack in model.autoencoder.stacks()]
     assert "fused attention equals eager within 0.10 %" in caplog.text
     assert backends(model) == {AttentionBackend.fused}
+    assert model.autoencoder.lm_head.loss_kernel == "kernel of the loss"
     model.eval().resolve_backend(torch.device("cuda"))
     assert backends(model) == {AttentionBackend.sdpa}
 
@@ -456,6 +459,16 @@ def test_a_kernel_that_only_works_in_the_encoder(data_bin, compared, caplog, mon
     _, _, model, _ = set_up(data_bin, *BF16)
     model.begin_training(torch.device("cuda"))
     assert "sdpa, because fused differs from eager attention by nan%" in caplog.text
+    assert model.autoencoder.lm_head.loss_kernel is None
+
+
+def test_a_kernel_of_the_loss_that_does_not_work(data_bin, compared, monkeypatch):
+    compared(0.001)
+    monkeypatch.setattr(backend_module, "difference_of_loss", lambda kernel, head, dtype: float("nan"))
+    _, _, model, _ = set_up(data_bin, *BF16)
+    model.begin_training(torch.device("cuda"))
+    assert backends(model) == {AttentionBackend.sdpa}
+    assert model.autoencoder.lm_head.loss_kernel is None
     assert backends(model) == {AttentionBackend.sdpa}
 
 
