@@ -1,6 +1,5 @@
 """The measurements of :mod:`benchmark.gpu`: each returns values for JSON."""
 
-import functools
 import json
 import os
 import signal
@@ -9,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import ModuleType
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.autograd import DeviceType
 
 from benchmark.batches import PAD
-from benchmark.forms import load_form
 from benchmark.workers.training import fused_adamw
+from mae_lm_fairseq.core import dropout as dropouts
 from mae_lm_fairseq.core import transformer
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -35,7 +34,6 @@ from mae_lm_fairseq.utils import compilation
 RECORDED = Path(__file__).resolve().parents[1] / "results" / "day-one" / "steps-2.json"
 """Has the numbers of tokens of 64 documents."""
 DROPOUT, SEED, SHOWN = 0.1, 1, 60
-QUERIES_OF_A_TILE = 64
 MODELS = {"RoBERTa": ("mae_lm_roberta", 0.15), "MAE-LM": ("mae_lm", 0.15), "3ML": ("mae_lm_3ml_self", 0.5)}
 """Preset and fraction of masked tokens."""
 
@@ -93,12 +91,16 @@ class Step:
         """Train on a batch; return the milliseconds until its last launch, and until its end."""
         self.wait()
         began = time.perf_counter()
-        self.model.masked_loss(*batch)[0].backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.compute(batch)
         launched = time.perf_counter()
         self.wait()
         return {"host_ms": 1e3 * (launched - began), "step_ms": 1e3 * (time.perf_counter() - began)}
+
+    def compute(self, batch: tuple[Tensor, BatchLayout, Tensor]) -> None:
+        """Train on a batch, without waiting for the device."""
+        self.model.masked_loss(*batch)[0].backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
 def document_lengths(scale: Scale, rows: int, generator: torch.Generator) -> list[int]:
@@ -109,21 +111,9 @@ def document_lengths(scale: Scale, rows: int, generator: torch.Generator) -> lis
     return [recorded[row % len(recorded)] for row in range(rows)]
 
 
-def timed(function: Callable[[], object], device: str) -> float:
-    """Return the median of the milliseconds that a function takes, after a first call."""
-    wait, seconds = torch.get_device_module(device).synchronize, []
-    for _ in range(SCALES[device].repetitions + 1):
-        wait()
-        began = time.perf_counter()
-        function()
-        wait()
-        seconds.append(time.perf_counter() - began)
-    return 1e3 * median(seconds[1:])
-
-
 def operator_difference(device: str, dtype: str) -> dict:
     """Compare attention on the device with the CPU's equations, with the same dropout."""
-    case = [attention_case("cpu", torch.device("cpu"), dtype)]
+    case = [attention_case(dtype)]
     case.append([x.to(device) if isinstance(x, Tensor) else x for x in case[0]])
     found = []
     for arguments in case:
@@ -135,10 +125,10 @@ def operator_difference(device: str, dtype: str) -> dict:
     return {"difference": difference, "tolerance": 0.01 if dtype != "bfloat16" else 0.05}
 
 
-def attention_case(sizes: str, device: torch.device, dtype: str, length: int | None = None) -> list:
-    """Return the arguments of the operator for documents of a scale, or for rows of equal length."""
-    scale, generator = SCALES[sizes], torch.Generator().manual_seed(SEED)
-    lengths = [length] * 32 if length else document_lengths(scale, scale.rows, generator)
+def attention_case(dtype: str) -> list:
+    """Return the arguments of the operator for the documents of the rehearsal."""
+    scale, generator = SCALES["cpu"], torch.Generator().manual_seed(SEED)
+    lengths = document_lengths(scale, scale.rows, generator)
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
     positions = torch.cat([torch.arange(number) for number in lengths])
     rows = Rows(starts, starts, positions, positions, max(lengths), max(lengths))
@@ -147,8 +137,7 @@ def attention_case(sizes: str, device: torch.device, dtype: str, length: int | N
     shape = sum(lengths), 3, scale.heads, scale.head_size
     packed = torch.randn(shape, generator=generator).to(getattr(torch, dtype))
     random = operator.random_numbers(shape[0], packed)
-    case = [packed, None, *bias[:1], *rows[:4], *bias[1:], random, *rows[4:], DROPOUT]
-    return [x.to(device) if isinstance(x, Tensor) else x for x in case]
+    return [packed, None, *bias[:1], *rows[:4], *bias[1:], random, *rows[4:], DROPOUT]
 
 
 def compiled_difference(device: str, model: str) -> dict:
@@ -161,46 +150,38 @@ def compiled_difference(device: str, model: str) -> dict:
     return {"difference": float((found[1] - found[0]).norm() / found[0].norm()), "tolerance": 0.02}
 
 
-def attention(device: str, form: str) -> dict:
-    """Time forward and backward pass of a form of the kernel. On a CPU, Triton's interpreter runs it."""
-    module, times = load_form(form), {}
-    on_gpu = device == "cuda"
-    for keys in (32, 64, 128) if on_gpu and "words" not in form else (32,):
-        for stages in (1, 2, 3) if on_gpu else (2,):
-            module.SMALL_BLOCKS, module.STAGES = (QUERIES_OF_A_TILE, keys), stages
-            for length, lengths in ((None, "documents"), (512, "512 tokens"))[: 2 if on_gpu else 1]:
-                arguments = attention_case(device, torch.device(device), "bfloat16", length)
-                try:
-                    found = _time_attention(device, module, arguments)
-                except Exception as problem:  # too little shared memory, of triton
-                    found = {"error": str(problem)[:200]}
-                times[f"{keys} keys, {stages} stages, {lengths}"] = found
-    return {"times": times}
-
-
-def _time_attention(device: str, module: ModuleType, arguments: list) -> dict[str, float]:
-    packed, _, table, *pairs = arguments
-    forward = functools.partial(module.attend, packed, None, table, *pairs)
-    output, normaliser = forward()
-    backward = functools.partial(module.attend_backward, output, packed, None, output, normaliser, len(table), *pairs)
-    times = [timed(each, device) for each in (forward, backward)]
-    return {"forward_ms": times[0], "backward_ms": times[1], "sum_ms": sum(times)}
+def repeated(device: str, model: str) -> dict:
+    """Return the parameters whose gradients differ when the same batch is repeated with the same dropout."""
+    training, found = Step(device, model), []
+    batch = training.batch()
+    for _ in range(2):
+        torch.manual_seed(SEED)
+        training.model.masked_loss(*batch)[0].backward()
+        found.append({name: p.grad for name, p in training.model.named_parameters() if p.grad is not None})
+        training.optimizer.zero_grad(set_to_none=True)
+    return {"unequal_gradients": [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]}
 
 
 def step(device: str, model: str, variant: str, rows: int | None = None) -> dict:
-    """Time a training step: pause before it, host and step time, kernels, memory; ``variant`` is eager or compiled.
+    """Time a training step; ``variant`` is eager or compiled.
 
-    In ``compiled, float32 between layers``, layer norms return float32; in ``compiled, not deterministic``, inductor
-    measures what it chooses.
+    Returns pause before the first one, host and step time, time of a step in a row of them without waiting in between,
+    as in training, kernels and memory. In ``compiled, dropout of torch`` and ``compiled, separate casts``, layers are
+    compiled without what the package does instead.
     """
     before = counters["stats"]["unique_graphs"]
-    between = (lambda states: states.dtype) if "float32" in variant else transformer.product_dtype
-    compiler = _compiled_as_measured if "not deterministic" in variant else transformer.compiled
-    with replaced(transformer, "product_dtype", between), replaced(transformer, "compiled", compiler):
+    dropout = (lambda x, p: F.dropout(x, p)) if "torch" in variant else dropouts.hashed_dropout
+    compiler = _compiled_with_separate_casts if "separate" in variant else transformer.compiled
+    with replaced(dropouts, "hashed_dropout", dropout), replaced(transformer, "compiled", compiler):
         training = Step(device, model, variant)
-        batch = training.batch(rows)
-        steps = [training.update(batch) for _ in range(training.scale.repetitions + 1)][1:]
+        batch, number = training.batch(rows), training.scale.repetitions
+        steps = [training.update(batch) for _ in range(number + 1)][1:]
         found = {name: median(each[name] for each in steps) for name in steps[0]}
+        began = time.perf_counter()
+        for _ in range(number):
+            training.compute(batch)
+        training.wait()
+        found["step_in_a_row_ms"] = 1e3 * (time.perf_counter() - began) / number
         kernels = kernel_milliseconds(lambda: training.update(batch), device)
     found |= {"pause_s": training.pause, "steps": steps, "kernel_ms": sum(kernels.values())}
     found["kernels"] = dict(sorted(kernels.items(), key=lambda item: -item[1])[:SHOWN])
@@ -209,9 +190,9 @@ def step(device: str, model: str, variant: str, rows: int | None = None) -> dict
     return found | {"graphs": counters["stats"]["unique_graphs"] - before}
 
 
-def _compiled_as_measured(function: Callable) -> Callable:
+def _compiled_with_separate_casts(function: Callable) -> Callable:
     result = compilation.compiled(function)
-    torch._inductor.config.deterministic = False
+    torch._inductor.config.combo_kernels = False
     return result
 
 
@@ -265,5 +246,5 @@ def compare(device: str, one: str, other: str) -> dict:
 
 
 ROWS = {
-    each.__name__: each for each in (operator_difference, compiled_difference, attention, step, ragged, train, compare)
+    each.__name__: each for each in (operator_difference, compiled_difference, repeated, step, ragged, train, compare)
 }

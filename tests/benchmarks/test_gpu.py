@@ -31,8 +31,7 @@ def test_rehearsal(tmp_path):
     rows = record["rows"]
     assert record["complete"]
     assert rows["checks"]["compiled_difference, MAE-LM"]["difference"] < 1e-6
-    assert all("error" not in found for row in rows["attention"].values() for found in row["times"].values())
-    assert len(rows["attention"]) == 4
+    assert rows["checks"]["repeated, MAE-LM"]["unequal_gradients"] == []
     assert rows["steps"]["step, MAE-LM, compiled"]["graphs"] == 3
     assert rows["checks"]["ragged, MAE-LM, 3"]["recompilations"] == 0
     assert [row["unequal"] for title, row in rows["resume"].items() if "compare" in title] == [0, 0, 0]
@@ -41,33 +40,18 @@ def test_rehearsal(tmp_path):
 
 def test_decisions():
     step = {"pause_s": 31, "host_ms": 41, "step_ms": 42, "kernels": {"triton_poi": 12}}
-    times = {
-        "32 keys, 2 stages, documents": 1.0,
-        "64 keys, 3 stages, documents": 1.1,
-        "32 keys, 2 stages, 512 tokens": 2.0,
-    }
-    faster = {
-        "32 keys, 2 stages, documents": 0.95,
-        "32 keys, 3 stages, documents": 0.9,
-        "32 keys, 2 stages, 512 tokens": 1.92,
-    }
-    attention = {
-        f"attention, {form}": {"times": {name: {"sum_ms": time} for name, time in found.items()}}
-        for form, found in (("today", times), ("words", faster))
-    }
     rows = {
         "checks": {
             "compiled_difference": {"difference": float("nan"), "tolerance": 0.02},
+            "repeated": {"unequal_gradients": ["weight", "bias"]},
             "ragged": {"recompilations": 1},
         },
-        "attention": attention,
         "steps": {"step, RoBERTa, eager": step, "step, RoBERTa, compiled": step},
         "resume": {"compare, killed, once": {"unequal": 1}, "compare, again, once": {"unequal": 0}},
     }
     assert gpu.decisions(rows) == {
         "compiled_difference": "beyond tolerance: compiled layers are wrong",
-        "kernel, documents": "attention, words, 32 keys, 3 stages, documents: 10% faster, adopt",
-        "kernel, 512 tokens": "attention, words, 32 keys, 2 stages, 512 tokens: 4% faster, keep today",
+        "repeated": "gradients differ when repeated: weight, bias",
         "step, RoBERTa, compiled": "pause of 31 s; the host limits: before kernels; elementwise kernels take 12 ms: "
         "profile; 42.0 ms, above 40",
         "ragged": "1 recompilations after the warm-up: not the default",

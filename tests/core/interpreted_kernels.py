@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmark.forms import FORMS, load_form
 from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.kernels import fused_attention
@@ -148,17 +147,6 @@ def test_precisions(dtype):
 
 def test_queries_keys_and_values_in_one_tensor():
     assert_equal(Case([40, 3], [40, 3], 2, 16, relative_position_bucket), dropout=0.1, packed=True)
-
-
-@pytest.mark.parametrize("name", list(FORMS)[1:])
-def test_forms_of_the_measuring_programme(name):
-    form = load_form(name)
-    with torch.library._scoped_library("mae_lm_fairseq", "IMPL") as library:
-        for kernel in (form.attend, form.attend_backward):
-            library.impl(kernel.__name__, kernel, "CPU", allow_override=True)
-        assert_equal(Case([40, 70], [70, 33], 2, 16, relative_position_bucket), torch.float32, dropout=0.1)
-    for kernel in (fused_attention.attend, fused_attention.attend_backward):
-        KERNELS.impl(kernel.__name__, kernel, "CPU", allow_override=True)
 
 
 def test_nothing_to_attend():
