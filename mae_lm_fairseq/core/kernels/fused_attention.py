@@ -80,7 +80,7 @@ def _scores(
     """Return log2(e) S of a tile, [BLOCK_Q, BLOCK_K]; -inf at keys behind the end of the row."""
     s = (SCALE * LOG2E) * _dot(q, tl.trans(k), ACC, PRECISION)
     if BIAS:
-        s += _look_up(B + (t_k[None, :] - t_q[:, None] + reach))
+        s += _look_up(B + (t_k[None, :] - (t_q[:, None] - reach)))
     return tl.where(is_key[None, :], s, float("-inf"))
 
 
@@ -96,6 +96,14 @@ def _look_up(pointers):
     return tl.inline_asm_elementwise(
         "ld.global.nc.f32 $0, [$1];", "=f,l", [pointers.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
     )
+
+
+@triton.jit
+def _opaque(x):
+    """Return x, which LLVM would otherwise round to half precision before it drops, one by one."""
+    if INTERPRETED or x.dtype != tl.float32:
+        return x
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -146,7 +154,7 @@ def _forward(
         shrink = tl.exp2(m - m_new)
         l = l * shrink + tl.sum(p, 1)
         if DROPPED:
-            p = tl.where(_is_kept(random, j, DROPPED), p, 0.0)
+            p = _opaque(tl.where(_is_kept(random, j, DROPPED), p, 0.0))
         o = o * shrink[:, None] + _dot(p.to(v.dtype), v, ACC, PRECISION)
         m = m_new
     l = tl.where(l == 0, 1, l)  # a row without keys
@@ -247,7 +255,7 @@ def _backward_keys(
         zp = p
         if DROPPED:
             is_kept = _is_kept(tl.load(R + (q_start + i) * heads + head, mask=is_query, other=0), j, DROPPED)
-            zp, dp = tl.where(is_kept, p, 0.0), tl.where(is_kept, dp, 0.0)
+            zp, dp = _opaque(tl.where(is_kept, p, 0.0)), tl.where(is_kept, dp, 0.0)
         dv += _dot(tl.trans(zp.to(do.dtype)), do, ACC, PRECISION)
         ds = p * (INVERSE_KEPT * dp - delta[:, None])
         dk += _dot(tl.trans(ds.to(q.dtype)), q, ACC, PRECISION)
