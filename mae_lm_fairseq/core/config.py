@@ -213,36 +213,23 @@ class MaskedAutoencoderConfig:
     @property
     def encoder(self) -> StackConfig:
         """Configuration of the encoder."""
-        return StackConfig(
-            self.encoder_layers,
-            self.encoder_embed_dim,
-            self.encoder_ffn_embed_dim,
-            self.encoder_attention_heads,
-            self.dropout,
-            self.attention_dropout,
-            self.relative_buckets,
-            self.relative_max_distance,
-            self.relative_bucketing,
-            self.layer_norm_eps,
-            self.pre_norm,
-        )
+        sizes = self.encoder_layers, self.encoder_embed_dim, self.encoder_ffn_embed_dim, self.encoder_attention_heads
+        return self._stack(*sizes, self.dropout, self.attention_dropout, self.relative_buckets)
 
     @property
     def decoder(self) -> StackConfig:
         """Configuration of the decoder; unset values are the encoder's."""
-        return StackConfig(
-            self.decoder_layers,
+        sizes = (
             self.decoder_embed_dim or self.encoder_embed_dim,
             self.decoder_ffn_embed_dim or self.encoder_ffn_embed_dim,
             self.decoder_attention_heads or self.encoder_attention_heads,
-            self.decoder_dropout,
-            self.decoder_dropout,
-            self.decoder_relative_buckets,
-            self.relative_max_distance,
-            self.relative_bucketing,
-            self.layer_norm_eps,
-            self.pre_norm,
         )
+        dropout = self.decoder_dropout
+        return self._stack(self.decoder_layers, *sizes, dropout, dropout, self.decoder_relative_buckets)
+
+    def _stack(self, *own: Any) -> StackConfig:
+        of_both = self.relative_max_distance, self.relative_bucketing, self.layer_norm_eps, self.pre_norm
+        return StackConfig(*own, *of_both)
 
     @property
     def layers_before_masks(self) -> int:
@@ -252,27 +239,26 @@ class MaskedAutoencoderConfig:
         return self.encoder_layers if self.mask_join is MaskJoin.decoder else 0
 
     def _check_mask_join(self):
-        inside = self.mask_join is MaskJoin.encoder
-        if self.mask_join_layer is not None and not inside:
-            raise ValueError(
-                f"mask_join_layer {self.mask_join_layer} contradicts mask_join {self.mask_join.value}: "
-                "it needs mask_join encoder"
-            )
+        inside, join = self.mask_join is MaskJoin.encoder, self.mask_join.value
+        needs_inside = f"contradicts mask_join {join}: it needs mask_join encoder"
+        self._require(self.mask_join_layer is None or inside, "mask_join_layer", needs_inside)
         if inside and not 0 < self.layers_before_masks < self.encoder_layers:
             raise ValueError(
                 f"mask_join_layer {self.layers_before_masks} must be above 0 and below encoder_layers "
                 f"{self.encoder_layers}, to leave encoder layers on both sides"
             )
-        if self.mask_states > 1 and (inside or self.decoder_attention is not DecoderAttention.self):
-            raise ValueError(
-                f"mask_states {self.mask_states} contradicts mask_join {self.mask_join.value} with decoder_attention "
-                f"{self.decoder_attention.value}: it needs mask_join decoder or embeddings, and decoder_attention self"
-            )
-        if self.renumber_visible and self.mask_join is not MaskJoin.decoder:
-            raise ValueError(
-                f"renumber_visible contradicts mask_join {self.mask_join.value}: it makes the encoder's positions "
-                "disagree with the decoder's, and needs mask_join decoder"
-            )
+        self._require(
+            self.mask_states == 1 or not (inside or self.decoder_attention is not DecoderAttention.self),
+            "mask_states",
+            f"contradicts mask_join {join} with decoder_attention {self.decoder_attention.value}: it needs mask_join "
+            "decoder or embeddings, and decoder_attention self",
+        )
+        self._require(
+            not self.renumber_visible or self.mask_join is MaskJoin.decoder,
+            "renumber_visible",
+            f"contradicts mask_join {join}: it makes the encoder's positions disagree with the decoder's, and needs "
+            "mask_join decoder",
+        )
 
     def _check_decoder(self):
         has_decoder = self.decoder_layers > 0
@@ -291,30 +277,17 @@ class MaskedAutoencoderConfig:
             )
 
     def _check_relative_bias(self):
+        distance, is_symmetric = self.relative_max_distance, self.relative_bucketing is RelativeBucketing.symmetric
         for name in ("relative_buckets", "decoder_relative_buckets"):
             buckets = getattr(self, name)
-            self._require(
-                buckets == 0 or (buckets >= 8 and buckets % 4 == 0),
-                name,
-                "must be 0, or a multiple of 4 and at least 8",
-            )
-            if buckets and self.relative_max_distance <= buckets // 4:
-                raise ValueError(
-                    f"relative_max_distance {self.relative_max_distance} is too small for "
-                    f"{name} {buckets}: it must be above {buckets // 4}"
-                )
-            if buckets and self.relative_bucketing is RelativeBucketing.symmetric:
-                self._require(
-                    self.relative_max_distance > buckets // 4 + 1,
-                    "relative_max_distance",
-                    f"must be above {buckets // 4 + 1} with {name} {buckets} relative_bucketing symmetric",
-                )
-        if self.relative_bucketing is not RelativeBucketing.t5:
-            self._require(
-                bool(self.relative_buckets or self.decoder_relative_buckets),
-                "relative_bucketing",
-                "has no effect without a relative position bias (relative_buckets 0)",
-            )
+            is_allowed = buckets == 0 or (buckets >= 8 and buckets % 4 == 0)
+            self._require(is_allowed, name, "must be 0, or a multiple of 4 and at least 8")
+            least = buckets // 4 + is_symmetric
+            rule = f"must be above {least} with {name} {buckets} relative_bucketing {self.relative_bucketing.value}"
+            self._require(not buckets or distance > least, "relative_max_distance", rule)
+        has_bias = self.relative_buckets or self.decoder_relative_buckets
+        rule = "has no effect without a relative position bias (relative_buckets 0)"
+        self._require(has_bias or not is_symmetric, "relative_bucketing", rule)
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:

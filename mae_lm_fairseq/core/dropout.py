@@ -1,4 +1,4 @@
-"""Dropout with fast random numbers on CPUs."""
+"""Dropout with fast random numbers, on CPUs and in compiled code."""
 
 import torch
 import torch.nn.functional as F
@@ -29,18 +29,17 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        if torch.compiler.is_compiling():
+            return hashed_dropout(x, self.p)
         if x.device.type != "cpu":
-            return hashed_dropout(x, self.p) if torch.compiler.is_compiling() else F.dropout(x, self.p)
+            return F.dropout(x, self.p)
         return _CheapDropout.apply(x, min(round(self.p * _LEVELS), _LEVELS - 1))
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
 
 
 def hashed_dropout(x: Tensor, p: float) -> Tensor:
-    """Apply dropout to [N, dim] by the hash of the attention kernel.
+    """Apply dropout to [N, dim] by the hash of the attention kernel, from one random number for each row.
 
-    In compiled code, drawing each number by itself, as torch does, costs more than the layer norm around it.
+    Compiled code with a random number of torch for each element costs more than the layer norm around it.
     """
     random = torch.randint(-RANDOM_LEVELS // 2, RANDOM_LEVELS // 2, (len(x), 1), dtype=torch.int32, device=x.device)
     return (x * keep(random, x.shape[1], p)[0]).to(x.dtype)
@@ -49,7 +48,8 @@ def hashed_dropout(x: Tensor, p: float) -> Tensor:
 class _CheapDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, dropped: int) -> Tensor:
-        kept = torch.ops.mae_lm_fairseq.cheap_mask(x, dropped)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
+        kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
         ctx.save_for_backward(kept)
         ctx.scale = _LEVELS / (_LEVELS - dropped)
         return _scale_kept(x, kept, ctx.scale)
@@ -62,25 +62,3 @@ class _CheapDropout(torch.autograd.Function):
 def _scale_kept(x: Tensor, kept: Tensor, scale: float) -> Tensor:
     # masked_fill is several times slower on a CPU.
     return kept.to(x.dtype).mul_(x).mul_(scale)
-
-
-# A custom operator, because torch.compile would break the graph at random_ or draw again in the backward pass. Defined
-# without custom_op, which accepts tags only since torch 2.7.
-torch.library.define(
-    "mae_lm_fairseq::cheap_mask",
-    "(Tensor x, int dropped) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded, torch.Tag.pt2_compliant_tag),
-)
-
-
-@torch.library.impl("mae_lm_fairseq::cheap_mask", "cpu")
-def _cheap_mask(x: Tensor, dropped: int) -> Tensor:
-    """Draw a bool mask in the shape of ``x``, False with probability ``dropped`` / 2**16."""
-    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
-    pieces = words.view(torch.int16)[: x.numel()].view(x.shape)
-    return pieces >= dropped - _LEVELS // 2
-
-
-@torch.library.register_fake("mae_lm_fairseq::cheap_mask")
-def _(x: Tensor, dropped: int) -> Tensor:
-    return torch.empty(x.shape, dtype=torch.bool)

@@ -9,7 +9,7 @@ class Embedding(nn.Embedding):
     """``torch.nn.Embedding`` whose gradient is the same in every run.
 
     torch 2.11 and later sum the gradients of frequent rows on a GPU in any order (pytorch 172454), unless deterministic
-    algorithms are required, so that a resumed run would differ from one that was not interrupted.
+    algorithms are required; then a resumed run differs from one that was not interrupted.
     """
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -39,7 +39,6 @@ class _LookUp(torch.autograd.Function):
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True)
         try:
-            of_weight = torch.ops.aten.embedding_dense_backward(grad, *ctx.saved_tensors, *ctx.of_weight, False)
+            return torch.ops.aten.embedding_dense_backward(grad, *ctx.saved_tensors, *ctx.of_weight, False), None, None
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        return of_weight, None, None

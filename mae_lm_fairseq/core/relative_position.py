@@ -99,10 +99,6 @@ class RelativePositionBias(nn.Module):
         """
         offset = key_positions[:, None, :] - query_positions[:, :, None]
         # Gathered per head, because the gradient of an embedding lookup is 10 times slower on a CPU.
-        by_head = self.by_offset().T.expand(len(offset), -1, -1)
+        by_head = self.weight.float().index_select(0, self.bucket).T.expand(len(offset), -1, -1)
         index = (offset + self.reach).flatten(1)[:, None].expand(-1, by_head.shape[1], -1)
         return by_head.gather(2, index).unflatten(2, offset.shape[1:])
-
-    def by_offset(self) -> Tensor:
-        """Return the bias of every offset from -reach to reach, [2 * reach + 1, heads] float32."""
-        return self.weight.float().index_select(0, self.bucket)

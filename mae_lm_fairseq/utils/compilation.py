@@ -17,14 +17,10 @@ def compiled(function: Callable) -> Callable:
     shape_config.use_duck_shape = False
     # Graphs that are split for DistributedDataParallel have no dynamic sizes (pytorch 140229).
     torch._dynamo.config.optimize_ddp = False
-    # A resumed run compiles the same code; otherwise measurements choose it. The number of tokens does not decide
-    # whether a GPU takes two sums at once, so that no batch is compiled again. And the weights of a layer are cast in
-    # one kernel, because the host needs longer to launch each than the GPU to run it. Not in all versions of torch.
-    for config, name in (
-        (inductor, "deterministic"),
-        (inductor.triton, "mix_order_reduction_non_strict_mode"),
-        (inductor, "combo_kernels"),
-    ):
+    # Code that no measurement chooses, so that a resumed run has the same; casts of weights in one kernel, because the
+    # host needs longer to launch one than the GPU to run it; no guard on the number of tokens. Not in all versions.
+    names = "deterministic", "combo_kernels", "mix_order_reduction_non_strict_mode"
+    for config, name in zip((inductor, inductor, inductor.triton), names, strict=True):
         if hasattr(config, name):
             setattr(config, name, True)
     return torch.compile(function, fullgraph=True, dynamic=True)

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.core.dropout import Dropout, hashed_dropout
 from mae_lm_fairseq.utils.compilation import compiled
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.networks import MASK, PAD, batch, layout_for, network, text
@@ -107,8 +108,13 @@ def test_compiled_layers_equal_eager_and_are_not_compiled_again(compile_with, pr
     assert 1 <= after_the_first == graphs() <= 3
 
 
+def _as_compiled(module: Dropout, x: torch.Tensor) -> torch.Tensor:
+    return hashed_dropout(x, module.p) if module.training and module.p else x
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=SLOW)])
-def test_dropout_is_repeatable(compile_with, backend):
+def test_dropout_is_repeatable(compile_with, backend, monkeypatch):
+    monkeypatch.setattr(Dropout, "forward", _as_compiled)  # also outside of compiled layers
     compile_with(backend)
     net = build("mae_lm_roberta", dropout=0.2, attention_dropout=0.2)
     first, second, other = (run(net, FIRST, True, seed) for seed in (1, 1, 2))
@@ -176,6 +182,7 @@ def test_fp16_optimizer(compile_with, data_bin, monkeypatch):
     """The loop of --fp16 on a CPU, which stands in for the device."""
     compile_with("aot_eager")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(Dropout, "forward", _as_compiled)  # also in eager layers
     losses = []
     for options in (["--attention-backend", "fused"], ["--compile"]):
         cfg, task, model, criterion = set_up(data_bin, "--fp16", "--fp16-init-scale", 4, *options)
