@@ -45,12 +45,12 @@ from mae_lm_fairseq.utils.command_line import (
     Directory,
     Fraction,
     LearningRate,
+    Model as ModelPath,
     Natural,
+    Options as Base,
     Probability,
     Rest,
 )
-from mae_lm_fairseq.utils.command_line import Model as ModelPath
-from mae_lm_fairseq.utils.command_line import Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_text
 from mae_lm_fairseq.utils.locks import directory_lock

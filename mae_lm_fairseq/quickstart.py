@@ -24,8 +24,7 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.preparation import PARTS, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.training.keys import Products
-from mae_lm_fairseq.utils.command_line import Directory
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Directory, Options as Base
 from mae_lm_fairseq.utils.files import directory_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step

@@ -5,8 +5,7 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from transformers import AutoModelForMaskedLM
 
 from mae_lm_fairseq import MAELMModel

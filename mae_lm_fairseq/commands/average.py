@@ -15,8 +15,7 @@ from fairseq import checkpoint_utils
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.checkpoints.averaging import average
-from mae_lm_fairseq.utils.command_line import Argument, OutputFile
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Argument, Options as Base, OutputFile
 from mae_lm_fairseq.utils.errors import UserError
 
 

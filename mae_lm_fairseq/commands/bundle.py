@@ -14,8 +14,7 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.tokenizer_files import NAMES
-from mae_lm_fairseq.utils.command_line import Directory, Model
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Directory, Model, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 
 

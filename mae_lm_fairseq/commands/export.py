@@ -16,8 +16,7 @@ from typing import Literal
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.text.text_samples import read_text
-from mae_lm_fairseq.utils.command_line import Directory, File, Model
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Directory, File, Model, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 
 

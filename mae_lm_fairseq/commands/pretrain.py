@@ -22,8 +22,7 @@ from typing import Annotated, Literal
 
 from mae_lm_fairseq.training.command import check_option_names
 from mae_lm_fairseq.training.settings import RECIPES, recipe
-from mae_lm_fairseq.utils.command_line import Argument
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Argument, Options as Base
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from mae_lm_fairseq.study.checks import check, dry_run
 from mae_lm_fairseq.study.engine import PLAN, RESULTS, run_study
 from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.training.keys import Products
-from mae_lm_fairseq.utils.command_line import Argument, Count, Directory
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import directory_lock
 

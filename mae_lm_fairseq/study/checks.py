@@ -12,8 +12,7 @@ import torch
 
 from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
-from mae_lm_fairseq.cost.planner import Plan as Cost
-from mae_lm_fairseq.cost.planner import plan as plan_cost
+from mae_lm_fairseq.cost.planner import Plan as Cost, plan as plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Model, Plan

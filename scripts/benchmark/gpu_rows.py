@@ -17,8 +17,7 @@ from torch.autograd import DeviceType
 
 from benchmark.batches import PAD
 from benchmark.workers.training import fused_adamw
-from mae_lm_fairseq.core import dropout as dropouts
-from mae_lm_fairseq.core import transformer
+from mae_lm_fairseq.core import dropout as dropouts, transformer
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import preset_config

@@ -27,8 +27,7 @@ from typing import Annotated
 
 from mae_lm_fairseq.docstrings import find_sources, paragraphs
 from mae_lm_fairseq.text.tables import write_table
-from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, LearningRate, Model, parse
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, LearningRate, Model, Options as Base, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_results
 from mae_lm_fairseq.utils.output import markdown_table

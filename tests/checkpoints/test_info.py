@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.checkpoints.info import AnswerTask, ModelInfo, SentenceTask, WordTask
 from mae_lm_fairseq.utils.typed import typed

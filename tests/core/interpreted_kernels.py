@@ -19,8 +19,11 @@ from mae_lm_fairseq.core.kernels import fused_attention
 from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_
 from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, PositionBias, Rows, attend, random_numbers
 from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
-from mae_lm_fairseq.models.kernel_comparison import TOLERANCES as TOLERANCES_ON_A_GPU
-from mae_lm_fairseq.models.kernel_comparison import difference_from_eager, difference_of_loss
+from mae_lm_fairseq.models.kernel_comparison import (
+    TOLERANCES as TOLERANCES_ON_A_GPU,
+    difference_from_eager,
+    difference_of_loss,
+)
 from tests.core.test_operator import test_operator_is_what_it_declares  # noqa: F401 (of the kernels, here)
 from tests.support.networks import VARIANTS, batch, layout_for, masked, network, text
 

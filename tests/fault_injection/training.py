@@ -29,8 +29,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq_cli.train import main as train
 from omegaconf import DictConfig
 
-from mae_lm_fairseq.fairseq_patches import processes
-from mae_lm_fairseq.fairseq_patches import resuming as checkpoints
+from mae_lm_fairseq.fairseq_patches import processes, resuming as checkpoints
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 
 WORDS = 60

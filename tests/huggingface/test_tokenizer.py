@@ -4,8 +4,7 @@ import unicodedata
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizers.models import Unigram
 
 from mae_lm_fairseq.huggingface.comparison import SENTENCES

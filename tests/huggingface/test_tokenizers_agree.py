@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import transformers
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from mae_lm_fairseq.huggingface.importer import import_foreign
@@ -17,8 +16,7 @@ from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece
-from tests.support.tokenizers import given as library_of
-from tests.support.tokenizers import paragraphs
+from tests.support.tokenizers import given as library_of, paragraphs
 
 PIECES = st.sampled_from(
     ["the", "of", "Łódź", "don't", "New", "<url>", "É", "e\u0301", "ﬁ", "日", "😀", "\u200b", ",", "."]

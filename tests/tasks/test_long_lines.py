@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import BaseWrapperDataset, TokenBlockDataset
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.tasks.sequences import SplitLongLinesDataset
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from mae_lm_fairseq.text.corpus import Reading, divide, open_corpus, read_piece, sample_corpus

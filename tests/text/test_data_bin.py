@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype, make_builder
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.text import data_bin as module
 from mae_lm_fairseq.text.data_bin import (

@@ -2,8 +2,7 @@
 
 import pytest
 from fairseq.data import Dictionary
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from mae_lm_fairseq.text.dictionary import read_counts, read_symbols
 from mae_lm_fairseq.utils.errors import UserError

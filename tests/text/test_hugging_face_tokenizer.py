@@ -9,8 +9,7 @@ import tokenizers
 import transformers
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
 from mae_lm_fairseq.text.dictionary import read_symbols, write_symbols
@@ -19,8 +18,17 @@ from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, UNK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS, train_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.tokenizers import ALL_KINDS, HOSTILE, LONG, SIZES, fairseq_files, make, paragraphs, write
-from tests.support.tokenizers import given as given_library
+from tests.support.tokenizers import (
+    ALL_KINDS,
+    HOSTILE,
+    LONG,
+    SIZES,
+    fairseq_files,
+    given as given_library,
+    make,
+    paragraphs,
+    write,
+)
 
 LIBRARY_KINDS = [kind for kind in ALL_KINDS if not kind.startswith("sentencepiece")]
 TEXT = st.text(st.sampled_from("the of “é\u0301▁Ġ#<s>[]/ \t\x00ﬁ日👩\u200d\u3000½"), max_size=30)

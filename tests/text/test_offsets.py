@@ -3,8 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mae_lm_fairseq.text.offsets import encode_with_spans, split_words, word_numbers
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer

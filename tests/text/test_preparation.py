@@ -19,13 +19,11 @@ import pytest
 import zstandard
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from pyarrow import parquet
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.text import parts as parts_module
-from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.text import parts as parts_module, preparation
 from mae_lm_fairseq.text.data_bin import check_data_bin, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.preparation_options import PreparationOptions

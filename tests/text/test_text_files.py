@@ -4,8 +4,7 @@ import os
 import random
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from mae_lm_fairseq.text.text_files import find_files, read_chunks, sample_lines, split_lines
 from mae_lm_fairseq.utils.errors import UserError

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import sentencepiece
 from fairseq.data import Dictionary
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model

@@ -15,8 +15,7 @@ def build(spec: dict) -> Training:
 
     if Path(directory).resolve() not in Path(fairseq.__file__).resolve().parents:
         raise FileNotFoundError(f"{directory} has no package fairseq")
-    from fairseq import options as fairseq_options
-    from fairseq import tasks
+    from fairseq import options as fairseq_options, tasks
 
     command = [spec["directory"], "--task", "masked_lm", "--criterion", "masked_lm", *options]
     args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), command)

@@ -20,8 +20,7 @@ def build(spec: dict) -> Training:
 
 def fairseq_parts(spec: dict, *options: str):
     """Return configuration, task, model and loss for a ``fairseq-train`` command line."""
-    from fairseq import options as fairseq_options
-    from fairseq import tasks
+    from fairseq import options as fairseq_options, tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     # fairseq's optimizer requires a learning rate, although it does not change the time of a step.

@@ -9,8 +9,7 @@ from decimal import Decimal
 import pandas
 import pyarrow
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from mae_lm_fairseq.finetuning.options import ClassificationOptions

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torchmetrics.functional.text import squad
 
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, f1, f1_or_no_answer, normalise

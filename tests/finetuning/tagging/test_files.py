@@ -5,8 +5,7 @@ import gzip
 import lzma
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.labels import learn_labels

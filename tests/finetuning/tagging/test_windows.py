@@ -6,8 +6,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of, word_logits
