@@ -118,9 +118,7 @@ class MaskedAutoencoderConfig:
     encoder_embed_dim: int = _option_field(768, "hidden size of the encoder")
     encoder_ffn_embed_dim: int = _option_field(3072, "feed-forward size of the encoder")
     encoder_attention_heads: int = _option_field(12, "number of attention heads of the encoder")
-    decoder_layers: int = _option_field(
-        4, "number of decoder layers, which are dropped after pretraining; 0: no decoder"
-    )
+    decoder_layers: int = _option_field(4, "number of decoder layers, dropped after pretraining; 0: no decoder")
     decoder_attention: DecoderAttention = _option_field(
         DecoderAttention.self,
         "attention of the decoder layers: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
@@ -205,10 +203,9 @@ class MaskedAutoencoderConfig:
                 )
         self._check_relative_bias()
         if self.wrapped is not None:
-            fits = {name: not getattr(self, name) for name in ("renumber_visible", "decoder_share_positions")}
-            fits |= {"mask_states": self.mask_states == 1, "mask_join": self.mask_join is not MaskJoin.encoder}
-            for name, does in (fits | {"untie_output_weights": not self.untie_output_weights}).items():
-                self._require(does, name, "contradicts wrapped")
+            for name in ("renumber_visible", "decoder_share_positions", "mask_states", "untie_output_weights"):
+                self._require(getattr(self, name) == getattr(type(self), name), name, "contradicts wrapped")
+            self._require(self.mask_join is not MaskJoin.encoder, "mask_join", "contradicts wrapped")
 
     @property
     def encoder(self) -> StackConfig:

@@ -15,10 +15,9 @@ follow from the tokens alone.
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.embedding import PositionEmbedding
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand_part
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, indices_in
-from mae_lm_fairseq.core.transformer import SelfCrossLayer, TransformerLayer, TransformerStack
+from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
 
 
 class NoDecoder(nn.Module):

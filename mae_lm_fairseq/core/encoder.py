@@ -10,10 +10,9 @@ states: of the embeddings, then of every layer, the encoder's output last.
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.core.embedding import Embedding, PositionEmbedding
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, pack, renumbered
-from mae_lm_fairseq.core.transformer import TransformerStack
+from mae_lm_fairseq.core.transformer import Embedding, PositionEmbedding, TransformerStack
 
 
 class Encoder(TransformerStack):

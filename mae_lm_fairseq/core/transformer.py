@@ -1,4 +1,4 @@
-"""Transformer layers, and the stack that encoder and decoder are built on."""
+"""Transformer layers, embeddings, and the stack that encoder and decoder are built on."""
 
 from functools import partial
 
@@ -11,7 +11,6 @@ from mae_lm_fairseq.core.attention import MultiheadAttention
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, AttentionPattern, FusedPattern, attention_pattern
 from mae_lm_fairseq.core.config import StackConfig
 from mae_lm_fairseq.core.dropout import Dropout
-from mae_lm_fairseq.core.embedding import PositionEmbedding
 from mae_lm_fairseq.core.packing import Layout
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.utils.compilation import compiled, product_dtype
@@ -102,6 +101,45 @@ class SelfCrossLayer(TransformerLayer):
         return self.feed_forward(self._after(norm, queries, update))
 
 
+class Embedding(nn.Embedding):
+    """``torch.nn.Embedding`` whose gradient is the same in every run.
+
+    torch 2.11 and later sum the gradients of frequent rows on a GPU in any order (pytorch 172454), unless deterministic
+    algorithms are required; then a resumed run differs from one that was not interrupted.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return _LookUp.apply(self.weight, rows, self.padding_idx) if self.training else super().forward(rows)
+
+
+class PositionEmbedding(Embedding):
+    """Learned absolute positions. Position 0 uses row ``pad + 1``, as in fairseq's RoBERTa."""
+
+    def __init__(self, max_positions: int, dim: int, pad: int):
+        super().__init__(max_positions + pad + 1, dim, padding_idx=pad)
+        self.max_positions = max_positions
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return super().forward(positions + self.padding_idx + 1)
+
+
+class _LookUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight: Tensor, rows: Tensor, padding_idx: int | None) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.of_weight = len(weight), -1 if padding_idx is None else padding_idx
+        return F.embedding(rows, weight)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(True)
+        try:
+            return torch.ops.aten.embedding_dense_backward(grad, *ctx.saved_tensors, *ctx.of_weight, False), None, None
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 class TransformerStack(nn.Module):
     """Position embedding, layer norm, relative position bias and layers; base class of encoders and decoders.
 
@@ -134,13 +172,8 @@ class TransformerStack(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.relative_bias = None
         if config.relative_buckets:
-            self.relative_bias = RelativePositionBias(
-                config.relative_buckets,
-                config.relative_max_distance,
-                config.heads,
-                embed_positions.max_positions,
-                config.relative_bucketing,
-            )
+            sizes = config.relative_buckets, config.relative_max_distance, config.heads, embed_positions.max_positions
+            self.relative_bias = RelativePositionBias(*sizes, config.relative_bucketing)
         self.layers = nn.ModuleList(layer_type(config) for _ in range(config.layers))
         self.output_layer_norm = nn.LayerNorm(config.dim, config.layer_norm_eps) if config.pre_norm else nn.Identity()
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mae_lm_fairseq.core.embedding import Embedding
+from mae_lm_fairseq.core.transformer import Embedding
 
 
 class Settings(TorchDispatchMode):
