@@ -119,16 +119,19 @@ def _located(plan: Plan, key: tuple) -> Iterator[None]:
 
 
 def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
-    """Return a table of the trainings of a plan, with the assumptions behind it."""
+    """Return a table of the trainings of a plan, with the assumptions behind it, and what has no estimate."""
     vocabulary = vocabulary_size(plan.data.data_bin)
     device = kind_of_gpu(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else None
-    device, rows, hours, tokens, flops = device or DEVICE, [], 0.0, 0, 0.0
+    device, rows, unknown, hours, tokens, flops = device or DEVICE, [], [], 0.0, 0, 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):
+        trainings = count_trainings(plan, model)
         try:
             run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
         except ValueError as problem:
-            raise UserError(f"{model.name}: {problem}") from None
-        planned, trainings = plan_cost(run), count_trainings(plan, model)
+            unknown.append(f"{model.name} ({problem})")
+            rows.append([model.name, str(trainings), *"-----"])
+            continue
+        planned = plan_cost(run)
         hours, tokens = hours + planned.hours * trainings, tokens + planned.run.tokens * trainings
         flops += planned.flops.total * planned.run.tokens * trainings
         rows.append([model.name, str(trainings), *_cells(planned), duration(planned.hours * trainings)])
@@ -148,14 +151,15 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         "",
         markdown_table(HEADER, rows),
         "",
-        f"assumed: one {device} per training at {run.mfu:.0%} of its {run.peak / 1e12:.0f} TFLOP/s in {run.precision}, "
+        f"assumed: one {device} per training at {Run.mfu:.0%} of its data sheet's FLOP/s in {Run.precision}, "
         f"full sequences, a vocabulary of {vocabulary:,}. Networks smaller than base reach less.",
     ]
     if not plan.data.data_bin.exists():
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
     left_out = (f"{one.name} after {one.checkpoints(plan.checkpoints)} updates" for one in plan.measures)
     halved = "; rates that are halved" if plan.rates and plan.rates.halve else ""
-    lines.append(f"not included: {', '.join(left_out) or 'measures, of which there are none'}{halved}.")
+    measured = ", ".join(left_out) or "measures, of which there are none"
+    lines.append(f"not included: {'; '.join([*unknown, measured])}{halved}.")
     return "\n".join(lines)
 
 
