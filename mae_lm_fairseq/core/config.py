@@ -280,7 +280,7 @@ class MaskedAutoencoderConfig:
             is_allowed = buckets == 0 or (buckets >= 8 and buckets % 4 == 0)
             self._require(is_allowed, name, "must be 0, or a multiple of 4 and at least 8")
             least = buckets // 4 + is_symmetric
-            rule = f"must be above {least} with {name} {buckets} relative_bucketing {self.relative_bucketing.value}"
+            rule = f"must be above {least} with {name} {buckets} and relative_bucketing {self.relative_bucketing.value}"
             self._require(not buckets or distance > least, "relative_max_distance", rule)
         has_bias = self.relative_buckets or self.decoder_relative_buckets
         rule = "has no effect without a relative position bias (relative_buckets 0)"

@@ -8,8 +8,8 @@ from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 24
 """Number of logits computed at a time: 64 MiB of float32."""
-CHUNK_OF_KERNEL = 1 << 26
-"""The same with a kernel: 128 MiB in half precision. Products of fewer positions leave a GPU idle."""
+KERNEL_BYTES = 1 << 27
+"""Bytes of logits computed at a time with a kernel. Products of fewer positions leave a GPU idle."""
 
 
 def linear_cross_entropy(
@@ -46,7 +46,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # Cast once: autocast would do so for every chunk.
         dtype = F.linear(states[:0], weight[:0], bias[:0]).dtype
         weight = weight.to(dtype)
-        for part in _chunks(len(states), len(weight), CHUNK_OF_KERNEL if kernel else CHUNK_ELEMENTS):
+        for part in _chunks(len(states), len(weight), KERNEL_BYTES // dtype.itemsize if kernel else CHUNK_ELEMENTS):
             logits = F.linear(states[part], weight, bias)
             error = logits if kernel else logits.float()
             losses, is_correct = (kernel or _cross_entropy_)(error, targets[part], trains)

@@ -10,7 +10,7 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """``torch.nn.Dropout`` whose CPU mask is drawn as 16-bit parts of 64-bit random integers.
+    """``torch.nn.Dropout`` whose CPU mask is drawn as 16-bit parts of 64-bit random integers; in compiled code, hashed.
 
     On a CPU, torch draws one double per element, which costs more than the layer around it. Here the probability is
     rounded to a multiple of 2**-16. The scale uses the rounded value, so the expectation is exact. One byte per element
@@ -37,12 +37,13 @@ class Dropout(nn.Module):
 
 
 def hashed_dropout(x: Tensor, p: float) -> Tensor:
-    """Apply dropout to [N, dim] by the hash of the attention kernel, from one random number for each row.
+    """Apply dropout to [..., dim] by the hash of the attention kernel, from one random number for each row.
 
     Compiled code with a random number of torch for each element costs more than the layer norm around it.
     """
-    random = torch.randint(-RANDOM_LEVELS // 2, RANDOM_LEVELS // 2, (len(x), 1), dtype=torch.int32, device=x.device)
-    return (x * keep(random, x.shape[1], p)[0]).to(x.dtype)
+    limit, rows = RANDOM_LEVELS // 2, x.shape[:-1].numel()
+    random = torch.randint(-limit, limit, (rows, 1), dtype=torch.int32, device=x.device)
+    return (x * keep(random, x.shape[-1], p).view_as(x)).to(x.dtype)
 
 
 class _CheapDropout(torch.autograd.Function):

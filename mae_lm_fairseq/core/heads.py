@@ -16,7 +16,7 @@ class LMHead(nn.Module):
     With ``untie_output_weights``, it has output weights of its own.
 
     Attributes:
-        loss_kernel: ``kernel`` of :func:`~mae_lm_fairseq.core.cross_entropy.linear_cross_entropy`.
+        loss_kernel: ``kernel`` of :func:`~mae_lm_fairseq.core.cross_entropy.linear_cross_entropy` on a GPU.
     """
 
     loss_kernel = None
@@ -41,7 +41,8 @@ class LMHead(nn.Module):
 
         Does not materialise all logits of ``states`` [N, dim]; ``layout`` is not used.
         """
-        return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets, self.loss_kernel)
+        kernel = self.loss_kernel if states.is_cuda else None
+        return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets, kernel)
 
     def transform(self, states: Tensor) -> Tensor:
         """Convert hidden states [N, dim] to the vectors [N, dim] that are compared with the token embeddings."""

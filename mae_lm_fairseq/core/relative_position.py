@@ -61,14 +61,7 @@ class RelativePositionBias(nn.Module):
         bucketing: how distances are divided into buckets.
     """
 
-    def __init__(
-        self,
-        buckets: int,
-        max_distance: int,
-        heads: int,
-        max_positions: int,
-        bucketing: RelativeBucketing = RelativeBucketing.t5,
-    ):
+    def __init__(self, buckets: int, max_distance: int, heads: int, max_positions: int, bucketing: RelativeBucketing):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         self.reach = max_positions - 1

@@ -132,12 +132,12 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        torch.use_deterministic_algorithms(True)
+        before = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("error")
         try:
             return torch.ops.aten.embedding_dense_backward(grad, *ctx.saved_tensors, *ctx.of_weight, False), None, None
         finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.set_deterministic_debug_mode(before)
 
 
 class TransformerStack(nn.Module):

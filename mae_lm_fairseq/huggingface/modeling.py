@@ -90,9 +90,8 @@ class MAELMForMaskedLM(PreTrainedModel):
         """Restore the relative position buckets, which are not saved; the network initialises everything else."""
         if isinstance(module, RelativePositionBias):
             (buckets, heads), core = module.weight.shape, network_config(self.config.network)
-            computed = RelativePositionBias(
-                buckets, core.relative_max_distance, heads, module.reach + 1, core.relative_bucketing
-            )
+            sizes = buckets, core.relative_max_distance, heads, module.reach + 1
+            computed = RelativePositionBias(*sizes, core.relative_bucketing)
             module.bucket.copy_(computed.bucket)
 
     def get_input_embeddings(self) -> torch.nn.Embedding:

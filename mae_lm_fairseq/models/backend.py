@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Callable
 
 import torch
 
@@ -51,7 +52,7 @@ class BackendChoice:
             # cuDNN plans each new shape of a batch, and has returned gradients that are NaN (pytorch 196678).
             torch.backends.cuda.enable_cudnn_sdp(False)
             if any(stack.attention_backend is AttentionBackend.fused for stack in self.network.stacks()):
-                self._check_kernel(device, training)
+                self._check_kernels(device, training)
 
     def resolve(self, device: torch.device, training: bool) -> None:
         """Set the backend of all stacks for a device, and for training or evaluation.
@@ -77,36 +78,41 @@ class BackendChoice:
         for stack in self.network.stacks():
             stack.attention_backend = backend
 
-    def _check_kernel(self, device: torch.device, training: bool) -> None:
-        """Compare the fused kernel with eager attention; ``auto`` becomes ``sdpa`` if the kernel does not work here."""
-        problem = self._problem_of_kernel()
-        if problem is None:
-            return
-        if self.backend is AttentionBackend.fused:
-            raise UserError(f"--attention-backend fused {problem}; use sdpa, without --compile")
-        logger.warning("attention backend: sdpa, because fused %s", problem)
-        self.backend, self.resolved_for = AttentionBackend.sdpa, None
-        self.resolve(device, training)
+    def _check_kernels(self, device: torch.device, training: bool) -> None:
+        """Compare the kernels with PyTorch's operators, and do without one that does not work here.
 
-    def _problem_of_kernel(self) -> str | None:
-        dtype, head = self._product_dtype(), self.network.lm_head
-        try:
+        Raises:
+            UserError: if attention must be ``fused`` and does not work.
+        """
+        dtype, head, stacks = self._product_dtype(), self.network.lm_head, self.network.stacks()
+        attention = _problem(lambda: [difference_from_eager(stack, dtype) for stack in stacks], dtype)
+        if attention and self.backend is AttentionBackend.fused:
+            raise UserError(f"--attention-backend fused {attention}; use sdpa, without --compile")
+        if attention:
+            logger.warning("attention backend: sdpa, because fused %s", attention)
+            self.backend, self.resolved_for = AttentionBackend.sdpa, None
+            self.resolve(device, training)
+        elif type(head) is LMHead:
             from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_  # needs triton
 
-            differences = [difference_from_eager(stack, dtype) for stack in self.network.stacks()]
-            if type(head) is LMHead:
-                differences.append(difference_of_loss(cross_entropy_, head, dtype))
-        except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
-            return f"fails on this GPU ({first_line(problem)})"
-        difference = float(torch.tensor(differences).max())  # NaN if one is, unlike Python's max
-        if not difference <= TOLERANCES[dtype]:
-            rounding = f"more than rounding ({TOLERANCES[dtype]:.0%})"
-            return f"differs from eager attention by {difference:.1%} on this GPU, {rounding}"
-        logger.info("fused attention equals eager within %.2f %%", 100 * difference)
-        if type(head) is LMHead:
-            head.loss_kernel = cross_entropy_
-        return None
+            loss = _problem(lambda: [difference_of_loss(cross_entropy_, head, dtype)], dtype)
+            head.loss_kernel = None if loss else cross_entropy_
+            if loss:
+                logger.warning("the loss is computed without its kernel, which %s", loss)
 
     def _product_dtype(self) -> torch.dtype:
         weight = self.network.encoder.embed_tokens.weight
         return weight.dtype if self.autocast is Autocast.none else torch.bfloat16
+
+
+def _problem(differences: Callable[[], list[float]], dtype: torch.dtype) -> str | None:
+    """Return why a kernel cannot be used, by its differences from PyTorch's operators; None if it can."""
+    try:
+        difference = float(torch.tensor(differences()).max())  # NaN if one is, unlike Python's max
+    except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
+        return f"fails on this GPU ({first_line(problem)})"
+    if not difference <= TOLERANCES[dtype]:
+        rounding = f"more than rounding ({TOLERANCES[dtype]:.0%})"
+        return f"differs from PyTorch's operators by {difference:.1%} on this GPU, {rounding}"
+    logger.info("a kernel equals PyTorch's operators within %.2f %%", 100 * difference)
+    return None

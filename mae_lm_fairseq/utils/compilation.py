@@ -17,13 +17,17 @@ def compiled(function: Callable) -> Callable:
     shape_config.use_duck_shape = False
     # Graphs that are split for DistributedDataParallel have no dynamic sizes (pytorch 140229).
     torch._dynamo.config.optimize_ddp = False
-    # Code that no measurement chooses, so that a resumed run has the same; casts of weights in one kernel, because the
-    # host needs longer to launch one than the GPU to run it; no guard on the number of tokens. Not in all versions.
-    names = "deterministic", "combo_kernels", "mix_order_reduction_non_strict_mode"
-    for config, name in zip((inductor, inductor, inductor.triton), names, strict=True):
-        if hasattr(config, name):
-            setattr(config, name, True)
-    return torch.compile(function, fullgraph=True, dynamic=True)
+    return torch.compile(function, fullgraph=True, dynamic=True, options=inductor_options())
+
+
+def inductor_options() -> dict[str, bool]:
+    """Return settings of inductor in torch 2.11 and later; not for the whole process, because dynamo resets the first.
+
+    No measurement chooses the code, so that a resumed run has the same; casts of a layer's weights are one kernel, as
+    launching one takes the host longer than the GPU needs for it; no number of tokens is a guard.
+    """
+    names = "deterministic", "combo_kernels", "triton.mix_order_reduction_non_strict_mode"
+    return dict.fromkeys(names, True) if hasattr(inductor.triton, names[2].partition(".")[2]) else {}
 
 
 def product_dtype(states: Tensor) -> torch.dtype:

@@ -82,7 +82,7 @@ def stages(device: str, work: Path) -> dict[str, list[Row]]:
                 for name in (("float16", "bfloat16") if on_gpu else ("float32",))
             ),
             Row("compiled_difference", {"model": "MAE-LM"}, 120),
-            Row("repeated", {"model": "MAE-LM"}),
+            *(Row("repeated", {"model": "MAE-LM", "variant": name}, 120) for name in ("eager", "compiled")),
             Row("ragged", {"model": "MAE-LM", "batches": 20 if on_gpu else 3}, 120, True),
             # A rehearsal does not kill its own process: the first run ends there.
             Row("train", {"path": killed, "updates": 2, "is_killed": on_gpu}, 120, True),
@@ -112,7 +112,7 @@ def decisions(rows: dict[str, dict[str, dict]]) -> dict[str, str]:
         if row.get("recompilations"):
             found[title] = f"{row['recompilations']} recompilations after the warm-up: not the default"
         if row.get("unequal_gradients"):
-            found[title] = f"gradients differ when repeated: {', '.join(row['unequal_gradients'])}"
+            found[title] = f"not the default: gradients differ when repeated: {', '.join(row['unequal_gradients'])}"
     for title, row in rows.get("steps", {}).items():
         if "step_ms" in row and ", compiled" in title:
             found[title] = "; ".join(_findings(title, row)) or "passes"

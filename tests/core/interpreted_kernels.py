@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.core import attention_backends
+from mae_lm_fairseq.core import attention_backends, cross_entropy
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.kernels import fused_attention
 from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_
@@ -270,8 +270,10 @@ def test_loss_and_its_gradient(vocabulary, dtype):
     torch.testing.assert_close(found.float(), reference.grad, rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
-def test_comparison_of_the_loss():
+@pytest.mark.parametrize("chunk", [1, 3, 4])
+def test_comparison_of_the_loss(monkeypatch, chunk):
     head = network("mae_lm", **SMALL).lm_head
+    monkeypatch.setattr(cross_entropy, "KERNEL_BYTES", chunk * len(head.bias) * torch.float32.itemsize)
     assert difference_of_loss(cross_entropy_, head, torch.float32) < 1e-6
     assert difference_of_loss(cross_entropy_, head, torch.bfloat16) < TOLERANCES_ON_A_GPU[torch.bfloat16]
     doubled = lambda *inputs: (2 * cross_entropy_(*inputs)[0], inputs[1])  # noqa: E731

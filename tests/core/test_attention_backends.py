@@ -10,6 +10,7 @@ from mae_lm_fairseq.core.attention_backends import (
     attention_pattern,
     fastest_backend,
 )
+from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import to_device
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
@@ -88,7 +89,9 @@ def test_attention_dropout_is_applied_in_training_only(backend):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_eager_adds_the_bias_and_takes_the_softmax_in_float32(dtype):
     """In half precision, a bias of 0.12 would not change a score of 256 at all."""
-    bias = RelativePositionBias(buckets=4, max_distance=4, heads=1, max_positions=9).requires_grad_(False)
+    bias = RelativePositionBias(
+        buckets=4, max_distance=4, heads=1, max_positions=9, bucketing=RelativeBucketing.t5
+    ).requires_grad_(False)
     bias.weight.copy_(torch.tensor([[-0.12], [-0.04], [0.04], [0.12]]))
     layout = layout_for(*FULL).sequence
     q = k = torch.full((18, 1, 1), 16.0, dtype=dtype)  # a head of size 1, so that the scale of the scores is 1

@@ -58,5 +58,7 @@ def test_reproducible_off_in_evaluation_and_at_zero():
 
 
 @of_every_form
-def test_dtype_is_kept(dropout):
-    assert dropout(torch.ones(4, 1, dtype=torch.bfloat16), 0.5).dtype is torch.bfloat16
+@pytest.mark.parametrize("shape", [(4, 1), (2, 3, 5), (2, 3, 5, 7)])
+def test_shape_and_dtype_are_kept(dropout, shape):
+    dropped = dropout(torch.ones(shape, dtype=torch.bfloat16), 0.5)
+    assert (dropped.shape, dropped.dtype) == (shape, torch.bfloat16)

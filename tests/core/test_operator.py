@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern
+from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from tests.core.test_attention_backends import RAGGED, gradients
 from tests.support.networks import VARIANTS, layout_for, network
@@ -30,7 +31,7 @@ def test_operator_is_what_it_declares(is_apart, has_bias, dropout):
     """Schema, results on tensors without content and gradients, as torch.compile relies on them."""
     layouts = layout_for(*RAGGED)
     queries, keys = layouts.predicted if is_apart else layouts.visible, layouts.visible
-    bias = RelativePositionBias(8, 16, heads=2, max_positions=24) if has_bias else None
+    bias = RelativePositionBias(8, 16, 2, 24, RelativeBucketing.t5) if has_bias else None
     rows, bias = attention_pattern(queries, keys, bias, AttentionBackend.fused)
     packed = torch.randn(keys.index.numel(), 2 if is_apart else 3, 2, 8, requires_grad=True)
     q = torch.randn(queries.index.numel(), 2, 8, requires_grad=True) if is_apart else None

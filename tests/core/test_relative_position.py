@@ -5,6 +5,7 @@ import torch
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.relative_position import (
     NEIGHBOUR_BIAS,
     RelativePositionBias,
@@ -31,7 +32,7 @@ def test_buckets_equal_mpnet():
 
 
 def test_bias_is_the_table_entry_of_each_pair_and_head():
-    bias = RelativePositionBias(buckets=8, max_distance=20, heads=2, max_positions=16)
+    bias = RelativePositionBias(buckets=8, max_distance=20, heads=2, max_positions=16, bucketing=RelativeBucketing.t5)
     torch.nn.init.normal_(bias.weight)
     queries, keys = torch.tensor([[3, 0], [5, 9]]), torch.tensor([[0, 3, 4], [9, 1, 5]])
     values = bias(queries, keys)
@@ -44,7 +45,7 @@ def test_bias_is_the_table_entry_of_each_pair_and_head():
 
 
 def test_gradient_of_the_table_counts_its_uses():
-    bias = RelativePositionBias(buckets=8, max_distance=20, heads=1, max_positions=3)
+    bias = RelativePositionBias(buckets=8, max_distance=20, heads=1, max_positions=3, bucketing=RelativeBucketing.t5)
     torch.nn.init.zeros_(bias.weight)
     positions = torch.arange(3)[None]
     bias(positions, positions).sum().backward()
@@ -52,7 +53,7 @@ def test_gradient_of_the_table_counts_its_uses():
 
 
 def test_neighbours_lean_to_close_offsets():
-    bias = RelativePositionBias(buckets=32, max_distance=128, heads=4, max_positions=9)
+    bias = RelativePositionBias(buckets=32, max_distance=128, heads=4, max_positions=9, bucketing=RelativeBucketing.t5)
     torch.nn.init.zeros_(bias.weight)
     bias.lean_towards_neighbours()
     positions = torch.arange(9)[None]

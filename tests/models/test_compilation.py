@@ -10,6 +10,8 @@ from fairseq.models.ema import build_ema
 from fairseq.optim import FP16Optimizer
 from torch import multiprocessing
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
+from torch._inductor.graph import GraphLowering
 from torch.nn.parallel import DistributedDataParallel
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
@@ -126,6 +128,21 @@ def test_dropout_is_repeatable(compile_with, backend, monkeypatch):
         stack.checkpoint_activations = True
     assert_close(run(net, FIRST, True, 1), first)
     assert graphs() == 1
+
+
+@SLOW
+def test_settings_of_inductor_are_in_effect(compile_with, monkeypatch):
+    """In the forward and in the backward pass; what is set for the whole process, dynamo resets."""
+    compile_with("inductor")
+    compile_, found = GraphLowering.compile_to_module, []
+
+    def record(graph):
+        found.append((inductor.deterministic, inductor.combo_kernels))
+        return compile_(graph)
+
+    monkeypatch.setattr(GraphLowering, "compile_to_module", record)
+    run(build("mae_lm_roberta"), FIRST, True)
+    assert found == 2 * [(True, True)]
 
 
 def test_compile_option(compile_with, data_bin):

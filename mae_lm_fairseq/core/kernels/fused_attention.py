@@ -100,7 +100,7 @@ def _look_up(pointers):
 
 @triton.jit
 def _opaque(x):
-    """Return x, which LLVM would otherwise round to half precision before it drops, one by one."""
+    """Return x. Without this, LLVM rounds first, and then drops values in half precision one by one."""
     if INTERPRETED or x.dtype != tl.float32:
         return x
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)

@@ -197,7 +197,7 @@ def _rows(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> Iterator[tupl
 
 def keep(random: Tensor, keys: int, dropout: float) -> Tensor:
     """Return Z [heads, queries, keys] by the hash of the kernel, from random numbers [queries, heads] int32."""
-    # In signed integers, which torch has: their halves are the other way round.
+    # Signed, as torch's integers are: the comparison flips the sign bit of both sides.
     dropped, half = round(dropout * RANDOM_LEVELS), RANDOM_LEVELS // 2
     x = random.T[:, :, None] ^ torch.arange(keys, dtype=torch.int32, device=random.device) * -0x61C88647
     x = (x ^ x >> 16 & 0xFFFF) * 0x7FEB352D
