@@ -2,23 +2,27 @@
 """Compute the tests of docs/results/main-sentence.md from main-sentence.json of one slot or of both.
 
 Example:
-    scripts/experiments/analyse_main_sentence.py slot-1/main-sentence.json slot-2/main-sentence.json --out report.json
+    scripts/experiments/analyse_main_sentence.py slot-1/main-sentence.json slot-2/main-sentence.json \\
+        --out report.json --figure differences.png
 """
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # neither this package nor scripts/ need be installed
 
-from experiments.one_model import PRIMARY_TASKS, fine_tunings  # noqa: E402
+from experiments.one_model import FINE_TUNING_RATES, FINE_TUNING_SEEDS, PRIMARY_TASKS, fine_tunings  # noqa: E402
 from mae_lm_fairseq.study.contrasts import flip, interval, t_test  # noqa: E402
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse  # noqa: E402
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program  # noqa: E402
@@ -29,6 +33,16 @@ GATE, GATED = {"SST-2": 0.0, "CoLA": 8.0, "STS-B": 35.0}, 2
 """Smallest mean of the first MLMs with which a task stays in the primary, and the number of these MLMs."""
 MARGIN = 1.0
 """Points within which the composites are equivalent."""
+SHOWN = {
+    "SST-2": "SST-2 (primary), accuracy",
+    "CoLA": "CoLA, Matthews' correlation",
+    "STS-B": "STS-B, Spearman's correlation",
+    "RTE": "RTE, accuracy",
+    "UPOS": "UPOS, accuracy",
+    "probe, last layer": "probe for UPOS, last layer",
+    "probe, best layer": "probe for UPOS, best layer",
+}
+"""What the figure shows, and how it is called there."""
 
 Rows = dict[tuple[str, int], dict[str, dict[str, Any]]]
 """Rows by model (arm and seed), and then by name."""
@@ -41,10 +55,12 @@ class AnalysisOptions(Options):
     Attributes:
         slots: main-sentence.json of slot 1, and of slot 2 if it has run.
         out: file for the report (default: it is printed only).
+        figure: PNG of the differences of MAE-LM, by pair.
     """
 
     slots: Annotated[tuple[Path, ...], Argument("FILE", positional=True)]
     out: OutputFile | None = None
+    figure: OutputFile | None = None
 
 
 def read_rows(paths: Sequence[Path]) -> Rows:
@@ -122,6 +138,8 @@ def analyse(rows: Rows) -> dict[str, Any]:
 
     secondary = {task: lambda of_model, task=task: score(of_model, task) for task in (*PRIMARY_TASKS, "RTE", "UPOS")}
     secondary |= {
+        "all three": lambda of_model: fmean(score(of_model, task) for task in PRIMARY_TASKS),
+        **{f"{task}, {rate:g}": at_rate(task, rate) for task in (*PRIMARY_TASKS, "UPOS") for rate in FINE_TUNING_RATES},
         "probe, best layer": measured("probe", "best"),
         "probe, last layer": measured("probe", "last"),
         "exclusivity, layers above the first": _exclusivity,
@@ -139,6 +157,40 @@ def analyse(rows: Rows) -> dict[str, Any]:
     }
 
 
+def at_rate(task: str, rate: float) -> Callable[[dict[str, dict[str, Any]]], float]:
+    """Return the function of a model's mean score of a task at one rate of fine-tuning."""
+    names = [f"{task} {rate:g} {seed}" for seed in FINE_TUNING_SEEDS]
+    return lambda of_model: fmean(of_model.get(name, {}).get("value", math.nan) for name in names)
+
+
+def means(rows: Rows, arm: str) -> dict[str, float]:
+    """Return the mean scores of an arm by task, and the mean of its pretraining losses."""
+    of_arm = [of_model for (name, _), of_model in rows.items() if name == arm]
+    found = {task: fmean(score(of_model, task) for of_model in of_arm) for task in (*PRIMARY_TASKS, "RTE", "UPOS")}
+    return found | {"pretraining loss": fmean(of_model["pretraining"]["loss"] for of_model in of_arm)}
+
+
+def figure(contrasts: dict[str, dict[str, Any]], kept: Container[str]) -> "Figure":
+    """Return a figure of the differences: every pair, the mean and its 95 % interval."""
+    from matplotlib.figure import Figure
+
+    found = Figure(figsize=(8, 3.8), layout="constrained")
+    axes = found.subplots()
+    for height, name in enumerate(SHOWN):
+        tested, colour = contrasts[name], "#D55E00" if name in kept else "#666666"
+        differences = [*tested["by_seed"].values()]
+        axes.plot(differences, [height] * len(differences), "o", color=colour, alpha=0.35, markersize=5)
+        low, high = tested["interval_95"]
+        axes.plot([low, high], [height - 0.25] * 2, color=colour, linewidth=3)
+        axes.plot(tested["mean"], height - 0.25, "D", color=colour, markersize=5)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set(yticks=range(len(SHOWN)), yticklabels=SHOWN.values(), xlabel="points; to the right: MAE-LM is better")
+    axes.set_title("MAE-LM less the MLM: twelve pairs (dots), mean and 95 % interval (bars)")
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.25)
+    return found
+
+
 def _exclusivity(of_model: dict[str, dict[str, Any]]) -> float:
     layers = of_model.get("exclusivity", {}).get("layers", [])[2:]
     return 100 * fmean(layer["exclusivity_0.9"] for layer in layers) if layers else math.nan
@@ -146,7 +198,8 @@ def _exclusivity(of_model: dict[str, dict[str, Any]]) -> float:
 
 def main(options: AnalysisOptions) -> None:
     """Print the report, and write it."""
-    found = analyse(read_rows(options.slots))
+    found = analyse(rows := read_rows(options.slots))
+    found["means"] = {arm: means(rows, arm) for arm in (BASELINE, ARMS[0])}
     print(f"tasks: {', '.join(f'{task} ({mean:.1f})' for task, mean in found['kept_tasks'].items())}")
     print(f"primary: {found['primary']['verdict']}, {_cell(found['primary'])}")
     for arm, contrasts in found["secondary"].items():
@@ -154,6 +207,8 @@ def main(options: AnalysisOptions) -> None:
             print(f"  {arm} less {BASELINE}, {name}: {_cell(tested)}")
     if options.out:
         write_json(options.out, {"slots": [path.name for path in options.slots], **found})
+    if options.figure:
+        figure(found["secondary"]["MAE-LM"], found["kept_tasks"]).savefig(options.figure, dpi=130)
 
 
 def _cell(tested: dict[str, Any]) -> str:

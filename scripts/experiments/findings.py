@@ -19,6 +19,12 @@ from mae_lm_fairseq.study.contrasts import interval
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 README, EVIDENCE, TREATMENTS = "README.md", "docs/results/evidence.md", "docs/results/treatments.md"
 REPRODUCTION, FINETUNING = "docs/results/reproduction.md", "docs/results/finetuning.md"
+MAIN_SENTENCE = "docs/results/main-sentence.md"
+IN_MAIN_SENTENCE = (
+    *("SST-2", "CoLA", "STS-B", "RTE", "UPOS", "all three", "probe, last layer", "probe, best layer"),
+    *("pretraining loss", "exclusivity, layers above the first"),
+    *(f"{task}, {rate:g}" for task in ("SST-2", "UPOS") for rate in (5e-5, 1e-4)),
+)
 SEEDS, HIGH, LOW, END = range(1, 6), 0.002, 0.001, "7600"
 MLM, MAE, ALL = "MLM", "MAE-LM", "MAE-LM, all [MASK]s in its encoder"
 BERT, RANDOM = "MLM, 80/10/10", "MLM, random tokens"
@@ -138,7 +144,6 @@ def front_page() -> list[str]:
         for of in (lambda model, rate: last_layer(model, AMBIGUOUS, rate), best)
     )
     is_better = at_last[LOW][0] > 0 and at_best[LOW][0] > 0
-    p, corrected = p_values()
     return [
         f"{outside[MLM]:.0f} points more of the energy of `[MASK]`",
         f"(layers 2 to 4, 2e-3; control: {outside[RANDOM]:.0f})",
@@ -149,11 +154,12 @@ def front_page() -> list[str]:
         f"{real[MAE, HIGH]:.0f} of 128 directions, the MLM {real[MLM, HIGH]:.0f}",
         f"at 1e-3 {real[MAE, LOW]:.0f} and {real[MLM, LOW]:.0f}",
         f"{mean_interval(tagging(ALL, MAE))} points better",
-        f"p = {p:.2f}, after correction for five tasks {corrected:.2f}",
         f"{mean_interval(at_last[HIGH])} at the last layer",
         f"{mean_interval(at_best[HIGH])} at the best one",
         f"at 1e-3, {'better' if is_better else 'not better'} at both",
         f"{rank[1]:.0f} directions in layer 1, {rank[-1]:.0f} in layer 4",
+        f"{main_sentence('SST-2', 1)} points better on SST-2",
+        f"by {main_sentence('CoLA', 1)} and {main_sentence('STS-B', 1)}",
     ]
 
 
@@ -182,6 +188,12 @@ def evidence() -> list[str]:
     ]
 
 
+def main_sentence(name: str, digits: int) -> str:
+    """Return the difference between MAE-LM and the MLM after fine-tuning, over twelve pairs of pretrainings."""
+    report = json.loads((RESULTS / "main-sentence" / "report.json").read_text(encoding="utf-8"))
+    return mean_interval([*report["secondary"]["MAE-LM"][name]["by_seed"].values()], digits)
+
+
 def phrases() -> dict[str, list[str]]:
     """Return the phrases by page."""
     later = treatment("later", "loss.loss") - treatment("all [MASK]", "loss.loss")
@@ -194,6 +206,7 @@ def phrases() -> dict[str, list[str]]:
         EVIDENCE: evidence(),
         TREATMENTS: [f"{listed(later, 2, sign=True)} nats", f"between {least:.0f} and {most:.0f} points"],
         REPRODUCTION: [f"{real[0]:.0f} against {real[1]:.0f}"],
+        MAIN_SENTENCE: [main_sentence(name, 2) for name in IN_MAIN_SENTENCE],
         FINETUNING: [f"p = {p:.3f}", f"{corrected:.2f} after Holm's correction"],
     }
 
