@@ -37,6 +37,7 @@ SHOWN = {
     "SST-2": "SST-2 (primary), accuracy",
     "CoLA": "CoLA, Matthews' correlation",
     "STS-B": "STS-B, Spearman's correlation",
+    "all three": "mean of these three",
     "RTE": "RTE, accuracy",
     "UPOS": "UPOS, accuracy",
     "probe, last layer": "probe for UPOS, last layer",
@@ -185,7 +186,7 @@ def figure(contrasts: dict[str, dict[str, Any]], kept: Container[str]) -> "Figur
         axes.plot(tested["mean"], height - 0.25, "D", color=colour, markersize=5)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set(yticks=range(len(SHOWN)), yticklabels=SHOWN.values(), xlabel="points; to the right: MAE-LM is better")
-    axes.set_title("MAE-LM less the MLM: twelve pairs (dots), mean and 95 % interval (bars)")
+    axes.set_title("MAE-LM less the MLM: twelve pairs, mean, 95 % interval")
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.25)
     return found

@@ -92,6 +92,11 @@ def test_the_sign_flip_test_tries_all_signs(alternative):
     assert flip(np.arange(1.0, 6.0), "two-sided") == 2 / 2**5
 
 
+def test_sums_that_are_equal_but_for_rounding_count_as_extreme():
+    values = np.array([5, -1, 3, -4, 6, -2])
+    assert flip(values / 361, "two-sided") == flip(values, "two-sided") == flip(values / 7, "two-sided")
+
+
 @pytest.mark.parametrize(
     ("predicted", "values", "corrected", "verdict"),
     [
