@@ -170,7 +170,7 @@ def step(device: str, model: str, variant: str, rows: int | None = None) -> dict
     compiled without what the package does instead.
     """
     before = counters["stats"]["unique_graphs"]
-    dropout = (lambda x, p: F.dropout(x, p)) if "torch" in variant else dropouts.hashed_dropout
+    dropout = F.dropout if "torch" in variant else dropouts.hashed_dropout
     chosen = compilation.inductor_options()
     options = lambda: chosen | ({"combo_kernels": False} if "separate" in variant else {})  # noqa: E731
     with replaced(dropouts, "hashed_dropout", dropout), replaced(compilation, "inductor_options", options):

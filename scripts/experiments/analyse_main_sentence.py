@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # neither this package nor scripts/ need be installed
 
-from experiments.one_model import FINE_TUNING_RATES, FINE_TUNING_SEEDS, PRIMARY_TASKS, fine_tunings  # noqa: E402
+from experiments.one_model import FINE_TUNING_RATES, PRIMARY_TASKS, fine_tunings  # noqa: E402
 from mae_lm_fairseq.study.contrasts import flip, interval, t_test  # noqa: E402
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse  # noqa: E402
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program  # noqa: E402
@@ -43,7 +44,7 @@ SHOWN = {
     "probe, last layer": "probe for UPOS, last layer",
     "probe, best layer": "probe for UPOS, best layer",
 }
-"""What the figure shows, and how it is called there."""
+"""Contrasts of the figure, with their labels."""
 
 Rows = dict[tuple[str, int], dict[str, dict[str, Any]]]
 """Rows by model (arm and seed), and then by name."""
@@ -85,9 +86,9 @@ def read_rows(paths: Sequence[Path]) -> Rows:
     return {model: rows for model, rows in found.items() if math.isfinite(rows.get("pretraining", {}).get("loss", 0.0))}
 
 
-def score(rows: dict[str, dict[str, Any]], task: str) -> float:
+def score(rows: dict[str, dict[str, Any]], task: str, rates: Sequence[float] = FINE_TUNING_RATES) -> float:
     """Return the mean of a task over learning rates and seeds of fine-tuning; NaN if one is missing."""
-    return fmean(rows.get(name, {}).get("value", math.nan) for name in fine_tunings(task))
+    return fmean(rows.get(name, {}).get("value", math.nan) for name in fine_tunings(task, rates=rates))
 
 
 def kept_tasks(rows: Rows) -> dict[str, float]:
@@ -137,10 +138,14 @@ def analyse(rows: Rows) -> dict[str, Any]:
     def measured(name: str, key: str) -> Callable[[dict[str, dict[str, Any]]], float]:
         return lambda of_model: of_model.get(name, {}).get(key, math.nan)
 
-    secondary = {task: lambda of_model, task=task: score(of_model, task) for task in (*PRIMARY_TASKS, "RTE", "UPOS")}
+    secondary = {task: partial(score, task=task) for task in (*PRIMARY_TASKS, "RTE", "UPOS")}
     secondary |= {
         "all three": lambda of_model: fmean(score(of_model, task) for task in PRIMARY_TASKS),
-        **{f"{task}, {rate:g}": at_rate(task, rate) for task in (*PRIMARY_TASKS, "UPOS") for rate in FINE_TUNING_RATES},
+        **{
+            f"{task}, {rate:g}": partial(score, task=task, rates=[rate])
+            for task in (*PRIMARY_TASKS, "UPOS")
+            for rate in FINE_TUNING_RATES
+        },
         "probe, best layer": measured("probe", "best"),
         "probe, last layer": measured("probe", "last"),
         "exclusivity, layers above the first": _exclusivity,
@@ -156,12 +161,6 @@ def analyse(rows: Rows) -> dict[str, Any]:
             for arm in ARMS
         },
     }
-
-
-def at_rate(task: str, rate: float) -> Callable[[dict[str, dict[str, Any]]], float]:
-    """Return the function of a model's mean score of a task at one rate of fine-tuning."""
-    names = [f"{task} {rate:g} {seed}" for seed in FINE_TUNING_SEEDS]
-    return lambda of_model: fmean(of_model.get(name, {}).get("value", math.nan) for name in names)
 
 
 def means(rows: Rows, arm: str) -> dict[str, float]:

@@ -190,8 +190,7 @@ def evidence() -> list[str]:
 
 
 def main_sentence(name: str) -> str:
-    """Return by how many points fine-tuned models differ, over twelve pairs of pretrainings: MAE-LM less MLM if it is
-    better, and MLM less MAE-LM."""
+    """Return by how many points the better of MAE-LM and the MLM leads after fine-tuning, over twelve pairs."""
     values = np.array([*fine_tuned(name)])
     return mean_interval(np.sign(values.mean()) * values, sign=False)
 

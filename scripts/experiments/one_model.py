@@ -93,11 +93,9 @@ TASKS = {
 PRIMARY_TASKS = ("SST-2", "CoLA", "STS-B")
 
 
-def fine_tunings(*tasks: str) -> tuple[str, ...]:
-    """Return the measures of some tasks: every rate and seed."""
-    return tuple(
-        f"{task} {rate:g} {seed}" for task in tasks for rate in FINE_TUNING_RATES for seed in FINE_TUNING_SEEDS
-    )
+def fine_tunings(*tasks: str, rates: Sequence[float] = FINE_TUNING_RATES) -> tuple[str, ...]:
+    """Return the measures of some tasks: every seed of all rates, or of some."""
+    return tuple(f"{task} {rate:g} {seed}" for task in tasks for rate in rates for seed in FINE_TUNING_SEEDS)
 
 
 TIMING = ("timing",)
