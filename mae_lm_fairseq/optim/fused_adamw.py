@@ -69,6 +69,10 @@ class FusedAdamW(FairseqOptimizer):
         for group, given in zip(self.param_groups, eps, strict=True):
             group["eps"] = given
 
+    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn=None) -> torch.Tensor:
+        """Clip by a few kernels in all; without apex, fairseq launches two for each parameter."""
+        return torch.nn.utils.clip_grad_norm_(list(self.params), max_norm or math.inf)
+
     def set_lr(self, lr: float):
         """Set the learning rate, scaled per group by ``--layer-lr-decay``."""
         for group in self.param_groups:

@@ -166,13 +166,14 @@ def step(device: str, model: str, variant: str, rows: int | None = None) -> dict
     """Time a training step; ``variant`` is eager or compiled.
 
     Returns pause before the first one, host and step time, time of a step in a row of them without waiting in between,
-    as in training, kernels and memory. In ``compiled, dropout of torch`` and ``compiled, separate casts``, layers are
-    compiled without what the package does instead.
+    as in training, kernels and memory. In ``compiled, dropout of torch``, ``compiled, separate casts`` and ``compiled,
+    code chosen by measurements``, layers are compiled without what the package does instead.
     """
     before = counters["stats"]["unique_graphs"]
     dropout = F.dropout if "torch" in variant else dropouts.hashed_dropout
     chosen = compilation.inductor_options()
-    options = lambda: chosen | ({"combo_kernels": False} if "separate" in variant else {})  # noqa: E731
+    without = [name for name, word in (("combo_kernels", "separate"), ("deterministic", "chosen")) if word in variant]
+    options = lambda: chosen | dict.fromkeys(without, False)  # noqa: E731
     with replaced(dropouts, "hashed_dropout", dropout), replaced(compilation, "inductor_options", options):
         training = Step(device, model, variant)
         batch, number = training.batch(rows), training.scale.repetitions

@@ -52,6 +52,19 @@ def test_equals_fairseqs_adam(scale):
     torch.testing.assert_close(fused, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
+def test_clips_gradients_bit_for_bit_as_fairseq(max_norm):
+    results = []
+    for name in ("fused_adamw", "adam"):
+        generator = torch.Generator().manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.ones(size)) for size in (3, 50, 7)]
+        for parameter in parameters[1:]:  # the first has no gradient
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        norm = optimizer(name, parameters).clip_grad_norm(max_norm)
+        results.append(torch.cat([norm[None], *(parameter.grad for parameter in parameters[1:])]))
+    assert torch.equal(*results)
+
+
 def test_a_parameter_without_gradients_is_not_counted_in_a_group_of_its_own():
     """A layer that is frozen for ten updates, with a learning rate of its own, then trains as with fairseq's adam."""
     results = []
