@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.measures.readers import SPECIAL, open_model
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse
@@ -42,14 +42,14 @@ class ExtremeWordsOptions(Options):
     json: OutputFile
 
 
-def extreme_words(checkpoint: Path, options: ExtremeWordsOptions) -> list[dict]:
+def extreme_words(checkpoint: Path, options: ExtremeWordsOptions, length: int = 128) -> list[dict]:
     """Return, for each layer, the words that lie furthest outside, with their exclusivity, and that of ``[MASK]``."""
     reader, symbols = open_model(checkpoint, options.data_bin), read_symbols(options.data_bin / "dict.txt")
-    texts = reader.texts(options.text, 128, 50_000)
+    texts = reader.texts(options.text, length, 50_000)
     ids, words = ([getattr(text, name).tolist() for text, _ in texts] for name in ("ids", "words"))
     parts = halves(ids, [document for _, document in texts], words)
     rows = []
-    for row in exclusivity(reader.states, parts, reader.special):
+    for row in exclusivity(reader.states, parts, SPECIAL):
         found = sorted(zip(row["types"], (symbols[index] for index in parts.types), strict=True), reverse=True)
         rows.append({"layer": row["layer"], "mask": row["exclusivity_0.9"], "words": found[:SHOWN]})
     return rows

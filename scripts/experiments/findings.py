@@ -25,7 +25,6 @@ IN_MAIN_SENTENCE = (
     *("pretraining loss", "exclusivity, layers above the first"),
     *(f"{task}, {rate:g}" for task in ("SST-2", "UPOS") for rate in (5e-5, 1e-4)),
 )
-WORSE = {"CoLA": "on CoLA", "STS-B": "on STS-B", "all three": "on average"}
 SEEDS, HIGH, LOW, END = range(1, 6), 0.002, 0.001, "7600"
 MLM, MAE, ALL = "MLM", "MAE-LM", "MAE-LM, all [MASK]s in its encoder"
 BERT, RANDOM = "MLM, 80/10/10", "MLM, random tokens"
@@ -137,36 +136,46 @@ def treatment(model: str, value: str) -> np.ndarray:
 
 def front_page() -> list[str]:
     """Return the phrases of README.md."""
-    outside = {model: layers(model, EXCLUSIVITY)[:, 2:].mean() for model in (MLM, RANDOM)}
-    full, rank = by_layer(full_input(MLM)), layers(MLM, "rank.mask_as_trained").mean(0)
+    outside = {model: layers(model, EXCLUSIVITY)[:, 2:].mean() for model in (RANDOM, MAE, MLM)}
+    middle = layers(MLM, EXCLUSIVITY).mean(0)[2:4]
     real = {(model, rate): last_layer(model, "rank.real_clean", rate).mean() for model in (MAE, MLM) for rate in RATES}
+    ranks = {rate: layers(MLM, "rank.mask_as_trained", rate).mean(0) for rate in RATES}
     at_last, at_best = (
         {rate: of(MAE, rate) - of(MLM, rate) for rate in RATES}
         for of in (lambda model, rate: last_layer(model, AMBIGUOUS, rate), best)
     )
     is_better = at_last[LOW][0] > 0 and at_best[LOW][0] > 0
+    depth = {rate: gain(ALL, rate) - gain(MAE, rate) for rate in RATES}
     return [
-        f"{outside[MLM]:.0f} points more of the energy of `[MASK]`",
-        f"(layers 2 to 4, 2e-3; control: {outside[RANDOM]:.0f})",
-        f"{'any' if words_inside(HIGH) == WORDS else 'most'} of the {WORDS} most frequent words",
-        f"(at 1e-3: than {words_inside(LOW)})",
+        f"{middle[0]:.0f} and {middle[1]:.0f} points more of the energy of `[MASK]`",
+        f"of {'any' if words_inside(HIGH) == WORDS else 'most'} of the {WORDS} most frequent words",
+        f"(at 1e-3: of {words_inside(LOW)})",
         *(f"{last_layer(MLM, EXCLUSIVITY, rate).mean():.0f} {text}" for rate, text in zip(RATES, AT, strict=True)),
-        f"{full.min():+.1f} to {full.max():+.1f} of 128 directions",
-        f"{real[MAE, HIGH]:.0f} of 128 directions, the MLM {real[MLM, HIGH]:.0f}",
+        "{:.0f} points with random tokens, {:.0f} in MAE-LM, {:.0f} in the MLM".format(*outside.values()),
+        ", ".join(f"{rank:.0f}" for rank in ranks[HIGH]) + " directions",
+        "at 1e-3 " + ", ".join(f"{rank:.0f}" for rank in ranks[LOW]),
+        f"of the MLM {listed(by_layer(full_input(MLM)), sign=True)}",
+        f"at 1e-3 {listed(full_input(MLM, LOW)[0, 2:], 0, sign=True)}",
+        f"{real[MAE, HIGH]:.0f} of 128, in the MLM {real[MLM, HIGH]:.0f}",
         f"at 1e-3 {real[MAE, LOW]:.0f} and {real[MLM, LOW]:.0f}",
-        f"{mean_interval(tagging(ALL, MAE))} points better",
-        f"{mean_interval(at_last[HIGH])} at the last layer",
-        f"worse by {mean_interval(-at_best[HIGH], sign=False)} at the best one",
-        f"at 1e-3, {'better' if is_better else 'not better'} at both",
-        f"{rank[1]:.0f} directions in layer 1, {rank[-1]:.0f} in layer 4",
-        f"{main_sentence('SST-2')} points better on SST-2",
-        *(f"by {main_sentence(name)} {text}" for name, text in WORSE.items()),
+        f"{mean_interval(depth[HIGH])} (planned with the other sign: contradicted; at 1e-3 {abs(depth[LOW][0]):.1f})",
+        f"{mean_interval(at_last[HIGH])} (planned: shown)",
+        mean_interval(last_layer(MAE, AMBIGUOUS) - last_layer(BERT, AMBIGUOUS)),
+        f"worse by {mean_interval(-at_best[HIGH], sign=False)}; at 1e-3, {'' if is_better else 'not '}better at both",
+        *(mean_interval([*fine_tuned(name)]) for name in ("SST-2", "CoLA", "STS-B", "all three")),
     ]
+
+
+def gain(model: str, rate: float) -> np.ndarray:
+    """Return the contextual gain of the last layer, by seed."""
+    accuracy = layers(model, AMBIGUOUS, rate)
+    return accuracy[:, -1] - accuracy[:, 0]
 
 
 def evidence() -> list[str]:
     """Return the phrases of the page of the second study."""
-    stages = [layers(MLM, EXCLUSIVITY, updates=updates)[:, 2:].mean() for updates in ("950", "1900", "3800", END)]
+    checkpoints = "475", "950", "1900", "3800", END
+    first, highest, *later = (layers(MLM, EXCLUSIVITY, updates=updates)[:, 2:].mean() for updates in checkpoints)
     old = treatment("all [MASK]", EXCLUSIVITY)[:, -1]
     at_best = best(MAE) - best(MLM)
     losses = [layers(model, "loss.loss").mean() for model in (MAE, ALL)]
@@ -175,7 +184,8 @@ def evidence() -> list[str]:
         f"leaves {mean_interval(above_words(MLM)[:, 2:].mean(1))}",
         f"({listed(by_layer(above_words(MLM)), sign=True)} in layers 2 to 4)",
         f"{last_layer(MLM, EXCLUSIVITY, LOW)[0]:.1f} at 1e-3 with seed 1, {listed(old)} in the treatments",
-        f"{listed(stages)} points after 950, 1,900, 3,800 and 7,600 updates",
+        f"P1 rises to {highest:.1f} points after 950 updates, from {first:.1f} after 475",
+        f"falls: {listed(later)} points after 1,900, 3,800 and 7,600",
         f"{mean_interval(tagging(ALL, MLM), 2)} above the MLM (four pairs)",
         f"{mean_interval(tagging(ALL, MAE), 2)} above MAE-LM (five pairs)",
         *map(mean_interval, full_input(MLM)[:, 2:].T),
@@ -187,12 +197,6 @@ def evidence() -> list[str]:
         f"{listed(by_layer(layers(MAE, 'exclusivity.types_highest')), 0)} points",
         f"from {losses[0]:.2f} to {losses[1]:.2f} nats",
     ]
-
-
-def main_sentence(name: str) -> str:
-    """Return by how many points the better of MAE-LM and the MLM leads after fine-tuning, over twelve pairs."""
-    values = np.array([*fine_tuned(name)])
-    return mean_interval(np.sign(values.mean()) * values, sign=False)
 
 
 def fine_tuned(name: str) -> Iterable[float]:

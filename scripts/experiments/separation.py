@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Read the two plans of docs/results/separation.md: the verdict at 2e-3, and all seeds at 1e-3.
+"""Read the two plans of docs/results/separation.md: the verdict at 2e-3, its figure, and all seeds at 1e-3.
 
-    scripts/experiments/separation.py RESULTS [RESULTS_AT_1E-3]      (results.json of each plan)
+    scripts/experiments/separation.py RESULTS [RESULTS_AT_1E-3] [--figure PNG]      (results.json of each plan)
 
 At 1e-3, seed 1 of three of the models is that of the second evidence study.
 """
@@ -15,12 +15,30 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from experiments.findings import ALL, END, LOW, MAE, MLM, RESULTS
+from matplotlib.figure import Figure
+
+from experiments.findings import (
+    ALL,
+    AMBIGUOUS,
+    END,
+    EVIDENCE,
+    HIGH,
+    LOW,
+    MAE,
+    MLM,
+    README,
+    RESULTS,
+    gain,
+    mean_interval,
+    minus,
+)
+from experiments.front_page_figure import COLOURS, draw
 from mae_lm_fairseq.study.contrasts import interval
 
 RESET = "MAE-LM, [MASK] states reset"
 MARGIN = 0.3
 """Points of contextual gain within which the presence of [MASK] counts as harmless."""
+PAGE = "docs/results/separation.md"
 MEASURES = {
     "contextual gain": lambda measures: _gain(measures["probe"][END]["ambiguous_accuracy"]),
     "ambiguous words, last layer": lambda measures: measures["probe"][END]["ambiguous_accuracy"][-1],
@@ -84,16 +102,66 @@ def table(runs: Runs, contrasts: Sequence[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def figure(runs: Runs) -> Figure:
+    """Return the probe's accuracy by layer, and the difference of each pair in the measures in points."""
+    found = Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = found.subplots(1, 2)
+    probe, _, name = AMBIGUOUS.partition(".")
+    for model, label, colour in ((MAE, MAE, COLOURS[MAE]), (RESET, "[MASK] in the encoder, states reset", "#0072B2")):
+        draw(left, np.array([measures[probe][END][name] for measures in runs[model].values()]), colour, label)
+    left.set(title="Part of speech of ambiguous words, read by a probe (2e-3)", ylabel="accuracy (%)")
+    left.set(xlabel="layer (0: embeddings)", xticks=range(5))
+    left.legend(frameon=False, fontsize=8)
+    left.grid(alpha=0.25)
+    shown = [measure for measure in MEASURES if "loss" not in measure and "directions" not in measure]
+    right.axvspan(-MARGIN, MARGIN, color="#DDDDDD")
+    right.axvline(0, color="black", linewidth=0.8)
+    for row, measure in enumerate(reversed(shown)):
+        values = [*pairs(runs, RESET, MAE, measure).values()]
+        right.plot(values, [row] * len(values), "o", color="#0072B2", alpha=0.5, markersize=5)
+        right.plot(interval(values, 0.95), [row] * 2, color="black", linewidth=1.5)
+        right.plot(np.mean(values), row, "D", color="black", markersize=6)
+    right.set(title="Five pairs, with mean and 95 % interval", yticks=range(len(shown)), yticklabels=shown[::-1])
+    right.set_xlabel("[MASK] in the encoder, states reset, less MAE-LM (points)")
+    right.margins(y=0.12)
+    return found
+
+
+def phrases() -> dict[str, list[str]]:
+    """Return what README.md and the page of the result say, made from the committed results."""
+    runs = read(RESULTS / "separation" / "results.json")
+    found = {measure: [*pairs(runs, RESET, MAE, measure).values()] for measure in MEASURES}
+    low, high = interval(found["contextual gain"], 0.9)
+    again = np.array([MEASURES["contextual gain"](measures) for _, measures in sorted(runs[MAE].items())])
+    return {
+        README: [
+            f"{mean_interval(found['UPOS, all layers trained'])} points better",
+            f"cannot tell, {mean_interval(found['contextual gain'])}",
+        ],
+        EVIDENCE: [
+            f"P2 is {mean_interval(again - gain(ALL, HIGH), 2)}",
+            *(mean_interval(found[measure], 2) for measure in ("contextual gain", "UPOS, two layers trained")),
+        ],
+        PAGE: [
+            minus(f"90 %: [{low:.2f}, {high:.2f}]"),
+            *(mean_interval(values, 0 if "directions" in measure else 2) for measure, values in found.items()),
+        ],
+    }
+
+
 def main() -> None:
     """Print the tables and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="results.json of the plan separation")
     parser.add_argument("low", type=Path, nargs="?", help="results.json of the plan separation-1e-3")
+    parser.add_argument("--figure", type=Path, help="file for the figure")
     options = parser.parse_args()
     runs = read(options.results)
     primary = [*pairs(runs, RESET, MAE, "contextual gain").values()]
     print(table(runs, [(RESET, MAE)]))
     print(f"\nverdict, {len(primary)} of 5 seeds: {verdict(primary) if len(primary) == 5 else 'open'}")
+    if options.figure:
+        figure(runs).savefig(options.figure, dpi=150)
     if options.low:
         low, before = read(options.low), read(RESULTS / "evidence-2" / "results.json", LOW)
         joined = {model: before.get(model, {}) | low.get(model, {}) for model in (MLM, MAE, ALL, RESET)}

@@ -8,9 +8,10 @@ import random
 import pytest
 import torch
 
+from experiments.extreme_words import ExtremeWordsOptions, extreme_words
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.kind import Data
-from mae_lm_fairseq.measures.rank import Options
+from mae_lm_fairseq.measures.rank import Exclusivity, Options
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
@@ -43,6 +44,18 @@ def ranks_of(folder, path, **options):
     options = Options(models=(path,), text=folder / "text", out=folder / "out", **options)
     [model] = options.trained(Data(options.data_bin, text=options.text))
     return options.measure(model)
+
+
+def test_extreme_words_are_named_by_the_measure(folder, tmp_path):
+    path = folder / "mae_lm_tiny" / "checkpoint.pt"
+    options = ExtremeWordsOptions((path,), folder / "data", folder / "text", tmp_path / "words.json")
+    named = extreme_words(path, options, length=32)
+    options = Options(models=(path,), text=folder / "text", out=folder / "out", data_bin=folder / "data")
+    [model] = options.trained(Data(options.data_bin, text=options.text))
+    measured = Exclusivity(tokens=50_000, tokens_per_sample=32).measure(model)
+    for words, row in zip(named, measured, strict=True):
+        assert words["mask"] == row["exclusivity_0.9"]
+        assert [value for value, _ in words["words"]] == sorted(row["types"], reverse=True)[:5]
 
 
 def run(*arguments):
