@@ -136,7 +136,7 @@ def treatment(model: str, value: str) -> np.ndarray:
 
 def front_page() -> list[str]:
     """Return the phrases of README.md."""
-    outside = {model: layers(model, EXCLUSIVITY)[:, 2:].mean() for model in (RANDOM, MAE, MLM)}
+    outside = {model: layers(model, EXCLUSIVITY)[:, 2:].mean() for model in (MLM, RANDOM, MAE)}
     middle = layers(MLM, EXCLUSIVITY).mean(0)[2:4]
     real = {(model, rate): last_layer(model, "rank.real_clean", rate).mean() for model in (MAE, MLM) for rate in RATES}
     ranks = {rate: layers(MLM, "rank.mask_as_trained", rate).mean(0) for rate in RATES}
@@ -151,14 +151,15 @@ def front_page() -> list[str]:
         f"of {'any' if words_inside(HIGH) == WORDS else 'most'} of the {WORDS} most frequent words",
         f"(at 1e-3: of {words_inside(LOW)})",
         *(f"{last_layer(MLM, EXCLUSIVITY, rate).mean():.0f} {text}" for rate, text in zip(RATES, AT, strict=True)),
-        "{:.0f} points with random tokens, {:.0f} in MAE-LM, {:.0f} in the MLM".format(*outside.values()),
+        f"Layers 2 to 4 have {outside[MLM]:.0f} (planned: shown)",
+        f"{outside[RANDOM]:.0f} points with random tokens, {outside[MAE]:.0f} in MAE-LM",
         ", ".join(f"{rank:.0f}" for rank in ranks[HIGH]) + " directions",
         "at 1e-3 " + ", ".join(f"{rank:.0f}" for rank in ranks[LOW]),
         f"of the MLM {listed(by_layer(full_input(MLM)), sign=True)}",
         f"at 1e-3 {listed(full_input(MLM, LOW)[0, 2:], 0, sign=True)}",
         f"{real[MAE, HIGH]:.0f} of 128, in the MLM {real[MLM, HIGH]:.0f}",
         f"at 1e-3 {real[MAE, LOW]:.0f} and {real[MLM, LOW]:.0f}",
-        f"{mean_interval(depth[HIGH])} (planned with the other sign: contradicted; at 1e-3 {abs(depth[LOW][0]):.1f})",
+        f"{mean_interval(depth[HIGH])} (planned with the other sign: contradicted; trained again",
         f"{mean_interval(at_last[HIGH])} (planned: shown)",
         mean_interval(last_layer(MAE, AMBIGUOUS) - last_layer(BERT, AMBIGUOUS)),
         f"worse by {mean_interval(-at_best[HIGH], sign=False)}; at 1e-3, {'' if is_better else 'not '}better at both",
