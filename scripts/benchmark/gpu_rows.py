@@ -35,6 +35,8 @@ RECORDED = Path(__file__).resolve().parents[1] / "results" / "day-one" / "steps-
 DROPOUT, SEED, SHOWN = 0.1, 1, 60
 MODELS = {"RoBERTa": ("mae_lm_roberta", 0.15), "MAE-LM": ("mae_lm", 0.15), "3ML": ("mae_lm_3ml_self", 0.5)}
 """Preset and fraction of masked tokens."""
+WITHOUT = {"separate casts": "combo_kernels", "code chosen by measurements": "deterministic"}
+"""Inductor's setting that a variant of compilation does without."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,7 @@ def step(device: str, model: str, variant: str, rows: int | None = None) -> dict
     before = counters["stats"]["unique_graphs"]
     dropout = F.dropout if "torch" in variant else dropouts.hashed_dropout
     chosen = compilation.inductor_options()
-    without = [name for name, word in (("combo_kernels", "separate"), ("deterministic", "chosen")) if word in variant]
-    options = lambda: chosen | dict.fromkeys(without, False)  # noqa: E731
+    options = lambda: chosen | {name: False for form, name in WITHOUT.items() if form in variant}  # noqa: E731
     with replaced(dropouts, "hashed_dropout", dropout), replaced(compilation, "inductor_options", options):
         training = Step(device, model, variant)
         batch, number = training.batch(rows), training.scale.repetitions

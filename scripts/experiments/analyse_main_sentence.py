@@ -174,15 +174,13 @@ def figure(contrasts: dict[str, dict[str, Any]], kept: Container[str]) -> "Figur
     """Return a figure of the differences: every pair, the mean and its 95 % interval."""
     from matplotlib.figure import Figure
 
+    from experiments.front_page_figure import draw_pairs
+
     found = Figure(figsize=(8, 3.8), layout="constrained")
     axes = found.subplots()
     for height, name in enumerate(SHOWN):
         tested, colour = contrasts[name], "#D55E00" if name in kept else "#666666"
-        differences = [*tested["by_seed"].values()]
-        axes.plot(differences, [height] * len(differences), "o", color=colour, alpha=0.35, markersize=5)
-        low, high = tested["interval_95"]
-        axes.plot([low, high], [height - 0.25] * 2, color=colour, linewidth=3)
-        axes.plot(tested["mean"], height - 0.25, "D", color=colour, markersize=5)
+        draw_pairs(axes, height, [*tested["by_seed"].values()], colour)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set(yticks=range(len(SHOWN)), yticklabels=SHOWN.values(), xlabel="points; to the right: MAE-LM is better")
     axes.set_title("MAE-LM less the MLM: twelve pairs, mean, 95 % interval")

@@ -6,7 +6,7 @@ as a program, it prints the phrases by page.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,6 @@ def front_page() -> list[str]:
         for of in (lambda model, rate: last_layer(model, AMBIGUOUS, rate), best)
     )
     is_better = at_last[LOW][0] > 0 and at_best[LOW][0] > 0
-    depth = {rate: gain(ALL, rate) - gain(MAE, rate) for rate in RATES}
     return [
         f"{middle[0]:.0f} and {middle[1]:.0f} points more of the energy of `[MASK]`",
         f"of {'any' if words_inside(HIGH) == WORDS else 'most'} of the {WORDS} most frequent words",
@@ -159,18 +158,11 @@ def front_page() -> list[str]:
         f"at 1e-3 {listed(full_input(MLM, LOW)[0, 2:], 0, sign=True)}",
         f"{real[MAE, HIGH]:.0f} of 128, in the MLM {real[MLM, HIGH]:.0f}",
         f"at 1e-3 {real[MAE, LOW]:.0f} and {real[MLM, LOW]:.0f}",
-        f"{mean_interval(depth[HIGH])} (planned with the other sign: contradicted; trained again",
         f"{mean_interval(at_last[HIGH])} (planned: shown)",
         mean_interval(last_layer(MAE, AMBIGUOUS) - last_layer(BERT, AMBIGUOUS)),
         f"worse by {mean_interval(-at_best[HIGH], sign=False)}; at 1e-3, {'' if is_better else 'not '}better at both",
-        *(mean_interval([*fine_tuned(name)]) for name in ("SST-2", "CoLA", "STS-B", "all three")),
+        *(mean_interval(fine_tuned(name)) for name in ("SST-2", "CoLA", "STS-B", "all three")),
     ]
-
-
-def gain(model: str, rate: float) -> np.ndarray:
-    """Return the contextual gain of the last layer, by seed."""
-    accuracy = layers(model, AMBIGUOUS, rate)
-    return accuracy[:, -1] - accuracy[:, 0]
 
 
 def evidence() -> list[str]:
@@ -200,10 +192,10 @@ def evidence() -> list[str]:
     ]
 
 
-def fine_tuned(name: str) -> Iterable[float]:
+def fine_tuned(name: str) -> list[float]:
     """Return the differences between MAE-LM and the MLM after fine-tuning."""
     report = json.loads((RESULTS / "main-sentence" / "report.json").read_text(encoding="utf-8"))
-    return report["secondary"]["MAE-LM"][name]["by_seed"].values()
+    return [*report["secondary"]["MAE-LM"][name]["by_seed"].values()]
 
 
 def phrases() -> dict[str, list[str]]:
@@ -218,7 +210,7 @@ def phrases() -> dict[str, list[str]]:
         EVIDENCE: evidence(),
         TREATMENTS: [f"{listed(later, 2, sign=True)} nats", f"between {least:.0f} and {most:.0f} points"],
         REPRODUCTION: [f"{real[0]:.0f} against {real[1]:.0f}"],
-        MAIN_SENTENCE: [mean_interval([*fine_tuned(name)], 2) for name in IN_MAIN_SENTENCE],
+        MAIN_SENTENCE: [mean_interval(fine_tuned(name), 2) for name in IN_MAIN_SENTENCE],
         FINETUNING: [f"p = {p:.3f}", f"{corrected:.2f} after Holm's correction"],
     }
 

@@ -2,6 +2,7 @@
 """Draw README.md's figure of the second evidence study from its committed results.json."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.findings import ALL, END, HIGH, LOW, MAE, MLM, RANDOM, RESULTS, SEEDS, layers, study
+from mae_lm_fairseq.study.contrasts import interval
 
 COLOURS = {MLM: "#0072B2", RANDOM: "#666666", MAE: "#D55E00", ALL: "#009E73"}
 NAMES = {
@@ -27,6 +29,13 @@ def draw(axes: Axes, values: np.ndarray, colour: str, label: str, style: str = "
     for seed in values if len(values) > 1 else ():
         axes.plot(x, seed, color=colour, alpha=0.3, linewidth=0.7, linestyle=style)
     axes.plot(x, values.mean(0), color=colour, linewidth=2, marker="o", markersize=4, linestyle=style, label=label)
+
+
+def draw_pairs(axes: Axes, height: float, differences: Sequence[float], colour: str) -> None:
+    """Draw the differences of pairs, and above them their mean and 95 % interval, on an axis that points downwards."""
+    axes.plot(differences, [height] * len(differences), "o", color=colour, alpha=0.35, markersize=5)
+    axes.plot(interval(differences, 0.95), [height - 0.25] * 2, color=colour, linewidth=3)
+    axes.plot(np.mean(differences), height - 0.25, "D", color=colour, markersize=5)
 
 
 def figure() -> Figure:

@@ -29,16 +29,10 @@ from experiments.findings import (
     MLM,
     README,
     RESULTS,
-    SEEDS,
-    best,
-    gain,
-    last_layer,
     mean_interval,
     minus,
-    study,
-    tagging,
 )
-from experiments.front_page_figure import COLOURS, draw
+from experiments.front_page_figure import COLOURS, draw, draw_pairs
 from mae_lm_fairseq.study.contrasts import interval
 
 RESET = "MAE-LM, [MASK] states reset"
@@ -50,15 +44,15 @@ MEASURES = {
     "ambiguous words, last layer": lambda measures: measures["probe"][END]["ambiguous_accuracy"][-1],
     "all words, last layer": lambda measures: measures["probe"][END]["accuracy"][-1],
     "ambiguous words, best layer": lambda measures: max(measures["probe"][END]["ambiguous_accuracy"]),
-    "UPOS, two layers trained": lambda measures: measures[TWO_LAYERS][END]["accuracy"],
+    "UPOS, two layers trained": lambda measures: measures["UPOS, last two layers trained"][END]["accuracy"],
     "UPOS, all layers trained": lambda measures: measures["UPOS, all layers trained"][END]["accuracy"],
     "loss (nats)": lambda measures: measures["loss"][END]["loss"],
     "exclusivity": lambda measures: 100 * np.mean(measures["exclusivity"][END]["exclusivity_0.9"][2:]),
     "directions of real tokens": lambda measures: measures["rank"][END]["real_clean"][-1],
 }
 """Quantities to compare, by name, as functions of the measures of one training."""
-TWO_LAYERS = "UPOS, last two layers trained"
-REPEATED = "contextual gain", "ambiguous words, last layer", "ambiguous words, best layer", "UPOS, two layers trained"
+GAIN = "contextual gain"
+REPEATED = GAIN, "ambiguous words, last layer", "ambiguous words, best layer", "UPOS, two layers trained"
 """Measures of MAE-LM that are compared with those of the second evidence study."""
 DIGITS = {"directions of real tokens": 0, "exclusivity": 1}
 Runs = dict[str, dict[int, dict]]
@@ -119,7 +113,10 @@ def figure(runs: Runs) -> Figure:
     found = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = found.subplots(1, 2)
     probe, _, name = AMBIGUOUS.partition(".")
-    for model, label, colour in ((MAE, MAE, COLOURS[MAE]), (RESET, "[MASK] in the encoder, states reset", "#0072B2")):
+    for model, label, colour in (
+        (MAE, MAE, COLOURS[MAE]),
+        (RESET, "[MASK] in the encoder, states reset", COLOURS[MLM]),
+    ):
         draw(left, np.array([measures[probe][END][name] for measures in runs[model].values()]), colour, label)
     left.set(title="Part of speech of ambiguous words, read by a probe (2e-3)", ylabel="accuracy (%)")
     left.set(xlabel="layer (0: embeddings)", xticks=range(5))
@@ -128,48 +125,53 @@ def figure(runs: Runs) -> Figure:
     shown = [measure for measure in MEASURES if "words" in measure or "UPOS" in measure or "gain" in measure]
     right.axvspan(-MARGIN, MARGIN, color="#DDDDDD")
     right.axvline(0, color="black", linewidth=0.8)
-    for row, measure in enumerate(reversed(shown)):
-        values = [*pairs(runs, RESET, MAE, measure).values()]
-        right.plot(values, [row] * len(values), "o", color="#0072B2", alpha=0.5, markersize=5)
-        right.plot(interval(values, 0.95), [row] * 2, color="black", linewidth=1.5)
-        right.plot(np.mean(values), row, "D", color="black", markersize=6)
-    right.set(title="Five pairs, with mean and 95 % interval", yticks=range(len(shown)), yticklabels=shown[::-1])
+    for height, measure in enumerate(shown):
+        draw_pairs(right, height, [*pairs(runs, RESET, MAE, measure).values()], COLOURS[MLM])
+    right.invert_yaxis()
+    right.set(title="Five pairs, with mean and 95 % interval", yticks=range(len(shown)), yticklabels=shown)
     right.set_xlabel("[MASK] in the encoder, states reset, less MAE-LM (points)")
     right.margins(y=0.12)
     return found
 
 
+def values(runs: Runs, model: str, measure: str) -> np.ndarray:
+    """Return a measure of a model by seed."""
+    return np.array([MEASURES[measure](measures) for _, measures in sorted(runs[model].items())])
+
+
 def phrases() -> dict[str, list[str]]:
-    """Return what README.md and the page of the result say, made from the committed results."""
+    """Return what README.md and two pages say of this study, made from the committed results."""
     runs = read(RESULTS / "separation" / "results.json")
+    before, low = (read(RESULTS / "evidence-2" / "results.json", rate) for rate in (HIGH, LOW))
     found = {measure: [*pairs(runs, RESET, MAE, measure).values()] for measure in MEASURES}
-    low, high = interval(found["contextual gain"], 0.9)
-    again, at_last, at_best, two_layers = (
-        np.array([MEASURES[measure](measures) for _, measures in sorted(runs[MAE].items())]) for measure in REPEATED
-    )
-    all_in = tagging(ALL, MAE) + [study("evidence-2")[MAE, HIGH, seed][TWO_LAYERS][END]["accuracy"] for seed in SEEDS]
-    reset = [MEASURES["UPOS, two layers trained"](measures) for _, measures in sorted(runs[RESET].items())]
+    again, old = ({measure: values(study, MAE, measure) for measure in REPEATED} for study in (runs, before))
+    depth, at_low = (values(study, ALL, GAIN) - values(study, MAE, GAIN) for study in (before, low))
+    repetition = {measure: again[measure] - old[measure] for measure in REPEATED}
+    last, best, two_layers = REPEATED[1:]
     return {
         README: [
             f"{mean_interval(found['UPOS, all layers trained'])} points better",
-            f"cannot tell, {mean_interval(found['contextual gain'])}",
-            f"trained again {np.mean(gain(ALL, HIGH) - again):.1f}, 1e-3 {abs(gain(ALL, LOW) - gain(MAE, LOW))[0]:.1f}",
+            f"cannot tell, {mean_interval(found[GAIN])}",
+            f"{mean_interval(depth)} (planned with the other sign: contradicted; "
+            f"trained again {np.mean(values(before, ALL, GAIN) - again[GAIN]):.1f}, 1e-3 {abs(at_low[0]):.1f})",
         ],
         EVIDENCE: [
-            f"P2 is {mean_interval(again - gain(ALL, HIGH), 2)}",
-            f"P3 {mean_interval(at_last - last_layer(MLM, AMBIGUOUS), 2)}",
-            f"less 80/10/10, MAE-LM has {mean_interval(at_last - last_layer(BERT, AMBIGUOUS), 2)}",
-            f"less the MLM, {mean_interval(at_best - best(MLM), 2)}",
-            f"{mean_interval(again - gain(MAE, HIGH), 2, sign=False)} on average",
-            *(mean_interval(found[measure], 2) for measure in ("contextual gain", "UPOS, two layers trained")),
+            f"P2 is {mean_interval(again[GAIN] - values(before, ALL, GAIN), 2)}",
+            f"P3 {mean_interval(again[last] - values(before, MLM, last), 2)}",
+            f"less 80/10/10, MAE-LM has {mean_interval(again[last] - values(before, BERT, last), 2)}",
+            f"less the MLM, {mean_interval(again[best] - values(before, MLM, best), 2)}",
+            f"{mean_interval(repetition[GAIN], 2, sign=False)} on average",
+            *(mean_interval(found[measure], 2) for measure in (GAIN, two_layers)),
         ],
         PAGE: [
-            minus(f"90 %: [{low:.2f}, {high:.2f}]"),
-            *(mean_interval(values, DIGITS.get(measure, 2)) for measure, values in found.items()),
-            f"mean {mean_interval(again - gain(MAE, HIGH), 2)}",
-            f"by {mean_interval(gain(ALL, HIGH) - again - found['contextual gain'], 2, sign=False)}, where reset",
-            f"by {mean_interval(all_in - reset, 2, sign=False)} points in two-layer UPOS",
-            f"({mean_interval(two_layers - (all_in - tagging(ALL, MAE)), 2)})",
+            minus("90 %: [{:.2f}, {:.2f}]".format(*interval(found[GAIN], 0.9))),
+            *(mean_interval(of_measure, DIGITS.get(measure, 2)) for measure, of_measure in found.items()),
+            f"mean {mean_interval(repetition[GAIN], 2)}",
+            f"({mean_interval(repetition[two_layers], 2)})",
+            *(
+                f"by {mean_interval(values(before, ALL, measure) - values(runs, RESET, measure), 2, sign=False)}{after}"
+                for measure, after in ((two_layers, " points in two-layer UPOS"), (GAIN, ", where reset"))
+            ),
         ],
     }
 
