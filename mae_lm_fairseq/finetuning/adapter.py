@@ -14,6 +14,9 @@ from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import file_sha256
 
+TEST = "test_"
+"""Beginning of the names of the metrics on the test file, where every run is scored."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSetup:
@@ -38,10 +41,15 @@ class TaskSetup:
     selection: str
 
     @classmethod
-    def of_windows(cls, options: FinetuningOptions, task: dict[str, Any], **others) -> Self:
+    def of_windows(
+        cls, options: FinetuningOptions, task: dict[str, Any], also_read: Mapping[str, str], **others
+    ) -> Self:
         """Return the setup of a task that trains on windows of texts, whose criterion has the same name.
 
         Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+
+        Args:
+            also_read: fingerprints of further files that the results depend on.
         """
         files = {"train_file": options.train.resolve(), "valid_file": options.dev.resolve()}
         return cls(
@@ -52,7 +60,7 @@ class TaskSetup:
                 "dataset": {"disable_validation": True},
                 "checkpoint": {"save_interval_updates": 500},
             },
-            inputs={name.replace("_", "-"): file_sha256(path) for name, path in files.items()},
+            inputs={name.replace("_", "-"): file_sha256(path) for name, path in files.items()} | also_read,
             **others,
         )
 

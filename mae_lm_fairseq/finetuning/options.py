@@ -123,7 +123,28 @@ class GlueOptions(FinetuningOptions, _TaskOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationOptions(FinetuningOptions):
+class _TestOptions(Options):
+    """A test file.
+
+    Attributes:
+        test: file to predict with the best model, and to score if it is labelled.
+        score_runs: score the test file with the model of every run, not with the best one alone.
+
+    Raises:
+        ValueError: if there is no test file to score.
+    """
+
+    test: File | None = None
+    score_runs: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.score_runs and self.test is None:
+            raise ValueError("--score-runs needs a labelled --test file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationOptions(FinetuningOptions, _TestOptions):
     """Fine-tune a classifier or regressor of texts, or of pairs of texts, on your own files: learning rates x seeds.
 
     Files end in .tsv (a tab between cells, no quoting, as in GLUE), .csv (quoted where needed) or .jsonl (one
@@ -142,7 +163,6 @@ class ClassificationOptions(FinetuningOptions):
     Attributes:
         train: training file.
         dev: development file, which chooses the model.
-        test: file to predict with the best model, and to evaluate if labelled.
         text: column of the text, or of the first text of a pair.
         text_pair: column of the second text of a pair.
         label: column of the label or score.
@@ -152,7 +172,6 @@ class ClassificationOptions(FinetuningOptions):
 
     train: File
     dev: File
-    test: File | None = None
     text: Column
     text_pair: Column | None = None
     label: Column
@@ -193,7 +212,7 @@ class SquadOptions(FinetuningOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggingOptions(FinetuningOptions):
+class TaggingOptions(FinetuningOptions, _TestOptions):
     """Fine-tune a model that labels words, such as part-of-speech tags or named entities: learning rates x seeds.
 
     Files are CoNLL-U, if their names end in .conllu (or .conllu.gz), or have one word per line: the word in the
@@ -212,7 +231,6 @@ class TaggingOptions(FinetuningOptions):
     Attributes:
         train: training file.
         dev: development file, which chooses the model.
-        test: file to label with the best model, and to evaluate if it is labelled.
         column: column of the labels: its name in CoNLL-U, such as UPOS; otherwise its number, from 1 (the last of the
             training file is -1).
         learning_rates: learning rates to try (default: BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small).
@@ -220,7 +238,6 @@ class TaggingOptions(FinetuningOptions):
 
     train: File
     dev: File
-    test: File | None = None
     column: NumberedColumn
 
 

@@ -5,7 +5,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
+import torch
+from fairseq.tasks import FairseqTask
+
+from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
 from mae_lm_fairseq.finetuning.origin import Origin
@@ -48,7 +51,7 @@ class SentenceAdapter(Adapter):
             recipe=task.recipe,
             settings=settings_of(task, chosen[0] if chosen else task.selection),
             inputs={"sets": sets.settings()},
-            evaluate=partial(evaluate, task, data=data),
+            evaluate=partial(evaluate, task, data=data, is_test_scored=sets.is_test_scored),
             selection="score",
         )
 
@@ -105,18 +108,32 @@ def settings_of(task: Task, metric: str) -> Settings:
     }
 
 
-def evaluate(task: Task, checkpoint: Path, data: Path) -> dict[str, float]:
+def evaluate(task: Task, checkpoint: Path, data: Path, is_test_scored: bool = False) -> dict[str, float]:
     """Return the metrics on the development sets in per cent, and ``score``, their mean.
 
     The metrics of further development sets have endings: for MNLI they are ``accuracy`` and ``accuracy_mismatched``.
+
+    Args:
+        is_test_scored: also return the metrics on the labelled test set, as ``test_accuracy``; they are no part of
+            ``score``, which selects.
     """
     model, fairseq_task = load(checkpoint, data)
     metrics, further = {}, {}
     for number, suffix in enumerate(task.dev_suffixes):
-        split = f"valid{number or ''}"
-        predicted = predictions(task, data_bin_logits(model, fairseq_task, split))
-        true = targets(fairseq_task, split)
-        true = task.from_unit(true) if task.is_regression else true
-        for found, names in ((metrics, task.metrics), (further, task.also_reported)):
-            found |= {name + suffix: value for name, value in measure(names, predicted, true).items()}
-    return {**metrics, **further, "score": fmean(metrics.values())}
+        values = split_metrics(task, model, fairseq_task, f"valid{number or ''}")
+        metrics |= {name + suffix: values[name] for name in task.metrics}
+        further |= {name + suffix: values[name] for name in task.also_reported}
+    score = fmean(metrics.values())
+    if is_test_scored:
+        values = split_metrics(task, model, fairseq_task, "test")
+        further |= {f"{TEST}{name}": value for name, value in values.items()}
+    return {**metrics, **further, "score": score}
+
+
+def split_metrics(task: Task, model: torch.nn.Module, fairseq_task: FairseqTask, split: str) -> dict[str, float]:
+    """Return the task's metrics on a set of its data-bin, in per cent."""
+    predicted = predictions(task, data_bin_logits(model, fairseq_task, split))
+    true = targets(fairseq_task, split)
+    if task.is_regression:
+        true = task.from_unit(true)
+    return measure((*task.metrics, *task.also_reported), predicted, true)

@@ -31,7 +31,12 @@ class GlueFiles:
     """The sets of a GLUE task.
 
     ``directory`` has one subdirectory per task, or is that of this task. ``skip_malformed`` is not for the test sets.
+
+    Attributes:
+        is_test_scored: whether every run is scored on the test set; GLUE's test sets have no labels.
     """
+
+    is_test_scored = False
 
     def __init__(self, task: GlueTask, directory: Path, skip_malformed: bool = False):
         self.task, self.directory, self.skip_malformed = task, directory, skip_malformed

@@ -28,11 +28,12 @@ class OwnFiles:
         UserError: if a file is malformed; or a label of the test file is unknown.
     """
 
-    splits = ("train", "valid")
     outputs = ("test_predictions", "test_predictions.*")
 
     def __init__(self, options: ClassificationOptions):
         self.options = options
+        self.is_test_scored = options.score_runs
+        self.splits = ("train", "valid", "test") if options.score_runs else ("train", "valid")
         columns = (options.text,) if options.text_pair is None else (options.text, options.text_pair)
         if options.label in columns:  # which would predict itself
             raise UserError(f"--label {options.label} is a column of the texts, too; name another one")
@@ -48,16 +49,19 @@ class OwnFiles:
         labelled = not table.is_plain_text and not labels <= {"", "-1", "-1.0"} - set(self.task.labels)
         self.test_rows = to_rows(self.test_task, table, labelled)
         self.test_rows.check(remedy=f"or remove the column {self.task.label_column!r} to predict only")
+        if options.score_runs and not labelled:
+            raise UserError(f"{table.path}: --score-runs needs labels in the column {self.task.label_column!r}")
         suffix = table.path.suffix.lower()
         self.predictions = self.options.out / f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
 
     def settings(self) -> dict[str, Any]:
-        """Return what the results depend on, without the test file.
+        """Return what the results depend on; the test file is only part of it if every run is scored on it.
 
-        A test file that is added or corrected later is predicted by the models of the finished runs.
+        Otherwise a test file that is added or corrected later is predicted by the models of the finished runs.
         """
+        files = self.files if self.options.score_runs else {name: self.files[name] for name in ("train", "dev")}
         return {
-            **{f"{name} file": file_sha256(self.files[name]) for name in ("train", "dev")},
+            **{f"{name} file": file_sha256(path) for name, path in files.items()},
             "columns": [self.options.text, self.options.text_pair, self.options.label],
             "regression": self.task.is_regression,
         }
@@ -68,6 +72,8 @@ class OwnFiles:
         Raises:
             UserError: if there are malformed rows.
         """
+        if split == "test":
+            return self.test_rows
         rows = to_rows(self.task, self.tables["dev" if split == "valid" else split], labelled=True)
         rows.check(self.options.skip_malformed)
         return rows

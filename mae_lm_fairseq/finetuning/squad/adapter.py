@@ -48,6 +48,7 @@ class SquadAdapter(Adapter):
         return TaskSetup.of_windows(
             options,
             task,
+            also_read={},
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
             sequences=counts["train"]["windows"],
             recipe=for_size(origin.model["_name"], ROBERTA, OURS),

@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
+import torch
+
+from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.models import load, open_finetuned
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
@@ -14,12 +16,13 @@ from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_n
 from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
-from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE
+from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE, TokenClassificationTask
 from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import file_sha256, write_text
 from mae_lm_fairseq.utils.output import markdown_table
 
 BERT = Recipe((2e-5, 3e-5, 5e-5), batch_size=32, weight_decay=0.01, epochs=4)
@@ -44,7 +47,10 @@ class TaggingAdapter(Adapter):
         self.labels = learn_labels(files["train"])
         self.labels.targets(files["dev"])  # refuses labels that the training file lacks
         if options.test:
-            files["test"] = read_words(options.test, options.column, is_labelled=False)
+            files["test"] = read_words(options.test, options.column, is_labelled=options.score_runs)
+            if options.score_runs and not files["test"].kinds:
+                raise UserError(f"{options.test}: --score-runs needs labels in column {options.column}")
+        self.scored_test = files["test"] if options.score_runs else None
 
     def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, origin.max_positions)
@@ -55,9 +61,12 @@ class TaggingAdapter(Adapter):
         print(f"labels: {', '.join(labels.names)}")
         name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
         task = {"_name": "token_classification", "column": options.column, "tokens_per_sample": length}
-        return TaskSetup.of_windows(  # without the test file: a corrected one is labelled by the finished models
+        scored = {"test-file": file_sha256(self.scored_test.path)} if self.scored_test else {}
+        # Otherwise without the test file: a corrected one is labelled by the finished models.
+        return TaskSetup.of_windows(
             options,
             task,
+            also_read=scored,
             content={
                 # The end of the training file's path, with the column if it has a name.
                 "task": name if options.column.isdecimal() else f"{name} {options.column}",
@@ -68,7 +77,7 @@ class TaggingAdapter(Adapter):
             },
             sequences=len(windows["train"].order),
             recipe=for_size(origin.model["_name"], BERT, OURS),
-            evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"]),
+            evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"], test=self.scored_test),
             selection="f1" if labels.kinds else "accuracy",
         )
 
@@ -103,9 +112,17 @@ class TaggingAdapter(Adapter):
         return report(content, selection, hidden=by_type, ending=ending)
 
 
-def evaluate(checkpoint: Path, data: Path, dev: WordFile) -> dict[str, float]:
-    """Return the metrics of a checkpoint on the development file, in per cent."""
+def evaluate(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None = None) -> dict[str, float]:
+    """Return the metrics of a checkpoint on the development file in per cent, and on a test file, as ``test_f1``."""
     model, task = load(checkpoint, data)
-    windows = WordWindows(dev.words, task.tokenizer, task.cfg.tokens_per_sample)
+    metrics = file_metrics(model, task, dev)
+    if test is not None:
+        metrics |= {f"{TEST}{name}": value for name, value in file_metrics(model, task, test).items()}
+    return metrics
+
+
+def file_metrics(model: torch.nn.Module, task: TokenClassificationTask, file: WordFile) -> dict[str, float]:
+    """Return the metrics of a model on a labelled file, in per cent."""
+    windows = WordWindows(file.words, task.tokenizer, task.cfg.tokens_per_sample)
     predicted = [task.labels.best(logits) for logits in word_logits(model, windows)]
-    return values(ratios(task.labels, predicted, dev.labels))
+    return values(ratios(task.labels, predicted, file.labels))

@@ -213,3 +213,29 @@ def test_a_test_file_can_be_added_and_changed_after_the_training(options, monkey
     finetune(replace(options, dev=other, test=other))
     names = [f"{name}_predictions.txt" for name in ("dev", "test")]
     assert sorted(path.name for path in options.out.glob("*_predictions*")) == names
+
+
+def test_every_run_can_be_scored_on_the_test_file(options, tmp_path):
+    """The best run's scores are those of the file with its predictions; another test file makes other runs."""
+    test = write_columns(tmp_path / "test.conll", sentences(9, seed=3))
+    options = replace(options, test=test, score_runs=True, learning_rates=[1e-3, 3e-3], seeds=2)
+    content = finetune(options)
+    for of_rate in content["grid"].values():
+        assert len(of_rate["test_f1"]["values"]) == 2
+    number = int(content["predictions_by"].rpartition("seed")[2]) - 1
+    scores = {name: of_metric["values"][number] for name, of_metric in content["metrics"].items()}
+    for name, metric in content["best_model"]["test"].items():
+        assert scores[f"test_{name}"] == pytest.approx(metric["value"], abs=1e-9)
+    runs = {*options.out.glob("runs/*")}
+    write_columns(test, sentences(9, seed=4))
+    finetune(options)
+    assert len({*options.out.glob("runs/*")}) == 2 * len(runs)
+
+
+def test_scoring_every_run_needs_labels(options, tmp_path):
+    words = [[(word, "_") for word, _ in sentence] for sentence in sentences(3)]
+    test = write_columns(tmp_path / "test.conll", words)
+    with pytest.raises(UserError, match=r"test\.conll.*--score-runs"):
+        finetune(replace(options, test=test, score_runs=True))
+    with pytest.raises(ValueError, match="--score-runs"):
+        replace(options, score_runs=True)
