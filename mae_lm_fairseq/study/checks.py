@@ -125,6 +125,9 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     device, rows, unknown, hours, tokens, flops = device or DEVICE, [], [], 0.0, 0, 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):
         trainings = count_trainings(plan, model)
+        if model.random:
+            rows.append([model.name, str(trainings), *"-----"])
+            continue
         try:
             run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
         except ValueError as problem:
@@ -171,6 +174,8 @@ def _cells(planned: Cost) -> list[str]:
 
 def count_trainings(plan: Plan, model: Model) -> int:
     """Return the number of trainings of a model, without those at halved learning rates."""
+    if model.random:
+        return 0
     seeds = len(model.all_seeds)
     if len(model.learning_rates) < 2:
         return seeds

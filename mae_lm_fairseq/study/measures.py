@@ -4,15 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
 
 from mae_lm_fairseq.finetuning.driver import finetune
-from mae_lm_fairseq.finetuning.options import GlueOptions, TaggingOptions
+from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningOptions, GlueOptions, TaggingOptions
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-from mae_lm_fairseq.finetuning.tagging.files import column_of, read_words
+from mae_lm_fairseq.finetuning.tagging.files import column_of, plain_name, read_words
 from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
 from mae_lm_fairseq.measures.kind import Data, Kind, Trained
@@ -21,9 +23,12 @@ from mae_lm_fairseq.measures.probe import Probe
 from mae_lm_fairseq.measures.rank import Exclusivity, Rank
 from mae_lm_fairseq.measures.retrieval import Retrieval
 from mae_lm_fairseq.measures.seconds import Seconds
+from mae_lm_fairseq.text.tables import read_table, write_table
+from mae_lm_fairseq.text.text_files import read_chunks
+from mae_lm_fairseq.text.text_samples import documents, evenly_spaced
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_sha256
+from mae_lm_fairseq.utils.files import directory_sha256, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,31 +96,141 @@ class Finetune(Sweep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagging(Sweep):
+class OwnFilesSweep(Sweep):
+    """Base of fine-tuning on files of the user's own.
+
+    Attributes:
+        train: training file.
+        dev: development file, which chooses the learning rate.
+        test: labelled file on which every run is scored, besides the development file.
+        limit: number of training rows or sentences, evenly spaced in the file; by default, all.
+    """
+
+    train: Path
+    dev: Path
+    test: Path | None = None
+    limit: Count | None = None
+
+    def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics at the chosen learning rate and, with a test file, at every one: ``f1 at 0.0001``."""
+        metrics = super().recorded(found)
+        if self.test is None:
+            return metrics
+        for rate, of_rate in found["grid"].items():
+            metrics |= {f"{name} at {rate}": fmean(metric["values"]) for name, metric in of_rate.items()}
+        return metrics
+
+    def training_file(self, directory: Path) -> Path:
+        """Return the training file; with a limit, a part of it that is written into a directory."""
+        if self.limit is None:
+            return self.train
+        directory.mkdir(parents=True, exist_ok=True)
+        return self.write_part(self.limit, directory)
+
+    def write_part(self, limit: int, directory: Path) -> Path:
+        """Write rows or sentences that are evenly spaced in the training file, and return the new file."""
+        raise NotImplementedError
+
+    def options(self, train: Path, **others) -> FinetuningOptions:
+        """Return the options of fine-tuning on a training file."""
+        raise NotImplementedError
+
+    def check_files(self, options: FinetuningOptions) -> None:
+        """Read the files, to reject malformed ones before anything is trained."""
+        raise NotImplementedError
+
+    def check(self, data: Data) -> None:
+        super().check(data)
+        with TemporaryDirectory() as directory:
+            folder = Path(directory)
+            self.check_files(self.options(self.training_file(folder), model=folder, out=folder))
+
+    def measure(self, model: Trained) -> dict[str, Any]:
+        """Return the results on the development file, and on the test file if there is one."""
+        return finetune(self.options(self.training_file(model.kept), **self._options(model)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(OwnFilesSweep):
+    """Fine-tuning on texts with labels or scores, or on pairs of texts.
+
+    Attributes:
+        text: column of the text, or of the first text of a pair.
+        text_pair: column of the second text of a pair.
+        label: column of the label or score.
+        regression: predict scores, even if all labels are integers.
+    """
+
+    kind: ClassVar = "classification"
+    text: str
+    text_pair: str | None = None
+    label: str
+    regression: bool = False
+
+    def write_part(self, limit: int, directory: Path) -> Path:
+        table = read_table(self.train)
+        path = directory / f"train-{limit}.jsonl"
+        write_table(path, table.columns, [row for _, row in evenly_spaced(table.rows, limit)])
+        return path
+
+    def options(self, train: Path, **others) -> ClassificationOptions:
+        return ClassificationOptions(
+            train=train,
+            dev=self.dev,
+            test=self.test,
+            score_runs=self.test is not None,
+            text=self.text,
+            text_pair=self.text_pair,
+            label=self.label,
+            regression=self.regression,
+            **others,
+        )
+
+    def check_files(self, options: FinetuningOptions) -> None:
+        sets = OwnFiles(options)
+        for split in sets.splits:
+            sets.read(split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagging(OwnFilesSweep):
     """Fine-tuning on labelled words.
 
     Attributes:
-        train, dev: files of labelled words.
         column: column of the labels.
     """
 
     kind: ClassVar = "tagging"
-    train: Path
-    dev: Path
     column: str = "UPOS"
 
-    def check(self, data: Data) -> None:
-        super().check(data)
-        train = read_words(self.train, self.column)
-        learn_labels(train).targets(read_words(self.dev, column_of(train, self.column)))
+    def write_part(self, limit: int, directory: Path) -> Path:
+        lines = (line for chunk in read_chunks(self.train) for line in chunk.lines())
+        sentences = list(documents(lines))
+        path = directory / f"train-{limit}{plain_name(self.train).suffix}"
+        write_text(path, "".join("\n".join(lines) + "\n\n" for lines in evenly_spaced(sentences, limit)))
+        return path
 
-    def measure(self, model: Trained) -> dict[str, Any]:
-        """Return the results on the development file."""
-        files = {"train": self.train, "dev": self.dev, "column": self.column}
-        return finetune(TaggingOptions(**files, **self._options(model)))
+    def options(self, train: Path, **others) -> TaggingOptions:
+        return TaggingOptions(
+            train=train,
+            dev=self.dev,
+            test=self.test,
+            score_runs=self.test is not None,
+            column=self.column,
+            **others,
+        )
+
+    def check_files(self, options: FinetuningOptions) -> None:
+        train = read_words(options.train, self.column)
+        column = column_of(train, self.column)
+        learn_labels(train).targets(read_words(self.dev, column))
+        if self.test is not None:
+            read_words(self.test, column)
 
 
-_KINDS = (Loss, Evaluate, Rank, Exclusivity, Probe, MinimalPairs, Retrieval, Finetune, Tagging, Seconds)
+_KINDS = (
+    Loss, Evaluate, Rank, Exclusivity, Probe, MinimalPairs, Retrieval, Finetune, Classification, Tagging, Seconds,
+)  # fmt: skip
 MEASURES = {one.kind: one for one in _KINDS}
 """Kinds of measures by their names in plans."""
 

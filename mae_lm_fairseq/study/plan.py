@@ -49,6 +49,7 @@ class Model:
         seeds: the seeds, or their number N for 1 to N.
         learning_rates: learning rates, of which ``[rates]`` chooses one; by default the one of options or recipe.
         start: a checkpoint or bundle to start from.
+        random: keep the random weights of each seed, without training; measured where others are after the last update.
         masks: where the ``[MASK]`` tokens are when the model is measured: as in pretraining, or nowhere (random tokens
             stand in their place).
     """
@@ -59,6 +60,7 @@ class Model:
     seeds: tuple[int, ...] | int = 1
     learning_rates: tuple[float, ...] = ()
     start: Path | None = None
+    random: bool = False
     masks: Literal["trained", "nowhere"] = "trained"
 
     @property
@@ -264,7 +266,7 @@ def _check(plan: Plan) -> None:
     error, train = plan.document.error, plan.train
     if max(train.checkpoints, default=0) > train.updates:
         raise error(("train", "checkpoints"), f"{max(train.checkpoints)} is above updates, {train.updates}")
-    if 0 in train.checkpoints and any(model.start is None for model in plan.models):
+    if 0 in train.checkpoints and any(model.start is None and not model.random for model in plan.models):
         raise error(("train", "checkpoints"), "0 updates need a start of every model, which is measured")
     for kind in ("model", "measure", "contrast"):
         names = [getattr(item, "directory", item.name) for item in getattr(plan, f"{kind}s")]
@@ -274,6 +276,9 @@ def _check(plan: Plan) -> None:
     for number, model in enumerate(plan.models):
         if not model.all_seeds or len(set(model.all_seeds)) < len(model.all_seeds):
             raise error(("model", number, "seeds"), f"{[*model.all_seeds]} must be different seeds")
+        if model.random and (model.start is not None or model.learning_rates):
+            key = "start" if model.start is not None else "learning_rates"
+            raise error(("model", number, key), "does not apply to a model with random = true; remove it")
         if len(model.learning_rates) > 1 and plan.rates is None:
             raise error(("model", number, "learning_rates"), "several rates need [rates], the rule that chooses one")
     for number, measure in enumerate(plan.measures):

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.study.plan import Measure, Model
 from mae_lm_fairseq.training.runner import Run
+from mae_lm_fairseq.training.untrained import write_untrained
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.versions import commit, machine, versions
@@ -75,19 +76,36 @@ class Measuring:
 def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, Any]:
     """Keep the last checkpoint in ``save``, without the state of its optimizer, and measure it."""
     state = load_as_data(save / "checkpoint_last.pt")
+    reached, updates = state["optimizer_history"][-1]["num_updates"], measuring.updates
+    if reached != updates:
+        raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
+    keep(state, measuring.training.checkpoint(updates))
+    return measure(run, measuring)
+
+
+def keep_untrained_and_measure(run: Run, measuring: Measuring, words: Sequence[str], save: Path) -> dict[str, Any]:
+    """Keep a model with random weights in place of a trained one, and measure it.
+
+    Args:
+        words: arguments of the fairseq-train that would train it.
+        save: directory of the checkpoint with optimizer state, which is not kept.
+    """
+    path = save / "checkpoint_untrained.pt"
+    write_untrained(words, path)
+    keep(load_as_data(path), measuring.training.checkpoint(measuring.updates))
+    return measure(run, measuring)
+
+
+def keep(state: dict[str, Any], path: Path) -> None:
+    """Write the state of a checkpoint without that of its optimizer."""
     del state["last_optimizer_state"]
     state["optimizer_history"] = state["optimizer_history"][-1:]
     for name in ("previous_training_time", "metrics"):  # on a CPU, the file is the same if it is trained again
         state["extra_state"].pop(name, None)
-    reached, updates = state["optimizer_history"][-1]["num_updates"], measuring.updates
-    if reached != updates:
-        raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
-    to = measuring.training.checkpoint(updates)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    temporary = to.with_suffix(".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".partial")
     torch.save(state, temporary)
-    os.replace(temporary, to)
-    return measure(run, measuring)
+    os.replace(temporary, path)
 
 
 def measure(run: Run, measuring: Measuring) -> dict[str, Any]:

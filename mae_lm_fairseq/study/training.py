@@ -13,8 +13,21 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, without_defaults
-from mae_lm_fairseq.study.results import Measuring, Training, keep_and_measure, measure, remove
-from mae_lm_fairseq.training.command import as_options, split_global_batch, train_command, unattended_settings
+from mae_lm_fairseq.study.results import (
+    Measuring,
+    Training,
+    keep_and_measure,
+    keep_untrained_and_measure,
+    measure,
+    remove,
+)
+from mae_lm_fairseq.training.command import (
+    arguments,
+    as_options,
+    split_global_batch,
+    train_command,
+    unattended_settings,
+)
 from mae_lm_fairseq.training.keys import key_of, run_key
 from mae_lm_fairseq.training.runner import Run, keep_everything
 from mae_lm_fairseq.training.settings import recipe, settings
@@ -98,6 +111,8 @@ class Workspace:
             options = train_options(plan, training, plan.train.updates, Path())
             inputs = {"data": plan.data.data_bin, "finetune-from-model": model.start}
             read = {name: self.files[str(path)] for name, path in inputs.items() if path}
+            if model.random:
+                read["weights"] = "random"
             key = run_key(options, (), self.threads, read)
             folder = self.out / "runs" / f"{model.directory}-seed{seed}-{key}"
             self._trainings[model.name, rate, seed] = replace(training, folder=folder)
@@ -135,6 +150,8 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
     directory for resuming of its own.
     """
     plan, runs = workspace.plan, {}
+    if training.model.random:
+        return {plan.train.updates: untrained_run(workspace, training)}
     finished = [updates for updates in plan.checkpoints if training.result(updates).exists()]
     saved = [int(file.stem.rpartition("_")[2]) for file in training.folder.glob("checkpoints/checkpoint_*_*.pt")]
     for updates in plan.checkpoints:
@@ -158,3 +175,18 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
             evaluation=measuring_time / (updates - before + measuring_time),
         )
     return runs
+
+
+def untrained_run(workspace: Workspace, training: Training) -> Run:
+    """Return the run that measures a model with random weights, where others are measured after the last update."""
+    plan, last = workspace.plan, workspace.plan.train.updates
+    measuring, save = workspace.measuring(training, last), training.folder / "checkpoints"
+    words = arguments(plan.data.data_bin, train_options(plan, training, last, save))
+    return Run(
+        training.name,
+        (),
+        training.result(last),
+        partial(keep_untrained_and_measure, measuring=measuring, words=words, save=save),
+        clean_up=partial(remove, folder=save),
+        weight=measuring_weight(plan) * len(measuring.measures),
+    )

@@ -430,3 +430,57 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     assert measured["loss"]["loss"] > 0
     assert len(measured["control"]["accuracy"]) == 3
     assert 0 <= measured["tagging"]["accuracy"] <= 100
+
+
+def test_fine_tuning_scores_every_rate_beside_random_weights(here):
+    """Models with random weights are fine-tuned as trained ones are, without a training of their own."""
+    rows = [" ".join(word for word, _ in sentence) for sentence in sentences(24, 6)]
+    for name, part in (("train", rows[:12]), ("dev", rows[12:18]), ("test", rows[18:])):
+        lines = "".join(f"{line}\t{len(line) % 2}\n" for line in part)
+        (here / f"{name}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
+    random_model = """
+[[model]]
+name = "random"
+arch = "mae_lm_tiny"
+random = true
+"""
+    measures = """
+[[measure]]
+kind = "classification"
+train = "train.tsv"
+dev = "dev.tsv"
+test = "test.tsv"
+text = "text"
+label = "label"
+limit = 8
+learning_rates = [1e-3, 3e-3]
+max_updates = 2
+
+[[measure]]
+kind = "tagging"
+train = "train.conllu"
+dev = "test.conllu"
+test = "test.conllu"
+limit = 20
+max_updates = 2
+learning_rates = [1e-3]
+
+[[measure]]
+kind = "seconds"
+"""
+    runs = run_study(parse_plan(ONE_MODEL + random_model + measures, "plan.toml"), Path("scored"))["runs"]
+    assert [run["model"] for run in runs] == ["MLM", "random"]
+    metrics = {"accuracy", "f1", "matthews", "score"}
+    tested = {"test_accuracy", "test_f1", "test_matthews"}
+    for run in runs:
+        values = run["measures"]["classification"]["6"]
+        of_rates = {f"{name} at {rate}" for name in metrics | tested for rate in ("0.001", "0.003")}
+        assert {*values} == metrics | tested | of_rates
+        chosen = max((0.001, 0.003), key=lambda rate: values[f"score at {rate}"])
+        assert values["test_accuracy"] == values[f"test_accuracy at {chosen}"]
+        tagging = run["measures"]["tagging"]["6"]
+        assert tagging["test_accuracy"] == tagging["accuracy"]  # of the same file
+        [part] = Path("scored/runs", run["directory"]).glob("classification-6-*/train-8.jsonl")
+        texts = [json.loads(line)["text"] for line in part.read_text().splitlines()]
+        assert texts == [rows[number * 12 // 8] for number in range(8)]
+    assert not [*Path("scored/runs").glob("random-*/checkpoints")]

@@ -208,6 +208,22 @@ def test_the_cost_of_a_plan_is_that_of_its_models():
     assert "| MAE-LM | 5 | 131,072.0 | 139.4 | 8.9 | 330 h |" in report
 
 
+def test_random_weights_cost_no_training():
+    plan = read_plan("quickstart")
+    first, second = plan.models
+    plan = replace(plan, models=(replace(first, random=True), second))
+    report = dry_run(plan, check(plan, needs_files=False))
+    assert f"| {first.name} | 0 |" in report
+    assert report.startswith(f"{plan.title}: {len(second.all_seeds)} trainings of")
+
+
+@pytest.mark.parametrize("key", ['start = "a.pt"', "learning_rates = [1e-3]"])
+def test_random_weights_have_neither_start_nor_rates(key):
+    text = PLAN.replace("learning_rates = [1e-3, 2e-3]", f"random = true\n{key}")
+    with pytest.raises(UserError, match=rf"model\[1\]\.{key.split()[0]}"):
+        parse_plan(text, "plan.toml")
+
+
 def test_a_wrapped_encoder_has_no_estimate():
     plan = read_plan("quickstart")
     configurations = check(plan, needs_files=False)
