@@ -196,6 +196,7 @@ TESTS = {
     "resume_from_newest_checkpoint": "fairseq_patches/test_resuming.py",
     "keep_counts": "end_to_end/test_resuming_with_options.py",
     "save_atomically": "fairseq_patches/test_saving.py",
+    "keep_as_many_as_asked": "end_to_end/test_fairseq_options.py",
     "save_float32_weights": "optim/test_half_precision.py",
     "average_each_weight_once": "fairseq_patches/test_weights.py",
     "read_moving_averages_as_data": "fairseq_patches/test_weights.py",

@@ -15,6 +15,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         ImportError: if fairseq is missing or broken.
     """
     from mae_lm_fairseq.fairseq_patches import (
+        best_checkpoints,
         data,
         loading,
         metrics,
@@ -35,6 +36,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         resuming.resume_from_newest_checkpoint,
         resuming.keep_counts,
         saving.save_atomically,
+        best_checkpoints.keep_as_many_as_asked,
         weights.save_float32_weights,
         weights.average_each_weight_once,
         weights.read_moving_averages_as_data,

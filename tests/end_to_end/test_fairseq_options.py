@@ -145,6 +145,24 @@ def test_checkpoints_to_keep_and_patience(train):
     assert names[2:] == ["checkpoint_1_3.pt", "checkpoint_best.pt", "checkpoint_last.pt"]
 
 
+@pytest.mark.parametrize("is_highest", [False, True])
+def test_the_best_checkpoints_are_kept_through_a_resume(train, caplog, is_highest):
+    """At so high a rate the loss rises, so that the first checkpoint is better than those that follow."""
+    keep = ["--keep-best-checkpoints", 3, "--best-checkpoint-metric", "loss", "--no-epoch-checkpoints"]
+    keep += ["--maximize-best-checkpoint-metric"] if is_highest else []
+    often = ["--validate-interval-updates", 1, "--save-interval-updates", 1]
+    rate = ["--lr", 0.3, "--warmup-updates", 0]
+    caplog.set_level(logging.INFO)
+    for updates in (4, 8):
+        directory = train(*keep, *often, *rate, "--log-format", "json", "--max-update", updates)
+        lines = [json.loads(record.message) for record in caplog.records if '"valid_loss"' in record.message]
+        losses = sorted((float(line["valid_loss"]) for line in lines), reverse=is_highest)
+        assert len(losses) == updates
+        kept = [float(path.stem.rpartition("_")[2]) for path in directory.glob("checkpoint.best_*.pt")]
+        # A name has three decimals of the value, and a random digit that separates equal ones.
+        np.testing.assert_allclose(sorted(kept, reverse=is_highest), losses[:3], atol=2e-3)
+
+
 def test_fairseq_validate(data_bin, tmp_path, caplog):
     path = save_pretrained(tmp_path / "checkpoint.pt", data_bin, "mae_lm_tiny")
     parser = options.get_validation_parser()
