@@ -13,6 +13,7 @@ from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -25,6 +26,9 @@ from mae_lm_fairseq.utils.gpus import unusable_gpu
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
 METRICS = ("loss", "ppl", "accuracy")
+PRETRAINING_TASKS = ("masked_autoencoder_lm", "masked_lm")
+CRITERIONS = ("masked_lm", "sentence_prediction", "sentence_ranking")
+"""Criteria of fairseq that compute what they say with models of this package."""
 LONGEST_TMPDIR = 107 - len("/pymp-XXXXXXXX/listener-XXXXXXXX")
 """Bytes that Linux takes for the path of a socket, less the names that multiprocessing gives those of data workers."""
 
@@ -73,6 +77,27 @@ def _out_of_range(section: str, name: str, least: float, most: float, cfg: Any) 
 def is_our_model(cfg: Any) -> bool:
     """Return whether a configuration trains a model of this package. Others may have options that ours do not have."""
     return hasattr(ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None)), "begin_training")
+
+
+def _other_criterion(cfg: Any) -> str | None:
+    """Return the criterion of a pretraining if it is one of fairseq's that averages over other positions."""
+    if getattr(cfg.task, "_name", None) not in PRETRAINING_TASKS or not _is_ours(cfg):
+        return None
+    name = getattr(cfg.criterion, "_name", None)
+    criterion = CRITERION_REGISTRY.get(name)
+    is_of_fairseq = criterion is not None and criterion.__module__.startswith("fairseq.")
+    return name if is_of_fairseq and name not in CRITERIONS else None
+
+
+def _is_ours(cfg: Any) -> bool:
+    return getattr(cfg.task, "_name", None) == "masked_autoencoder_lm" or is_our_model(cfg)
+
+
+def _too_long(limit: str, cfg: Any) -> int | None:
+    """Return the sequence length of a task, if a batch within a limit of tokens may not hold one sequence."""
+    length = getattr(cfg.task, "tokens_per_sample", None)
+    most = cfg.dataset[limit]
+    return length if length and most and most < length and _is_ours(cfg) else None
 
 
 def _autocast(cfg: Any) -> bool:
@@ -164,6 +189,34 @@ CHECKS = (
         "--mask-prob",
         lambda cfg: not 0 < (rate := getattr(cfg.task, "mask_prob", 0.5)) < 1 and str(rate),
         "{found} must be a number above 0 and below 1",
+    ),
+    # A forgotten --criterion is fairseq's cross_entropy, which divides by all tokens and reports a seventh of the loss.
+    Check(
+        "--criterion",
+        _other_criterion,
+        "{found} is not the loss of masked language models; choose --criterion masked_autoencoder_lm",
+    ),
+    # fairseq would end in an assertion where it makes the batches.
+    *(
+        Check(
+            option(name),
+            partial(_too_long, name),
+            f"{{cfg.dataset.{name}}} is less than --tokens-per-sample {{found}}, so that a sequence may fit no batch; "
+            f"raise {option(name)}, or lower --tokens-per-sample",
+        )
+        for name in ("max_tokens", "max_tokens_valid")
+    ),
+    # fairseq would log an error and end with exit code 0, without a training.
+    Check(
+        "--write-checkpoints-asynchronously",
+        lambda cfg: cfg.checkpoint.write_checkpoints_asynchronously,
+        "is not supported: a kill could leave an incomplete checkpoint; leave it out",
+    ),
+    Check("--tpu", lambda cfg: cfg.common.tpu, "is not supported; leave it out"),
+    Check(
+        "--ddp-backend",
+        lambda cfg: is_our_model(cfg) and cfg.distributed_training.ddp_backend in ("fully_sharded", "slowmo"),
+        "{cfg.distributed_training.ddp_backend} is not supported; choose legacy_ddp or pytorch_ddp",
     ),
     # fairseq would end at the first validation, with nothing saved.
     Check(

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from fairseq import options, utils
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
@@ -32,13 +33,18 @@ def read_options(parse: Callable, parser: Any, input_args: Any = None, *args, **
 
     On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even
     on a GPU. Under Hydra, ``common.bf16=true`` is not affected. Errors come after a page of usage, and call a type
-    ``<lambda>``.
+    ``<lambda>``. Two options end in tracebacks before the checks of all others: ``--use-plasma-view``, whose store
+    pyarrow has dropped, and ``--profile`` without a GPU.
     """
     parser.error = partial(_end_in_one_message, parser)
     parsed = parse(parser, input_args, *args, **kwargs)
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(arguments, "bf16", False):
         arguments.tpu = parser.parse_known_args(input_args)[0].tpu
+    if getattr(arguments, "use_plasma_view", False):
+        parser.error("--use-plasma-view is not supported: pyarrow has no Plasma store any more; leave it out")
+    if getattr(arguments, "profile", False) and not torch.cuda.is_available():
+        parser.error("--profile needs a GPU; leave it out")
     return parsed
 
 

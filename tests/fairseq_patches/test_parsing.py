@@ -103,6 +103,12 @@ class TestSettings:
             parse("data-bin", "--arch", "mae_lm_tiny", *words)
         assert message in capsys.readouterr().err
 
+    @pytest.mark.parametrize("flag", ["--use-plasma-view", "--profile"])
+    def test_what_ends_before_all_checks_is_refused(self, flag, capsys):
+        with pytest.raises(SystemExit):
+            settings(flag)
+        assert f"error: {flag}" in capsys.readouterr().err
+
     def test_options_of_other_models_are_unknown(self, capsys):
         with pytest.raises(SystemExit):
             parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny", "--pooler-dropout=0.1", "--offload-activations")
@@ -168,6 +174,16 @@ REFUSED = {
     "--task masked_lm keeps some tokens, unlike --mask-states 4; choose --task masked_autoencoder_lm": (
         *("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm"),
     ),
+    "--criterion cross_entropy": (*OURS, "--criterion", "cross_entropy"),
+    "--criterion label_smoothed_cross_entropy": (
+        *("--task", "masked_autoencoder_lm", "--criterion", "label_smoothed_cross_entropy"),
+    ),
+    "--max-tokens 31 is less than --tokens-per-sample 32": (*OURS, "--max-tokens", "31"),
+    "--max-tokens-valid 31 is": (*OURS, "--max-tokens", "64", "--max-tokens-valid", "31"),
+    "--write-checkpoints-asynchronously": ("--write-checkpoints-asynchronously",),
+    "--tpu": ("--tpu",),
+    "--ddp-backend fully_sharded": (*OURS, "--ddp-backend", "fully_sharded"),
+    "--ddp-backend slowmo": (*OURS, "--ddp-backend", "slowmo"),
     "--restore-file nowhere.pt: no such file": ("--restore-file", "nowhere.pt"),
     "--restore-file nowhere_half.pt: no such file": (
         *("--restore-file", "nowhere.pt", "--checkpoint-suffix", "_half"),
@@ -213,6 +229,8 @@ class TestChecks:
         [
             (*OURS, "--compile", "--criterion", "masked_autoencoder_lm", "--dataset-impl", "mmap"),
             ("--amp",),  # left to fairseq for its own models
+            (*OURS, "--criterion", "sentence_ranking"),
+            ("--max-tokens", "31"),
             (*DECAY, "--warmup-updates", "5", "--total-num-update", "20", "--max-epoch", "2"),
         ],
     )  # fmt: skip
