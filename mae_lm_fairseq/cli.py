@@ -78,6 +78,10 @@ def _object(path: str) -> Any:
 def main() -> int | None:
     """Run the verb that the program's arguments begin with, and return its exit code."""
     words = sys.argv[1:]
+    if sys.flags.optimize > 1:
+        advice = "unset PYTHONOPTIMIZE, or set it to 1"
+        print(f"error: this Python removes docstrings, from which mae-lm makes its help; {advice}", file=sys.stderr)
+        return 2
     if not words or words[0] in ("-h", "--help"):
         print(HELP)
         return 0

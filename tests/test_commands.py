@@ -55,6 +55,15 @@ def test_help_imports_neither_torch_nor_fairseq():
     assert done.stdout.splitlines() == programs
 
 
+@pytest.mark.parametrize("words", [["rank", "--help"], ["--help"], ["plan", "mae_lm_tiny"]])
+def test_python_without_docstrings_is_refused(words):
+    command = [sys.executable, "-OO", "-m", "mae_lm_fairseq", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert "PYTHONOPTIMIZE" in line
+
+
 @pytest.mark.parametrize(
     ("words", "code", "printed"),
     [
