@@ -10,6 +10,7 @@ Examples:
     mae-lm retrieval bert-base --questions queries.jsonl --passages corpus.jsonl --relevance test.tsv --out results/own
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class Collection(NamedTuple):
     questions: list[str]
     relevance: list[dict[int, float]]
     """For each question, the relevance of passages by number, where it is above 0."""
+    left_out: list[int | None]
+    """For each question, the number of the passage that is not ranked for it: the one with its id, as in BEIR."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,8 @@ class Retrieval(Kind):
         answered = [(one.text, numbers[of.context]) for of in paragraphs for one in of.questions if one.answers]
         if not answered:
             raise UserError(f"{self.questions}: no question has an answer")
-        return Collection(passages, [text for text, _ in answered], [{number: 1.0} for _, number in answered])
+        relevance = [{number: 1.0} for _, number in answered]
+        return Collection(passages, [text for text, _ in answered], relevance, [None] * len(answered))
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the :func:`summary` of each of :data:`VECTORS` and of ``bm25``, and what was compared.
@@ -109,7 +113,8 @@ class Retrieval(Kind):
         Raises:
             UserError: if a file cannot be read, or the model does not take windows of this length.
         """
-        reader, (passages, questions, relevance) = model.open(), self.collection()
+        reader, collection = model.open(), self.collection()
+        passages, questions = collection.passages, collection.questions
         length = self.tokens_per_sample or reader.trained_length or min(LONGEST, reader.states.max_tokens)
         reader.check_length(length)
         asked = embed(reader, [windows(reader, text, length)[0] for text in questions], f"{model.label}, questions")
@@ -126,7 +131,7 @@ class Retrieval(Kind):
             "passages": len(passages),
             "windows": len(found["mean"]),
             "tokens_per_sample": length,
-            **{name: summary(of_question, relevance) for name, of_question in scores.items()},
+            **{name: summary(of_question, collection) for name, of_question in scores.items()},
         }
 
     def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
@@ -147,33 +152,69 @@ def read_tables(questions: Path, passages: Path, relevance: Path | None) -> Coll
     Raises:
         UserError: see :meth:`Retrieval.collection`.
     """
-    rows = _rows(passages, "_id", "text")
-    texts = {row["_id"]: f"{row.get('title', '')} {row['text']}".strip() for row in rows}
-    if len(texts) < len(rows) or not any(texts.values()):
-        raise UserError(f"{passages}: an _id occurs twice, or no passage has a text")
+    texts = _texts(passages, has_titles=True)
+    if not any(texts.values()):
+        raise UserError(f"{passages}: no passage has a text")
     numbers = {name: number for number, name in enumerate(texts)}
-    asked = {row["_id"]: row["text"] for row in _rows(questions, "_id", "text")}
+    asked = _texts(questions, has_titles=False)
     path, name = (relevance, "query-id") if relevance else (questions, "_id")
     relevant: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in _rows(path, name, "corpus-id"):
-        try:
-            _, passage, score = asked[row[name]], numbers[row["corpus-id"]], float(row.get("score", 1))
-        except (KeyError, ValueError) as error:
-            problem = "the tables have no text with the id " if isinstance(error, KeyError) else ""
-            raise UserError(f"{path}: {problem}{error}; correct it") from None
+    for line, row in _rows(path, name, "corpus-id"):
+        for id_, known in ((row[name], asked), (row["corpus-id"], numbers)):
+            if id_ not in known:
+                raise UserError(f"{path}: line {line}: the tables have no text with the id {id_!r}; correct it")
+        score = _score(path, line, row.get("score", "1"))
         if score > 0:
-            relevant[row[name]][passage] = score
+            relevant[row[name]][numbers[row["corpus-id"]]] = score
     if not relevant:
         raise UserError(f"{path}: has no question with a relevant passage")
-    return Collection([*texts.values()], [asked[question] for question in relevant], [*relevant.values()])
+    left_out = [numbers.get(question) for question in relevant]
+    # A passage that the file calls relevant is ranked, whatever its id.
+    left_out = [
+        None if number in scores else number for number, scores in zip(left_out, relevant.values(), strict=True)
+    ]
+    return Collection([*texts.values()], [asked[question] for question in relevant], [*relevant.values()], left_out)
 
 
-def _rows(path: Path, *columns: str) -> list[dict[str, str]]:
+def _texts(path: Path, has_titles: bool) -> dict[str, str]:
+    """Return the texts of a table by id; those of passages after their titles.
+
+    Raises:
+        UserError: if an id is missing, or is that of two different texts.
+    """
+    texts: dict[str, str] = {}
+    for line, row in _rows(path, "_id", "text"):
+        text = f"{row.get('title', '')} {row['text']}".strip() if has_titles else row["text"]
+        if not row["_id"]:
+            raise UserError(f"{path}: line {line} has no _id; give each text one")
+        if texts.setdefault(row["_id"], text) != text:
+            raise UserError(f"{path}: line {line}: the _id {row['_id']!r} is that of another text, too; correct it")
+    return texts
+
+
+def _score(path: Path, line: int, text: str) -> float:
+    """Return the relevance in a cell.
+
+    Raises:
+        UserError: if it is no finite number: NaN would drop the row, and infinity make the mean NaN.
+    """
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(f"{path}: line {line}: the score {text!r} is no number; correct it")
+    return score
+
+
+def _rows(path: Path, *columns: str) -> list[tuple[int, dict[str, str]]]:
+    """Return line numbers and rows of a table that has some columns."""
     table = read_table(path)
     table.check_columns(columns)
     if table.malformed:
-        raise UserError(f"{path}: line {table.malformed[0][0]} has {table.malformed[0][1]}")
-    return [{name: cell_text(cell) for name, cell in row.items()} for _, row in table.rows]
+        line, problem = table.malformed[0]
+        raise UserError(f"{path}: line {line} has {problem}")
+    return [(line, {name: cell_text(cell) for name, cell in row.items()}) for line, row in table.rows]
 
 
 def windows(reader: Reader, text: str, length: int) -> list[list[int]]:
@@ -209,11 +250,13 @@ def bm25(passages: Sequence[str], questions: Sequence[str]) -> Callable[[int], n
     """Return a function from the number of a question to the scores of the passages, float64[passages].
 
     Okapi BM25 (Robertson and Zaragoza, 2009) with the inverse document frequency of Lucene, which is positive. Words
-    are runs of letters and digits, in lower case.
+    are runs of letters and digits, in lower case. Without a word in any passage, all scores are 0.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
     vectorizer = CountVectorizer(token_pattern=r"\w+")
+    if not any(map(vectorizer.build_analyzer(), passages)):  # scikit-learn refuses an empty vocabulary
+        return lambda question: np.zeros(len(passages))
     counts = vectorizer.fit_transform(passages).astype(float).tocoo()
     lengths, having = np.asarray(counts.sum(1)).ravel(), counts.getnnz(0)
     damping = K1 * (1 - B + B * lengths / lengths.mean())
@@ -223,31 +266,33 @@ def bm25(passages: Sequence[str], questions: Sequence[str]) -> Callable[[int], n
     return lambda question: (weights @ asked[question].T).toarray().ravel()
 
 
-def summary(
-    scores: Callable[[int], np.ndarray], relevance: Sequence[Mapping[int, float]]
-) -> dict[str, dict[str, float]]:
+def summary(scores: Callable[[int], np.ndarray], collection: Collection) -> dict[str, dict[str, float]]:
     """Return each of :data:`METRICS`: its ``mean`` over questions, and ``low`` and ``high`` of the 95 % interval.
 
     Args:
         scores: returns the scores of the passages for the number of a question.
-        relevance: see :class:`Collection`.
     """
-    values = np.array([metrics(scores(question), relevant) for question, relevant in enumerate(relevance)])
+    of_questions = enumerate(zip(collection.relevance, collection.left_out, strict=True))
+    values = np.array([metrics(scores(question), relevant, other) for question, (relevant, other) in of_questions])
     intervals = [ratio_interval(of_metric, np.ones(len(values))) for of_metric in values.T]
     rows = zip(METRICS, values.mean(0).tolist(), intervals, strict=True)
     return {name: {"mean": mean, "low": low, "high": high} for name, mean, (low, high) in rows}
 
 
-def metrics(scores: np.ndarray, relevance: Mapping[int, float]) -> tuple[float, float]:
+def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | None = None) -> tuple[float, float]:
     """Return nDCG@10 and recall@1 of a question, as in BEIR: the gain of a passage is its relevance.
 
     Passages whose scores are tied, see :data:`DECIMALS`, are ranked in the order of the file.
+
+    Args:
+        left_out: number of the passage that is not ranked, see :class:`Collection`.
     """
-    ranked = np.argsort(-scores.round(DECIMALS), kind="stable")[:10].tolist()
+    ranked = np.argsort(-scores.round(DECIMALS), kind="stable")
+    ranked = ranked[ranked != left_out][:10].tolist()
     discounts = 1 / np.log2(np.arange(2, 12))
     gains, ideal = [relevance.get(passage, 0.0) for passage in ranked], sorted(relevance.values(), reverse=True)[:10]
     found, best = (np.dot(gain, discounts[: len(gain)]) for gain in (gains, ideal))
-    return float(found / best), (gains[0] > 0) / len(relevance)
+    return float(found / best), sum(gain > 0 for gain in gains[:1]) / len(relevance)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
     else:
         table = Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in enumerate(lines, 1)])
     if twice := [column for column in table.columns if table.columns.count(column) > 1]:
-        raise UserError(f"{path}: two columns are called {twice[0]!r}; rename one of them")
+        raise UserError(f"{path}: two columns are called {twice[0]!r}; the first line must name the columns")
     if not table.rows and not table.malformed:
         raise UserError(f"{path}: has no rows")
     return table

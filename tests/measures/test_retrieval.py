@@ -13,7 +13,7 @@ from sklearn.metrics import ndcg_score
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.measures.readers import open_model
-from mae_lm_fairseq.measures.retrieval import Retrieval, bm25, metrics, windows
+from mae_lm_fairseq.measures.retrieval import Retrieval, bm25, metrics, summary, windows
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
@@ -47,6 +47,22 @@ def beir(tmp_path) -> dict[str, Path]:
         "passages": table(tmp_path / "corpus.tsv", *passages),
         "relevance": table(tmp_path / "qrels.tsv", "query-id|corpus-id|score", *judged),
     }
+
+
+def test_the_passage_with_the_id_of_the_question_is_left_out(tmp_path):
+    """As in BEIR, where the questions of some collections are passages, too; unless it is relevant."""
+    passages = table(tmp_path / "corpus.tsv", "_id|text", "a|grey mice", "b|mice run", "c|coal", "d|trains")
+    questions = table(tmp_path / "queries.tsv", "_id|text", "a|grey mice", "c|coal", "x|trains")
+    judged = table(tmp_path / "qrels.tsv", "query-id|corpus-id|score", "a|b|1", "c|c|1", "x|d|1")
+    collection = Retrieval(questions=questions, passages=passages, relevance=judged).collection()
+    assert collection.left_out == [0, None, None]
+    found = summary(bm25(collection.passages, collection.questions), collection)
+    assert {name: of["mean"] for name, of in found.items()} == {"ndcg": 1.0, "recall": 1.0}
+    assert metrics(np.array([2.0, 1.0]), {1: 1.0}) != metrics(np.array([2.0, 1.0]), {1: 1.0}, left_out=0) == (1, 1)
+
+
+def test_passages_without_a_word_score_0():
+    assert bm25(["...", "!!!"], ["???", "cat"])(1).tolist() == [0, 0]
 
 
 @pytest.mark.integration  # trains the bundle
@@ -167,12 +183,20 @@ def test_a_study_measures_a_transformers_directory(beir, tmp_path):
         ("qrels.tsv", ["query-id|corpus-id", "q9|p1"], "qrels"),
         ("qrels.tsv", ["query-id|corpus-id|score", "q1|p1|high"], "qrels"),
         ("qrels.tsv", ["query-id|corpus-id|score", "q1|p1|0"], "qrels"),
+        ("qrels.tsv", ["query-id|corpus-id|score", "q1|p1|nan", "q2|p2|1"], "qrels.*line 2"),
+        ("qrels.tsv", ["query-id|corpus-id|score", "q2|p2|1", "q1|p1|inf"], "qrels.*line 3"),
+        ("qrels.tsv", ["query-id|corpus-id|score", "q1|p1|", "q2|p2|1"], "qrels.*line 2"),
+        ("qrels.tsv", ["q1|p1|1", "q2|p2|1"], "qrels"),
+        ("qrels.tsv", ["q1|1|1", "q2|2|1"], "qrels.*first line"),
         ("queries.tsv", ["_id|question", "q1|a"], "queries"),
+        ("queries.tsv", ["_id|text", "q1|a", "q2|b", "q1|c"], "queries.*line 4"),
+        ("corpus.tsv", ["_id|text", "p1|a", "|b"], "corpus.*line 3"),
     ],
 )
 def test_files_that_do_not_fit_are_named(name, rows, named, beir, tmp_path):
     table(tmp_path / name, *rows)
-    with pytest.raises(UserError, match=rf"{named}\.tsv"):
+    file, _, place = named.partition(".*")
+    with pytest.raises(UserError, match=rf"{file}\.tsv.*{place}"):
         Retrieval(**beir).collection()
 
 
