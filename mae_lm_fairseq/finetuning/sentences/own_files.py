@@ -13,7 +13,7 @@ from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.results import MODEL
 from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
-from mae_lm_fairseq.finetuning.sentences.rows import Rows, number, to_rows
+from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, number, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
 from mae_lm_fairseq.text.tables import WRITTEN, Table, cell_text, read_table
 from mae_lm_fairseq.training.runner import Run
@@ -91,6 +91,23 @@ class OwnFiles:
         return content | {"test_metrics": metrics, "test_predictions_by": best.name}
 
 
+def different_labels(table: Table, column: str) -> list[str]:
+    """Return the different labels of a table, sorted, without empty ones.
+
+    Raises:
+        UserError: if a label is a list or an object.
+    """
+    labels = set()
+    for line, row in table.rows:
+        try:
+            labels.add(label_text(row.get(column)))
+        except ValueError as problem:
+            raise UserError(
+                f"{table.path}: line {line}: column {column!r}: {problem}; write a column with one label per row"
+            ) from None
+    return sorted(labels - {""})
+
+
 def make_task(table: Table, columns: Sequence[str], label_column: str, regression: bool) -> Task:
     """Find out the task of a training file, given its columns of one text or two, and of the labels.
 
@@ -103,7 +120,7 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
         UserError: if a column is missing, or there are not at least two labels.
     """
     table.check_columns((*columns, label_column))
-    labels = sorted({text for _, row in table.rows if (text := cell_text(row.get(label_column))).strip()})
+    labels = different_labels(table, label_column)
     numbers = [number(label) for label in labels]
     scores = [value for value in numbers if value is not None and math.isfinite(value)]
     if scores and None not in numbers:  # among numbers, NaN is none; else a class

@@ -58,7 +58,7 @@ def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
     for line, record in table.rows:
         try:
             sentences = tuple(_text(record, column) for column in task.columns)
-            labels = [_label(task, cell_text(record.get(task.label_column)))] if labelled else []
+            labels = [_label(task, label_text(record.get(task.label_column)))] if labelled else []
         except ValueError as error:
             rows.malformed.append((line, str(error)))
             continue
@@ -75,6 +75,18 @@ def _text(record: dict[str, Any], column: str) -> str:
     return text
 
 
+def label_text(cell: Any) -> str:
+    """Return a label as text, without white space around it, which would make a class of its own.
+
+    Raises:
+        ValueError: if it is a list or an object, such as several labels for one text.
+    """
+    if isinstance(cell, list | dict):
+        kind = "a list" if isinstance(cell, list) else "an object"
+        raise ValueError(f"the label {cell_text(cell)!r:.80} is {kind}, not one label")
+    return cell_text(cell).strip()
+
+
 def number(text: str) -> float | None:
     """Return the number that a text is, which may be infinite or NaN; None if it is none."""
     try:
@@ -85,7 +97,7 @@ def number(text: str) -> float | None:
 
 def _label(task: Task, text: str) -> int | float:
     place = f"in the column {task.label_column!r}"
-    if not text.strip():
+    if not text:
         raise ValueError(f"the label {place} is empty")
     if not task.is_regression:
         if text not in task.labels:

@@ -20,9 +20,12 @@ from mae_lm_fairseq.utils.errors import UserError
 
 _DOCUMENT = "-DOCSTART-"
 _BLANKS = " \t"
+_PART_OF_WORDS = re.compile(r"\d+[-.]\d+")
 _COMMENT = re.compile(r"#\s*[\w.:-]+\s*=")
 _ID, _FORM = COLUMNS.index("ID"), COLUMNS.index("FORM")
 _CONLLU, _CONLLU_PLUS = ".conllu", ".conllup"
+_NAMES_OF_WORDS = ("form", "text", "token", "tokens", "word", "words")
+"""What a line that names the columns calls that of the words, in lower case."""
 _HEADER = f"# global.columns = {' '.join(COLUMNS)} PREDICTION"
 """First line of CoNLL-U with a further column, which makes it CoNLL-U Plus."""
 
@@ -129,10 +132,39 @@ def read_words(path: Path, column: str | None, is_labelled: bool = True) -> Word
         index, word = _label_index(column, width), 0
         if is_labelled and index == width > 0:
             raise UserError(f"{path}: has no column {column} of labels; it has {width}, and the first has the words")
+        _check_words(path, rows, index)
     sentences = [_sentence(path, block, word, index) for block in rows]
     if not sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")
     return WordFile(path, lines, sentences, separator, index)
+
+
+def _check_words(path: Path, blocks: Rows, label: int) -> None:
+    """Refuse columns of which the first one has no words, and a line that names the columns.
+
+    Numbers would be learned as words, and the name of a column as a class.
+
+    Args:
+        label: index of the labels.
+
+    Raises:
+        UserError: if there are such columns; it names the remedy.
+    """
+    width = len(blocks[0][0][1]) if blocks else 0
+    are_numbered = width > 1 and max(map(len, blocks)) > 1
+    for block in blocks:
+        # CoNLL-U has ranges and decimals, too, of multiword tokens and empty nodes.
+        words = [cells[0] for _, cells in block if not _PART_OF_WORDS.fullmatch(cells[0])]
+        are_numbered = are_numbered and words == [str(number) for number in range(1, len(words) + 1)]
+    if are_numbered:
+        remedy = "rename the file to end in .conllu" if width == len(COLUMNS) else "remove that column"
+        raise UserError(f"{path}: the first column has the numbers of the words, not the words; {remedy}")
+    if not blocks or label >= width:
+        return
+    (line, first), *others = (row for block in blocks for row in block)
+    is_of_header = first[0].lower() in _NAMES_OF_WORDS
+    if is_of_header and all(cells[label] != first[label] for _, cells in others):
+        raise UserError(f"{path}: line {line} names the columns ({' '.join(first)}); remove it")
 
 
 def plain_name(path: Path) -> Path:

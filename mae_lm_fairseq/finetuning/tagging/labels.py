@@ -1,7 +1,8 @@
 """Labels of words: those that a model learns from a training file, and the entities that they stand for.
 
 In BIO, also called IOB2, labels are ``O`` outside of entities, ``B-TYPE`` at the first word of one, and ``I-TYPE`` at
-its other words. Labels in IOB1 and BIOES are read as the entities that they mean, and predictions written in BIO.
+its other words. Labels in IOB1, BIOES, BILOU and BMEWO are read as the entities that they mean, and predictions written
+in BIO.
 """
 
 import re
@@ -18,7 +19,11 @@ from mae_lm_fairseq.utils.errors import UserError
 BIO = "BIO"
 """Scheme of the labels of a model for entities, in results and bundles."""
 OUTSIDE = "O"
-_INSIDE = re.compile(r"[BIES]-.+")
+_INSIDE = re.compile(r"[BIESLUMW]-.+")
+_NEARLY_INSIDE = re.compile(r"[BIESLUMW][-_:.].+|.+[-_:.][BIESLUMW]", re.IGNORECASE)
+"""Labels as of a scheme that is not read, such as ``B_PER``, ``b-per`` and ``PER-B``."""
+_IN_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}
+"""What prefixes of BILOU and BMEWO are called in BIOES."""
 
 
 class Entity(NamedTuple):
@@ -70,9 +75,21 @@ class LabelSet:
 
 
 def learn_labels(file: WordFile) -> LabelSet:
-    """Return the labels of a training file, sorted."""
+    """Return the labels of a training file, sorted.
+
+    Raises:
+        UserError: if they look like those of entities in a scheme that is not read, as words would be scored alone.
+    """
     names = tuple(sorted(file.kinds))
-    return LabelSet(names, scheme_of(names))
+    scheme = scheme_of(names)
+    inside = [name for name in names if name.upper() != OUTSIDE]
+    has_outside = len(inside) < len(names)
+    if scheme is None and inside and has_outside and all(map(_NEARLY_INSIDE.fullmatch, inside)):
+        raise UserError(
+            f"{file.path}: labels such as {inside[0]!r:.80} are of no scheme of entities that is read; write them in "
+            "BIO, as B-TYPE and I-TYPE"
+        )
+    return LabelSet(names, scheme)
 
 
 def scheme_of(names: Iterable[str]) -> str | None:
@@ -82,7 +99,7 @@ def scheme_of(names: Iterable[str]) -> str | None:
 
 
 def entities(labels: Iterable[str]) -> list[Entity]:
-    """Return the entities that labels stand for; labels of BIOES (``E-TYPE``, ``S-TYPE``) are read, too.
+    """Return the entities that labels stand for; labels of BIOES, BILOU and BMEWO are read, too.
 
     Invalid sequences are read as conlleval, the script of CoNLL's shared tasks, and seqeval do: a label that cannot
     continue the entity before it begins a new one.
@@ -90,6 +107,7 @@ def entities(labels: Iterable[str]) -> list[Entity]:
     found, before = [], (OUTSIDE, "")
     for position, label in enumerate(labels):
         prefix, _, kind = label.partition("-")
+        prefix = _IN_BIOES.get(prefix, prefix)
         if prefix in ("I", "E") and before in (("B", kind), ("I", kind)):
             found[-1] = found[-1]._replace(end=position + 1)
         elif prefix != OUTSIDE:

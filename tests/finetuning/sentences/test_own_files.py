@@ -172,6 +172,24 @@ def test_integers_are_scores_on_request_and_go_from_0_to_1(tmp_path):
     assert rows.malformed == [(3, "the label 'high' in the column 'label' is not a number")]
 
 
+def test_white_space_around_labels_makes_no_class(tmp_path):
+    path = write(tmp_path / "a.csv", "text,label\na,pos\nb, pos\nc,neg\nd,neg \n")
+    assert task_of(path).labels == ("neg", "pos")
+    assert rows_of(path).labels == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("label", "kind"), [([0], "a list"), ({"id": 0}, "an object"), ([], "a list")])
+def test_labels_that_are_several_values_are_refused(label, kind, tmp_path):
+    lines = [{"text": "a", "label": "x"}, {"text": "b", "label": label}, {"text": "c", "label": "y"}]
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match=rf"a\.jsonl: line 2: column 'label'.*{kind}"):
+        task_of(path)
+    other = write(tmp_path / "b.jsonl", json.dumps(lines[0]) + "\n" + json.dumps(lines[2]) + "\n")
+    [(line, problem)] = to_rows(task_of(other), read_table(path), labelled=True).malformed
+    assert line == 2
+    assert kind in problem
+
+
 MALFORMED = {
     "empty text": ("a\tx\n \tx\nb\ty\n", "the column 'text' is missing or empty, or is not text"),
     "empty label": ("a\tx\nb\t\nc\ty\n", "the label in the column 'label' is empty"),

@@ -113,6 +113,10 @@ REFUSED = {
     "has records; words are read from CoNLL-U": ("a.csv", "a,O\n", "2"),
     "is JSON, whatever its name says": ("a.conll", '{"tokens": ["a"], "tags": ["O"]}\n', "2"),
     "line 1 is not UTF-8": ("a.conll", "a\udcff O\n", "2"),
+    "first column .*conllu": ("a.conll", CONLLU.replace("\t\t\n", "\t_\t_\n"), "4"),
+    "first column .*remove": ("a.tsv", "# http://ulm\n1\tEU\tB-x\tO\n2\tis\tO\tO\n\n1\tNo\tO\tO\n", "3"),
+    "line 1 names the columns": ("a.tsv", "Token\tner\nEU\tB-x\n\nis\tO\n", "2"),
+    "line 3 names the columns": ("a.txt", "-DOCSTART-\n\nword pos tag\nEU X B-x\nis X O\n", "3"),
 }
 
 
@@ -123,6 +127,12 @@ def test_errors(write, message):
     with pytest.raises(UserError, match=message) as caught:
         read_words(path, column)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["1\tNUM\n", "1\tNUM\n3\tNUM\n", "word\tNOUN\nform\tNOUN\n", "a\tner\nb\tO\n"])
+def test_words_that_are_numbers_or_names_of_columns_are_read(write, text):
+    words = [row.split("\t")[0] for row in text.splitlines()]
+    assert read_words(write("a.tsv", text), "2").words == [tuple(words)]
 
 
 def test_labels_that_would_be_several_columns_are_refused(write):

@@ -14,6 +14,7 @@ from mae_lm_fairseq.finetuning.tagging.labels import (
     scheme_of,
     valid_bio,
 )
+from mae_lm_fairseq.utils.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -32,12 +33,19 @@ def written(path, *sentences):
 
 @pytest.mark.parametrize(
     "labels",
-    ["B-x O B-x I-x I-x B-x B-y-z O", "S-x O B-x I-x E-x S-x S-y-z O", "I-x O I-x I-x I-x B-x I-y-z O"],
-    ids=["BIO", "BIOES", "IOB1"],
+    [
+        "B-x O B-x I-x I-x B-x B-y-z O",
+        "S-x O B-x I-x E-x S-x S-y-z O",
+        "I-x O I-x I-x I-x B-x I-y-z O",
+        "U-x O B-x I-x L-x U-x U-y-z O",
+        "W-x O B-x M-x E-x W-x W-y-z O",
+    ],
+    ids=["BIO", "BIOES", "IOB1", "BILOU", "BMEWO"],
 )
 def test_entities_are_read_and_written_in_bio(labels):
     expected = [("x", 0, 1), ("x", 2, 5), ("x", 5, 6), ("y-z", 6, 7)]
     assert entities(labels.split()) == [Entity(*entity) for entity in expected]
+    assert scheme_of(labels.split()) == BIO
     assert valid_bio(labels.split()) == ["B-x", "O", "B-x", "I-x", "I-x", "B-x", "B-y-z", "O"]
 
 
@@ -58,3 +66,9 @@ def test_labels_that_are_not_of_entities(tmp_path):
     labels = learn_labels(written(tmp_path / "a.conll", "NOUN O _ VERB", "X"))
     assert labels == LabelSet(("NOUN", "O", "VERB", "X"), None)
     assert labels.targets(written(tmp_path / "b.conll", "X _ O")) == [[3, -100, 1]]
+
+
+@pytest.mark.parametrize("labels", ["B_x I_x O", "b-x i-x o", "x-B x-I O", "B:x O"])
+def test_entities_of_another_scheme_are_refused(labels, tmp_path):
+    with pytest.raises(UserError, match=r"a\.conll.*BIO"):
+        learn_labels(written(tmp_path / "a.conll", labels))
