@@ -1,6 +1,7 @@
 """The report of a study: contrasts, tables and figures, made from ``results.json`` alone."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -8,6 +9,7 @@ from urllib.parse import quote
 import numpy as np
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines
+from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
 from mae_lm_fairseq.study.looks import marked
@@ -51,6 +53,29 @@ class Results:
             runs, _ = self.complete(runs, measure.name)
         return len(runs), sum(len(model.all_seeds) for model in self.plan.models)
 
+    def identical_models(self) -> list[tuple[str, str]]:
+        """Return the pairs of models whose values are equal in all measures, seeds and checkpoints, times apart.
+
+        Such a pair says nothing of an option by which the models differ, but that it has no effect.
+        """
+        of_models = {model.name: self._all_values(model.name) for model in self.plan.models}
+        pairs = []
+        for first, second in combinations(of_models, 2):
+            seeds = of_models[first].keys() & of_models[second].keys()
+            if seeds and all(of_models[first][seed] == of_models[second][seed] for seed in seeds):
+                pairs.append((first, second))
+        return pairs
+
+    def _all_values(self, model: str) -> dict[int, dict[str, Any]]:
+        """Return the values of a model by seed and measure, without those of seconds and without empty seeds."""
+        measures = [measure.name for measure in self.plan.measures if not isinstance(measure.options, Seconds)]
+        by_seed = {}
+        for run in self.runs(model):
+            values = {name: run["measures"][name] for name in measures if name in run["measures"]}
+            if values:
+                by_seed[run["seed"]] = values
+        return by_seed
+
     def tested(self) -> list[Outcome]:
         """Return the outcomes of the contrasts that can be tested."""
         return marked(outcomes(self.plan, self.values), self.plan, self.content.get("looks", ()))
@@ -81,8 +106,14 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     done, planned = results.progress()
     if done < planned:
         lines += [f"**Incomplete: {done} of {planned} trainings have all measurements.**", ""]
+    identical = results.identical_models()
+    for first, second in identical:
+        lines += [
+            f"**{first} and {second} are identical in every value**: their differences in the plan have no effect.",
+            "",
+        ]
     if tested := results.tested():
-        lines += ["## Contrasts", "", contrast_table(tested), "", _notes(plan, tested), ""]
+        lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
         plot_contrasts(out / "contrasts.png", tested, {one.name: one.options.in_words for one in plan.measures})
         lines += ["![contrasts](contrasts.png)", ""]
     if looks := content.get("looks"):
@@ -112,8 +143,13 @@ def look_table(looks: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(["contrast", "date", "seeds", "p", "p (Holm)", "verdict"], rows)
 
 
-def contrast_table(tested: Sequence[Outcome]) -> str:
-    """Return a table of contrasts with every seed."""
+def contrast_table(tested: Sequence[Outcome], identical: Sequence[tuple[str, str]] = ()) -> str:
+    """Return a table of contrasts with every seed.
+
+    Args:
+        identical: pairs of models without any difference; their contrasts have no verdict.
+    """
+    pairs = [{*pair} for pair in identical]
     rows = []
     for one in tested:
         contrast, (low, high) = one.contrast, one.interval
@@ -121,6 +157,7 @@ def contrast_table(tested: Sequence[Outcome]) -> str:
         margin = f" than -{contrast.margin:g}" if contrast.predicted == "not worse" else margin
         quantity = f"{contrast.endpoint} of {contrast.of}, {contrast.model}"
         seeds = ", ".join(f"{value:+.3g}" for value in one.values.values())
+        verdict = "identical models" if {contrast.model, contrast.less} in pairs else one.verdict
         rows.append(
             [
                 f"{contrast.name}{f': {contrast.claim}' if contrast.claim else ''}",
@@ -129,7 +166,7 @@ def contrast_table(tested: Sequence[Outcome]) -> str:
                 f"{one.mean:+.3g} [{low:+.3g}, {high:+.3g}]",
                 seeds,
                 *map(_p, (one.p, one.sign_flip, one.corrected)),
-                f"**{one.verdict}**" if contrast.primary else one.verdict,
+                f"**{verdict}**" if contrast.primary else verdict,
             ]
         )
     header = ["contrast", "quantity", "predicted", "mean [95 %]", "seeds", "p", "p (signs)", "p (Holm)", "verdict"]

@@ -208,3 +208,20 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monk
     _, low, high = band
     assert low == pytest.approx(np.array([np.nan, -1.5]), nan_ok=True)
     assert high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
+
+
+def test_models_without_any_difference_are_named(tmp_path):
+    """An option without effect gives no verdict; a difference in one value of one seed is one."""
+    results = content()
+    results["plan"] += RATES.partition("[[contrast]]")[2].partition("[[contrast]]")[0].join(["[[contrast]]", ""])
+    first, second, *others = results["runs"]
+    for run, like in zip(others, (first, second), strict=True):
+        run["measures"] = json.loads(json.dumps(like["measures"]))
+    report.write_report(tmp_path, results)
+    text = (tmp_path / "report.md").read_text()
+    assert "MLM and MAE-LM are identical in every value" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| A |")]
+    assert row.endswith("identical models |")
+    others[1]["measures"]["rank at 80 %"]["4"]["real_clean"][0] += 1
+    report.write_report(tmp_path, results)
+    assert "identical" not in (tmp_path / "report.md").read_text()
