@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compute every measured result of README.md's table of findings, and those that the pages of results add to it.
+"""Compute what the pages of results say of the second study and of the larger one.
 
 Each is a phrase as it stands on a page, made from committed JSON alone; tests/test_findings.py looks for it there. Run
 as a program, it prints the phrases by page.
@@ -17,7 +17,7 @@ from scipy.stats import ttest_1samp
 from mae_lm_fairseq.study.contrasts import interval
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-README, EVIDENCE, TREATMENTS = "README.md", "docs/results/evidence.md", "docs/results/treatments.md"
+EVIDENCE, TREATMENTS = "docs/results/evidence.md", "docs/results/treatments.md"
 REPRODUCTION, FINETUNING = "docs/results/reproduction.md", "docs/results/finetuning.md"
 MAIN_SENTENCE = "docs/results/main-sentence.md"
 IN_MAIN_SENTENCE = (
@@ -66,21 +66,27 @@ def tagging(first: str, second: str, measure: str = "UPOS, last two layers train
     return np.array([a[END]["accuracy"] - b[END]["accuracy"] for a, b in found if a and b])
 
 
+def glue_scores(model: str, task: str) -> np.ndarray:
+    """Return the scores of docs/results/finetuning.md by the seed of fine-tuning.
+
+    Args:
+        model: "roberta", "mae_lm", or "scratch" for random weights.
+        task: a task of the page; "squad" has F1, and STS-B the mean of its two correlations.
+    """
+    metrics = json.loads((RESULTS / "finetuning" / model / task / "results.json").read_text())["metrics"]
+    names = {"squad": ["f1"], "STS-B": ["pearson", "spearman"]}.get(task, [next(iter(metrics))])
+    return np.mean([metrics[name]["values"] for name in names], axis=0)
+
+
 def glue(task: str) -> np.ndarray:
     """Return MAE-LM's scores less the RoBERTa preset's, by the seed of fine-tuning."""
-
-    def scores(model: str) -> np.ndarray:
-        metrics = json.loads((RESULTS / "finetuning" / model / task / "results.json").read_text())["metrics"]
-        names = {"squad": ["f1"], "STS-B": ["pearson", "spearman"]}.get(task, [next(iter(metrics))])
-        return np.mean([metrics[name]["values"] for name in names], axis=0)
-
-    return scores("mae_lm") - scores("roberta")
+    return glue_scores("mae_lm", task) - glue_scores("roberta", task)
 
 
-def mean_interval(values: Sequence[float], digits: int = 1, sign: bool = True) -> str:
+def mean_interval(values: Sequence[float], digits: int = 1, sign: bool = True, unit: str = "") -> str:
     """Return the mean and Student's 95 % interval."""
     low, high = interval([float(value) for value in values])
-    return minus(f"{np.mean(values):{'+' if sign else ''}.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
+    return minus(f"{np.mean(values):{'+' if sign else ''}.{digits}f}{unit} [{low:.{digits}f}, {high:.{digits}f}]")
 
 
 def minus(text: str) -> str:
@@ -117,6 +123,13 @@ def best(model: str, rate: float = HIGH) -> np.ndarray:
     return layers(model, AMBIGUOUS, rate).max(1)
 
 
+def best_by_development_words(model: str, rate: float = HIGH) -> np.ndarray:
+    """Return the accuracy on ambiguous words at the layer that is best on all words of the development sentences."""
+    by_layer = layers(model, AMBIGUOUS, rate)
+    chosen = layers(model, "probe.dev_accuracy", rate).argmax(1)
+    return by_layer[np.arange(len(by_layer)), chosen]
+
+
 def last_layer(model: str, value: str, rate: float = HIGH) -> np.ndarray:
     """Return a value at the last layer, by seed."""
     return layers(model, value, rate)[:, -1]
@@ -132,37 +145,6 @@ def treatment(model: str, value: str) -> np.ndarray:
     measure, _, name = value.partition(".")
     runs = [study("treatments")[model, None, seed][measure]["3800"] for seed in (1, 2)]
     return in_points(value) * np.array([run[name] for run in runs], dtype=float)
-
-
-def front_page() -> list[str]:
-    """Return the phrases of README.md."""
-    outside = {model: layers(model, EXCLUSIVITY)[:, 2:].mean() for model in (MLM, RANDOM, MAE)}
-    middle = layers(MLM, EXCLUSIVITY).mean(0)[2:4]
-    real = {(model, rate): last_layer(model, "rank.real_clean", rate).mean() for model in (MAE, MLM) for rate in RATES}
-    ranks = {rate: layers(MLM, "rank.mask_as_trained", rate).mean(0) for rate in RATES}
-    at_last, at_best = (
-        {rate: of(MAE, rate) - of(MLM, rate) for rate in RATES}
-        for of in (lambda model, rate: last_layer(model, AMBIGUOUS, rate), best)
-    )
-    is_better = at_last[LOW][0] > 0 and at_best[LOW][0] > 0
-    return [
-        f"{middle[0]:.0f} and {middle[1]:.0f} points more of the energy of `[MASK]`",
-        f"of {'any' if words_inside(HIGH) == WORDS else 'most'} of the {WORDS} most frequent words",
-        f"(at 1e-3: of {words_inside(LOW)})",
-        *(f"{last_layer(MLM, EXCLUSIVITY, rate).mean():.0f} {text}" for rate, text in zip(RATES, AT, strict=True)),
-        f"Layers 2 to 4 have {outside[MLM]:.0f} (planned: shown)",
-        f"{outside[RANDOM]:.0f} points with random tokens, {outside[MAE]:.0f} in MAE-LM",
-        ", ".join(f"{rank:.0f}" for rank in ranks[HIGH]) + " directions",
-        "at 1e-3 " + ", ".join(f"{rank:.0f}" for rank in ranks[LOW]),
-        f"of the MLM {listed(by_layer(full_input(MLM)), sign=True)}",
-        f"at 1e-3 {listed(full_input(MLM, LOW)[0, 2:], 0, sign=True)}",
-        f"{real[MAE, HIGH]:.0f} of 128, in the MLM {real[MLM, HIGH]:.0f}",
-        f"at 1e-3 {real[MAE, LOW]:.0f} and {real[MLM, LOW]:.0f}",
-        f"{mean_interval(at_last[HIGH])} (planned: shown)",
-        mean_interval(last_layer(MAE, AMBIGUOUS) - last_layer(BERT, AMBIGUOUS)),
-        f"worse by {mean_interval(-at_best[HIGH], sign=False)}; at 1e-3, {'' if is_better else 'not '}better at both",
-        *(mean_interval(fine_tuned(name)) for name in ("SST-2", "CoLA", "STS-B", "all three")),
-    ]
 
 
 def evidence() -> list[str]:
@@ -206,7 +188,6 @@ def phrases() -> dict[str, list[str]]:
     real = [last_layer(model, "rank.real_clean").mean() for model in (MAE, MLM)]
     p, corrected = p_values()
     return {
-        README: front_page(),
         EVIDENCE: evidence(),
         TREATMENTS: [f"{listed(later, 2, sign=True)} nats", f"between {least:.0f} and {most:.0f} points"],
         REPRODUCTION: [f"{real[0]:.0f} against {real[1]:.0f}"],

@@ -27,7 +27,6 @@ from experiments.findings import (
     LOW,
     MAE,
     MLM,
-    README,
     RESULTS,
     mean_interval,
     minus,
@@ -140,21 +139,14 @@ def values(runs: Runs, model: str, measure: str) -> np.ndarray:
 
 
 def phrases() -> dict[str, list[str]]:
-    """Return what README.md and two pages say of this study, made from the committed results."""
+    """Return what two pages say of this study, made from the committed results."""
     runs = read(RESULTS / "separation" / "results.json")
-    before, low = (read(RESULTS / "evidence-2" / "results.json", rate) for rate in (HIGH, LOW))
+    before = read(RESULTS / "evidence-2" / "results.json", HIGH)
     found = {measure: [*pairs(runs, RESET, MAE, measure).values()] for measure in MEASURES}
     again, old = ({measure: values(study, MAE, measure) for measure in REPEATED} for study in (runs, before))
-    depth, at_low = (values(study, ALL, GAIN) - values(study, MAE, GAIN) for study in (before, low))
     repetition = {measure: again[measure] - old[measure] for measure in REPEATED}
     last, best, two_layers = REPEATED[1:]
     return {
-        README: [
-            f"{mean_interval(found['UPOS, all layers trained'])} points better",
-            f"cannot tell, {mean_interval(found[GAIN])}",
-            f"{mean_interval(depth)} (planned with the other sign: contradicted; "
-            f"trained again {np.mean(values(before, ALL, GAIN) - again[GAIN]):.1f}, 1e-3 {abs(at_low[0]):.1f})",
-        ],
         EVIDENCE: [
             f"P2 is {mean_interval(again[GAIN] - values(before, ALL, GAIN), 2)}",
             f"P3 {mean_interval(again[last] - values(before, MLM, last), 2)}",
