@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments import front_page, reproduction, separation
+from experiments import front_page, larger_study, reproduction, separation, three_ml
 from experiments.findings import (
     ALL,
     AMBIGUOUS,
@@ -69,11 +69,11 @@ def test_mask_lies_outside_in_last_layers_by_masking_and_rate():
     assert outside_all[BERT, LOW].all()
     assert outside_all[MLM, LOW].all()
     assert not outside_all[MLM, HIGH].any()
-    assert not (front_page.larger_by_layer(MLM, "type_quantile")[:, -1] == 1).any()
+    assert not (larger_study.by_layer(MLM, "type_quantile")[:, -1] == 1).any()
 
 
 def test_mask_lies_as_far_outside_in_the_larger_mae_lm():
-    assert includes_zero(front_page.larger_contrast("exclusivity, layers above the first")["by_seed"].values())
+    assert includes_zero(larger_study.contrast("exclusivity, layers above the first")["by_seed"].values())
 
 
 def test_planned_tests_have_the_verdicts_of_the_section():
@@ -124,7 +124,7 @@ def test_what_cannot_be_told_has_zero_in_its_interval():
 
 
 def test_the_larger_study_decides_nothing():
-    contrast = front_page.larger_contrast
+    contrast = larger_study.contrast
     assert contrast("SST-2")["interval_95"][0] > 0
     assert contrast("CoLA")["interval_95"][1] < 0
     assert contrast("STS-B")["interval_95"][1] < 0
@@ -139,4 +139,4 @@ def test_random_weights_reach_about_as_much_on_sst2_and_stsb():
 
 
 def test_3ml_saves_no_time_on_an_h100():
-    assert all(three_ml >= mlm for three_ml, mlm in front_page.steps_on_an_h100())
+    assert all(three_ml >= mlm for three_ml, mlm in three_ml.steps_on_an_h100())

@@ -7,14 +7,12 @@ checks that no other number stands in the section. Run as a program, it prints t
 
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from experiments import reproduction, separation
-from experiments.analyse_main_sentence import GATED, Rows, read_rows
+from experiments import larger_study, reproduction, separation, three_ml
+from experiments.analyse_main_sentence import GATED
 from experiments.findings import (
     ALL,
     AMBIGUOUS,
@@ -37,10 +35,7 @@ from experiments.findings import (
 )
 from experiments.one_model import SIZES
 from mae_lm_fairseq.cost.planned_run import Run
-from mae_lm_fairseq.cost.planner import flops_per_token
 
-GPT2_VOCABULARY = 50_265
-"""Size of the vocabulary that 3ML's data preparation uses."""
 NUMBER_WORDS = (
     *("zero", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -51,58 +46,12 @@ MIDDLE = slice(2, 4)
 """Middle layers of the network of four layers."""
 
 
-@cache
-def larger_study() -> Rows:
-    """Return the measures of the twelve pairs of docs/results/main-sentence.md by model and seed."""
-    directory = RESULTS / "main-sentence"
-    return read_rows([directory / "slot-1.json", directory / "slot-2.json"])
-
-
-def larger_by_layer(arm: str, value: str) -> np.ndarray:
-    """Return a value of the measure ``exclusivity`` of the larger study, [seeds, layers]."""
-    by_seed = []
-    for (name, _), measures in sorted(larger_study().items()):
-        if name == arm:
-            by_seed.append([layer[value] for layer in measures["exclusivity"]["layers"]])
-    return np.array(by_seed)
-
-
-def larger_contrast(name: str) -> dict[str, Any]:
-    """Return MAE-LM less the MLM in the larger study."""
-    report = json.loads((RESULTS / "main-sentence" / "report.json").read_text(encoding="utf-8"))
-    return report["secondary"]["MAE-LM"][name]
-
-
-def compute_of_3ml(size: str, vocabulary: int = GPT2_VOCABULARY, length: int = 512) -> float:
-    """Return the training FLOPs of 3ML with half of the tokens masked, relative to RoBERTa's at 15 %."""
-    run = Run(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=vocabulary, tokens_per_sample=length)
-    return flops_per_token(run).total / flops_per_token(run.roberta()).total
-
-
-def step_of_3ml_on_cpu() -> float:
-    """Return the seconds of 3ML's step at base size, relative to RoBERTa's, on two CPU cores."""
-    ratios = json.loads((RESULTS / "cpu-base.json").read_text(encoding="utf-8"))["ratios"]
-    return ratios["three_ml_step_cost"]
-
-
-def steps_on_an_h100() -> list[tuple[float, float]]:
-    """Return the seconds of 3ML's step and of the RoBERTa preset's at base size, of two measurements."""
-    day_one = {}
-    for name in ("steps-2.json", "steps-4.json"):
-        for row in json.loads((RESULTS / "day-one" / name).read_text(encoding="utf-8"))["rows"]:
-            day_one[row["subject"]] = row["median_seconds"]
-    rows = json.loads((RESULTS / "compiled-layers" / "6.json").read_text(encoding="utf-8"))["rows"]
-    eager_3ml = rows["variants"]["step, 3ML, eager, None"]["step_ms"] / 1000
-    eager_mlm = rows["steps"]["step, RoBERTa, eager"]["step_ms"] / 1000
-    return [(day_one["three_ml_fused"], day_one["roberta_fused"]), (eager_3ml, eager_mlm)]
-
-
 def words_outside_which_mask_lies() -> int:
     """Return how many of the frequent words lie less far outside than [MASK] in middle layers.
 
     It is the fewest over seeds, layers, both rates, both MLMs that see [MASK], and the larger study.
     """
-    quantiles = [larger_by_layer(MLM, "type_quantile")[:, 2:-1].min()]
+    quantiles = [larger_study.by_layer(MLM, "type_quantile")[:, 2:-1].min()]
     for model in (MLM, BERT):
         for rate in RATES:
             quantiles.append(layers(model, QUANTILE, rate)[:, MIDDLE].min())
@@ -129,7 +78,7 @@ def setting() -> list[str]:
     seeds = {rate: sum(model == MLM and used == rate for model, used, _ in study("evidence-2")) for rate in RATES}
     larger = SIZES["main"]
     updates = reproduction.last_checkpoint(reproduction.MLM, 1)["updates"]
-    pairs = larger_contrast("SST-2")["pairs"]
+    pairs = larger_study.contrast("SST-2")["pairs"]
     return [
         f"{NUMBER_WORDS[network.encoder_layers]} layers of width {network.encoder_embed_dim}",
         f"{tokens / 1e6:.0f} million tokens",
@@ -203,8 +152,8 @@ def gain_of_the_probe(model: str) -> np.ndarray:
 
 def table_1() -> list[str]:
     """Return what is said about fine-tuning."""
-    mean = {name: larger_contrast(name)["mean"] for name in ("SST-2", "CoLA", "STS-B", "pretraining loss")}
-    rates = {row["rate"] for row in json.loads((RESULTS / "main-sentence" / "rates.json").read_text())["rows"]}
+    mean = {name: larger_study.contrast(name)["mean"] for name in ("SST-2", "CoLA", "STS-B", "pretraining loss")}
+    rates = {rate for _, rate in larger_study.losses_by_rate()}
     return [
         f"gains {mean['SST-2']:.1f} points on SST-2",
         f"loses {-mean['CoLA']:.1f} on CoLA and {-mean['STS-B']:.1f} on STS-B",
@@ -218,10 +167,10 @@ def cost_of_3ml() -> list[str]:
     """Return what is said about 3ML's compute."""
     cores = json.loads((RESULTS / "cpu-base.json").read_text(encoding="utf-8"))["machine"]["threads"]
     return [
-        f"it needs {100 * compute_of_3ml('base'):.0f} % of RoBERTa's",
-        f"at base size and {100 * compute_of_3ml('large'):.0f} % at large",
-        f"takes {step_of_3ml_on_cpu():.2f} of the MLM's time on {NUMBER_WORDS[cores]} CPU cores",
-        f"needs {compute_of_3ml('tiny', vocabulary=8_000, length=128):.1f} times the compute",
+        f"it needs {100 * three_ml.compute('base'):.0f} % of RoBERTa's",
+        f"at base size and {100 * three_ml.compute('large'):.0f} % at large",
+        f"takes {three_ml.step_on_two_cores():.2f} of the MLM's time on {NUMBER_WORDS[cores]} CPU cores",
+        f"needs {three_ml.compute_at_tiny():.1f} times the compute",
     ]
 
 
