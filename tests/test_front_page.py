@@ -33,6 +33,7 @@ CONVENTIONS = (
     "a fifth of the predicted tokens",
     "one way of counting",
     "half of the tokens masked",
+    "`80/10/10`",
 )
 """Numbers that define something. They are not measured."""
 NUMBERS = re.compile(rf"\d+|\b(?:{'|'.join(front_page.NUMBER_WORDS)}|half|thirds?|quarters?|fifths?|tenths?|twice)\b")

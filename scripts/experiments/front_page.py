@@ -18,6 +18,7 @@ from experiments.findings import (
     AMBIGUOUS,
     BERT,
     END,
+    EVIDENCE,
     HIGH,
     LOW,
     MAE,
@@ -82,8 +83,8 @@ def setting() -> list[str]:
     return [
         f"{NUMBER_WORDS[network.encoder_layers]} layers of width {network.encoder_embed_dim}",
         f"{tokens / 1e6:.0f} million tokens",
-        f"{NUMBER_WORDS[seeds[HIGH]]} seeds at a learning rate of {written(HIGH)}",
-        f"{NUMBER_WORDS[seeds[LOW]]} seed at {written(LOW)}",
+        f"{NUMBER_WORDS[seeds[HIGH]]} seeds at the *higher* learning rate, {written(HIGH)}",
+        f"{NUMBER_WORDS[seeds[LOW]]} seed at the *lower*, {written(LOW)}",
         f"stops after {updates:,} updates",
         f"{NUMBER_WORDS[pairs]} pairs of models with {NUMBER_WORDS[larger.layers]} layers of width {larger.dim}",
     ]
@@ -137,7 +138,7 @@ def figure_4() -> list[str]:
     return [
         f"{NUMBER_WORDS[better]} of {NUMBER_WORDS[len(tagging)]} seeds",
         f"{mean_interval(probe, unit=' points')}",
-        f"gains {gain.mean():.1f} points (planned: contradicted)",
+        f"gains {gain.mean():.1f} points in a probe (planned: contradicted)",
         f"or {gain_again.mean():.1f} with MAE-LM trained again",
         f"loses {mean_interval(-scores, sign=False, unit=' points')}",
         f"where {NUMBER_WORDS[len(scores)]} seeds cannot tell",
@@ -157,7 +158,7 @@ def table_1() -> list[str]:
     return [
         f"gains {mean['SST-2']:.1f} points on SST-2",
         f"loses {-mean['CoLA']:.1f} on CoLA and {-mean['STS-B']:.1f} on STS-B",
-        f"{NUMBER_WORDS[GATED]} MLMs scored low",
+        f"the first {NUMBER_WORDS[GATED]} MLMs scored low",
         f"{mean['pretraining loss']:.2f} nats higher",
         f"the better of only {NUMBER_WORDS[len(rates)]}",
     ]
@@ -212,6 +213,13 @@ STATEMENTS: dict[str, Callable[[], list[str]]] = {
     "probe": probe,
 }
 """Statements of the section by topic."""
+
+
+def phrases() -> dict[str, list[str]]:
+    """Return what the page of the second study says in the same words."""
+    words = words_outside_which_mask_lies()
+    _, combinations = figure_1a()
+    return {EVIDENCE: [f"at least {words} of {WORDS} frequent words", combinations]}
 
 
 def section() -> str:
