@@ -6,10 +6,13 @@ checks that no other number stands in the section. Run as a program, it prints t
 """
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments import larger_study, reproduction, separation, three_ml
 from experiments.analyse_main_sentence import GATED
