@@ -140,4 +140,5 @@ def test_random_weights_reach_about_as_much_on_sst2_and_stsb():
 
 
 def test_3ml_saves_no_time_on_an_h100():
-    assert all(three_ml >= mlm for three_ml, mlm in three_ml.steps_on_an_h100())
+    for of_3ml, of_mlm in three_ml.steps_on_an_h100():
+        assert of_3ml >= of_mlm
