@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.findings import ALL, END, HIGH, LOW, MAE, MLM, RANDOM, RESULTS, SEEDS, layers, study
+from experiments.findings import ALL, BERT, END, HIGH, LOW, MAE, MLM, RANDOM, RESULTS, SEEDS, layers, study
 from mae_lm_fairseq.study.contrasts import interval
 
-COLOURS = {MLM: "#0072B2", RANDOM: "#666666", MAE: "#D55E00", ALL: "#009E73"}
+COLOURS = {MLM: "#0072B2", BERT: "#E69F00", RANDOM: "#666666", MAE: "#D55E00", ALL: "#009E73"}
 NAMES = {
     MLM: "MLM",
     RANDOM: "MLM, random tokens instead of [MASK]",
@@ -45,8 +45,9 @@ def figure() -> Figure:
     name = "exclusivity.exclusivity_0.9"
     draw(left, layers(MLM, name), COLOURS[MLM], "[MASK] in the MLM, learning rate 2e-3")
     draw(left, layers(MLM, name, LOW), COLOURS[MLM], "the same at 1e-3, one seed", "--")
+    draw(left, layers(BERT, name), COLOURS[BERT], "[MASK] in the MLM with 80/10/10, 2e-3")
     words = layers(MLM, "exclusivity.types_highest")
-    draw(left, words, "#CC79A7", "the farthest of 20 frequent words, 2e-3")
+    draw(left, words, "#CC79A7", "the farthest of 20 frequent words in the first MLM, 2e-3")
     draw(left, layers(RANDOM, name), COLOURS[RANDOM], "[MASK] in an MLM that never saw it, 2e-3")
     left.axhline(0, color="black", linewidth=0.8)
     left.set(

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Compute every number of README.md's section "What is known about the method" from committed results.
+
+A statement is the text around a number, as it stands in the section; tests/test_front_page.py looks for it there, and
+checks that no other number stands in the section. Run as a program, it prints the statements by topic.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiments import larger_study, reproduction, separation, three_ml
+from experiments.analyse_main_sentence import GATED
+from experiments.findings import (
+    ALL,
+    AMBIGUOUS,
+    BERT,
+    END,
+    EVIDENCE,
+    HIGH,
+    LOW,
+    MAE,
+    MLM,
+    RATES,
+    RESULTS,
+    SEEDS,
+    WORDS,
+    best_by_development_words,
+    full_input,
+    last_layer,
+    layers,
+    mean_interval,
+    study,
+)
+from experiments.one_model import SIZES
+from mae_lm_fairseq.cost.planned_run import Run
+
+NUMBER_WORDS = (
+    *("zero", "one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
+QUANTILE = "exclusivity.type_quantile"
+"""Fraction of the frequent words that lie less far outside than [MASK]."""
+MIDDLE = slice(2, 4)
+"""Middle layers of the network of four layers."""
+
+
+def words_outside_which_mask_lies() -> int:
+    """Return how many of the frequent words lie less far outside than [MASK] in middle layers.
+
+    It is the fewest over seeds, layers, both rates, both MLMs that see [MASK], and the larger study.
+    """
+    quantiles = [larger_study.by_layer(MLM, "type_quantile")[:, 2:-1].min()]
+    for model in (MLM, BERT):
+        for rate in RATES:
+            quantiles.append(layers(model, QUANTILE, rate)[:, MIDDLE].min())
+    return round(WORDS * min(quantiles))
+
+
+def gains_in_the_last_layer() -> dict[tuple[str, float], float]:
+    """Return, for every model whose encoder sees [MASK] and every rate, the last layer's gain less the second's.
+
+    The gain is that in directions: those of all tokens in masked text less those of real tokens in clean text.
+    """
+    gains = {}
+    for model in (MLM, BERT, ALL):
+        for rate in RATES:
+            by_layer = full_input(model, rate).mean(0)
+            gains[model, rate] = by_layer[-1] - by_layer[2]
+    return gains
+
+
+def setting() -> list[str]:
+    """Return what is said about models, text and rates."""
+    network = Run("mae_lm_roberta_tiny").config
+    tokens = int(END) * study("evidence-2")[MLM, HIGH, 2]["seconds"][END]["tokens_per_update"]
+    seeds = {rate: sum(model == MLM and used == rate for model, used, _ in study("evidence-2")) for rate in RATES}
+    larger = SIZES["main"]
+    updates = reproduction.last_checkpoint(reproduction.MLM, 1)["updates"]
+    pairs = larger_study.contrast("SST-2")["pairs"]
+    return [
+        f"{NUMBER_WORDS[network.encoder_layers]} layers of width {network.encoder_embed_dim}",
+        f"{tokens / 1e6:.0f} million tokens",
+        f"{NUMBER_WORDS[seeds[HIGH]]} seeds at the *higher* learning rate, {written(HIGH)}",
+        f"{NUMBER_WORDS[seeds[LOW]]} seed at the *lower*, {written(LOW)}",
+        f"stops after {updates:,} updates",
+        f"{NUMBER_WORDS[pairs]} pairs of models with {NUMBER_WORDS[larger.layers]} layers of width {larger.dim}",
+    ]
+
+
+def written(rate: float) -> str:
+    """Return a learning rate as the pages write it, such as 2e-3."""
+    return f"{rate:.0e}".replace("e-0", "e-")
+
+
+def theorem_2_2() -> list[str]:
+    """Return what is said about the place of [MASK]."""
+    inside = 100 - layers(MLM, "exclusivity.mask_0.99")[:, 2:].mean() * 100
+    return [
+        f"{words_outside_which_mask_lies()} or more of the {WORDS} most frequent words",
+        f"{inside:.0f} % of `[MASK]`'s energy",
+    ]
+
+
+def lemma_2_1() -> list[str]:
+    """Return what is said about the rank of [MASK]."""
+    rank = layers(MLM, "rank.mask_as_trained").mean(0)
+    return [f"{rank[0]:.0f} main direction at the embeddings and {rank[-1]:.0f} in the last layer"]
+
+
+def figure_1a() -> list[str]:
+    """Return what is said about text with [MASK]."""
+    gains = gains_in_the_last_layer()
+    positive = sum(gain > 0 for gain in gains.values())
+    return [
+        f"a few of {Run('mae_lm_roberta_tiny').config.encoder_embed_dim}",
+        f"{NUMBER_WORDS[positive]} of {NUMBER_WORDS[len(gains)]} combinations",
+    ]
+
+
+def figure_5a() -> list[str]:
+    """Return what is said about the directions of real tokens."""
+    real = {model: last_layer(model, "rank.real_clean").mean() for model in (MAE, MLM)}
+    return [f"{real[MAE]:.0f} main directions in MAE-LM and {real[MLM]:.0f} in the MLM"]
+
+
+def figure_4() -> list[str]:
+    """Return what is said about [MASK] in the encoder."""
+    runs = separation.read(RESULTS / "separation" / "results.json")
+    tagging = separation.pairs(runs, separation.RESET, MAE, "UPOS, all layers trained")
+    better = sum(difference > 0 for difference in tagging.values())
+    probe = [*separation.pairs(runs, separation.RESET, MAE, separation.GAIN).values()]
+    gain = gain_of_the_probe(ALL) - gain_of_the_probe(MAE)
+    gain_again = gain_of_the_probe(ALL) - separation.values(runs, MAE, separation.GAIN)
+    scores = reproduction.scores(reproduction.ALL) - reproduction.scores(reproduction.MAE)
+    return [
+        f"{NUMBER_WORDS[better]} of {NUMBER_WORDS[len(tagging)]} seeds",
+        f"{mean_interval(probe, unit=' points')}",
+        f"gains {gain.mean():.1f} points in a probe (planned: contradicted)",
+        f"or {gain_again.mean():.1f} with MAE-LM trained again",
+        f"loses {mean_interval(-scores, sign=False, unit=' points')}",
+        f"where {NUMBER_WORDS[len(scores)]} seeds cannot tell",
+    ]
+
+
+def gain_of_the_probe(model: str) -> np.ndarray:
+    """Return the contextual gain of a model of the second study by seed: last layer less embeddings, in points."""
+    accuracy = layers(model, AMBIGUOUS)
+    return accuracy[:, -1] - accuracy[:, 0]
+
+
+def table_1() -> list[str]:
+    """Return what is said about fine-tuning."""
+    mean = {name: larger_study.contrast(name)["mean"] for name in ("SST-2", "CoLA", "STS-B", "pretraining loss")}
+    rates = {rate for _, rate in larger_study.losses_by_rate()}
+    return [
+        f"gains {mean['SST-2']:.1f} points on SST-2",
+        f"loses {-mean['CoLA']:.1f} on CoLA and {-mean['STS-B']:.1f} on STS-B",
+        f"the first {NUMBER_WORDS[GATED]} MLMs scored low",
+        f"{mean['pretraining loss']:.2f} nats higher",
+        f"the better of only {NUMBER_WORDS[len(rates)]}",
+    ]
+
+
+def cost_of_3ml() -> list[str]:
+    """Return what is said about 3ML's compute."""
+    cores = json.loads((RESULTS / "cpu-base.json").read_text(encoding="utf-8"))["machine"]["threads"]
+    return [
+        f"it needs {100 * three_ml.compute('base'):.0f} % of RoBERTa's",
+        f"at base size and {100 * three_ml.compute('large'):.0f} % at large",
+        f"takes {three_ml.step_on_two_cores():.2f} of the MLM's time on {NUMBER_WORDS[cores]} CPU cores",
+        f"needs {three_ml.compute_at_tiny():.1f} times the compute",
+    ]
+
+
+def quality_of_3ml() -> list[str]:
+    """Return what is said about 3ML's loss and scores."""
+    losses = reproduction.losses(reproduction.THREE_ML) - reproduction.losses(reproduction.MLM)
+    lower = NUMBER_WORDS[sum(losses < 0)]
+    seeds = NUMBER_WORDS[len(losses)]
+    return [f"lower in {lower} of {seeds} seeds", f"and {seeds} seeds cannot tell"]
+
+
+def figures_3_and_5b() -> list[str]:
+    """Return what is said about the two figures on fine-tuning."""
+    return [f"{NUMBER_WORDS[len(reproduction.FIVE_SEEDS)]} pairs on STS-B cannot tell"]
+
+
+def probe() -> list[str]:
+    """Return what is said about the probe."""
+    last = last_layer(MAE, AMBIGUOUS) - last_layer(MLM, AMBIGUOUS)
+    best = best_by_development_words(MAE) - best_by_development_words(MLM)
+    return [
+        f"by {mean_interval(last, sign=False, unit=' points')} (planned: shown)",
+        f"worse by {-best.mean():.1f} points",
+        f"means of {NUMBER_WORDS[len(SEEDS)]} seeds; a dashed line is one seed",
+    ]
+
+
+STATEMENTS: dict[str, Callable[[], list[str]]] = {
+    "setting": setting,
+    "Theorem 2.2": theorem_2_2,
+    "Lemma 2.1": lemma_2_1,
+    "Figure 1a": figure_1a,
+    "Figure 5a": figure_5a,
+    "Figure 4": figure_4,
+    "Table 1": table_1,
+    "3ML, compute": cost_of_3ml,
+    "3ML, quality": quality_of_3ml,
+    "Figures 3 and 5b": figures_3_and_5b,
+    "probe": probe,
+}
+"""Statements of the section by topic."""
+
+
+def phrases() -> dict[str, list[str]]:
+    """Return what the page of the second study says in the same words."""
+    words = words_outside_which_mask_lies()
+    _, combinations = figure_1a()
+    return {EVIDENCE: [f"at least {words} of {WORDS} frequent words", combinations]}
+
+
+def section() -> str:
+    """Return the section of README.md on one line."""
+    readme = Path(RESULTS.parent.parent, "README.md").read_text(encoding="utf-8")
+    _, _, rest = readme.partition("## What is known about the method\n")
+    text, _, _ = rest.partition("\n## ")
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    for topic, statements in STATEMENTS.items():
+        print(f"{topic}:", *statements(), sep="\n  ")
