@@ -16,6 +16,7 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
+from mae_lm_fairseq.fairseq_patches.preemption import UNVALIDATED
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
@@ -114,4 +115,5 @@ def _read_and_check(
     if not resumes:  # they are of another run
         for name in (EXACT_EMA, PATIENCE):
             state["extra_state"].pop(name, None)
+        state["extra_state"].get("train_iterator", {}).pop(UNVALIDATED, None)
     return state

@@ -149,7 +149,7 @@ def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
     assert not fails.result.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(run, capfd, number):
     interrupted = run(
         "interrupted",
@@ -170,7 +170,7 @@ def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(ru
     wait_for(child.exists)
     os.kill(program.pid, number)
     program.join(120)
-    assert program.exitcode == 1
+    assert program.exitcode == 128 + number
     assert f"error: interrupted by {number.name}; the same command resumes from here" in capfd.readouterr().err
     assert not is_alive(child.read_text())
     assert not interrupted.result.exists()
