@@ -185,3 +185,14 @@ def test_a_run_whose_time_is_over_does_not_train_again(train):
     before = outcome(train("run", *options))
     assert before["optimizer_history"][-1]["num_updates"] == 1
     assert outcome(train("run", *options))["optimizer_history"] == before["optimizer_history"]
+
+
+def test_a_run_that_resumes_names_other_options(train, caplog):
+    caplog.set_level("INFO")
+    train("run", "--max-update", 2, "--mask-prob", 0.3)
+    caplog.clear()
+    train("run", "--max-update", 2, "--mask-prob", 0.3, "--log-interval", 5, "--num-workers", 1, "--save-interval", 7)
+    assert "other options" not in caplog.text
+    train("run", "--max-update", 4, "--mask-prob", 0.15, "--lr", 5e-4)
+    [line] = [line for line in caplog.messages if "other options" in line]
+    assert line.partition(": ")[2] == "max_update 2 -> 4, lr 0.001 -> 0.0005, mask_prob 0.3 -> 0.15"
