@@ -4,15 +4,20 @@ Small trainings are forked from this process, see :mod:`tests.fault_injection.tr
 themselves, so that it comes at a certain moment.
 """
 
+import contextlib
 import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from unittest import mock
 
+import psutil
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -21,13 +26,22 @@ from fairseq.trainer import Trainer
 from mae_lm_fairseq.fairseq_patches import preemption
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.utils import signals
-from tests.fault_injection.training import TrainingProcess, Workplace, difference, make_data, prepare_to_fork
-from tests.support.processes import connected, wait_for
+from tests.fault_injection.training import (
+    SETTINGS,
+    TrainingProcess,
+    Workplace,
+    difference,
+    make_data,
+    prepare_to_fork,
+)
+from tests.support import ROOT
+from tests.support.processes import ENVIRONMENT, connected, torchrun_command, wait_for
 
 UPDATES = 26
 """Updates of a whole training: more than an epoch, and not a multiple of the interval of checkpoints, which is 5."""
 END_OF_EPOCH = 12
 """Update that ends the first epoch."""
+BIN = Path(sys.executable).parent
 _LOGGED = re.compile(r"num_updates=(\d+),")
 SENT = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
 
@@ -278,6 +292,81 @@ def test_a_signal_to_one_of_two_processes_ends_both(place, two, undisturbed_two,
     assert f"saved update {saved_updates(training.last)};" in processes[0].output()
     assert [process.code for process in two(training, UPDATES)] == [0, 0]
     assert_same_end(training, undisturbed_two)
+
+
+SPAWNING = """
+import sys
+import fairseq_cli.train
+import torch
+
+if __name__ == "__main__":
+    torch.cuda.device_count = lambda: 2  # fairseq starts a process for each GPU
+    fairseq_cli.train.cli_main()
+"""
+
+
+@pytest.fixture
+def launch(data, tmp_path):
+    """Return a function that starts a launcher of two processes, which do not survive the test."""
+    launched = []
+
+    def launch(launcher: str, log: Path) -> subprocess.Popen:
+        options = [data, *SETTINGS, "--user-dir", "mae_lm_fairseq", "--save-dir", tmp_path / "saved"]
+        options += ["--max-update", 10**6, "--total-num-update", 10**6]
+        program, *command = torchrun_command(2, *options)
+        if launcher == "spawn":
+            script = tmp_path / "train.py"
+            script.write_text(SPAWNING)
+            program = "python"
+            command = [script, *options, "--distributed-world-size", 2, "--distributed-backend", "gloo"]
+            command += ["--distributed-init-method", f"file://{tmp_path}/meet", "--ddp-backend", "legacy_ddp"]
+        command = list(map(str, [BIN / program, *command]))
+        environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+        with open(log, "w") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, cwd=ROOT, env=environment, start_new_session=True
+            )
+        launched.append(process)
+        return process
+
+    yield launch
+    for process in launched:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+LAUNCHED = [
+    ("torchrun", "launcher", signal.SIGTERM, 1),
+    pytest.param("torchrun", "launcher", signal.SIGUSR1, -signal.SIGUSR1, marks=pytest.mark.slow),
+    pytest.param("torchrun", "group", signal.SIGTERM, 1, marks=pytest.mark.slow),
+    pytest.param("torchrun", "group", signal.SIGUSR1, -signal.SIGUSR1, marks=pytest.mark.slow),
+    pytest.param("spawn", "launcher", signal.SIGTERM, 128 + signal.SIGTERM, marks=pytest.mark.slow),
+    pytest.param("spawn", "group", signal.SIGINT, 128 + signal.SIGINT, marks=pytest.mark.slow),
+]
+"""Who starts two processes, who receives a signal, and the exit code of who has started them. torchrun has its own."""
+
+
+@pytest.mark.parametrize(("launcher", "receiver", "number", "code"), LAUNCHED)
+def test_processes_of_a_launcher_save(launch, tmp_path, launcher, receiver, number, code):
+    """torchrun does not handle SIGUSR1; the processes that it leaves behind save and end, too."""
+    log = tmp_path / "log"
+    process = launch(launcher, log)
+    wait_for(lambda: "num_updates=20," in log.read_text() or process.poll() is not None, 240)
+    os.killpg(process.pid, number) if receiver == "group" else process.send_signal(number)
+    assert process.wait(240) == code, log.read_text()
+    wait_for(lambda: "saved update" in log.read_text())
+    update = saved_updates(tmp_path / "saved/checkpoint_last.pt")
+    assert re.search(rf"SIG\w+: saved update {update}; the same command resumes", log.read_text())
+    assert max(map(int, _LOGGED.findall(log.read_text()))) <= update
+    wait_for(lambda: not [other for other in psutil.process_iter() if is_of_session(other, process.pid)])
+
+
+def is_of_session(process: psutil.Process, session: int) -> bool:
+    """Return whether a process lives in a session."""
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @pytest.mark.slow
