@@ -96,9 +96,10 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 
 def kill_with_children(process: subprocess.Popen | multiprocessing.Process) -> None:
     """Kill a process and all that it has started with SIGKILL."""
-    for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
     process.wait() if isinstance(process, subprocess.Popen) else process.join()
 
 
