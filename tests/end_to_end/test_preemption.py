@@ -294,6 +294,24 @@ def test_a_signal_to_one_of_two_processes_ends_both(place, two, undisturbed_two,
     assert_same_end(training, undisturbed_two)
 
 
+def test_a_second_signal_ends_a_process_that_waits_for_another_one(place):
+    """Python calls no handler there."""
+    training = place.training()
+    hurried = mock.patch.object(signals, "REPEATED_WITHIN", 0.0).start
+    processes = start_two(training, 10**6, hurried, None)
+    try:
+        wait_for(lambda: processes[0].log.exists() and "num_updates=10," in processes[0].output())
+        os.kill(processes[1].pid, signal.SIGSTOP)
+        os.kill(processes[0].pid, signal.SIGTERM)
+        wait_for(lambda: "SIGTERM: the update in progress will be saved" in processes[0].output())
+        os.kill(processes[0].pid, signal.SIGTERM)
+        assert processes[0].wait() == 128 + signal.SIGTERM
+        assert "ended without saving" in processes[0].output()
+    finally:
+        for process in processes:
+            process.kill()
+
+
 SPAWNING = """
 import sys
 import fairseq_cli.train
