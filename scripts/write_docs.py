@@ -209,6 +209,7 @@ TESTS = {
     "start_training_with_checks": "fairseq_patches/test_processes.py",
     "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
     "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",
+    "save_before_ending": "end_to_end/test_preemption.py",
     "need_a_job_step": "fairseq_patches/test_started_processes.py",
     "limit_waiting": "fairseq_patches/test_started_processes.py",
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",

@@ -19,6 +19,7 @@ from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import directory_lock
+from mae_lm_fairseq.utils.signals import signals_as_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def main(options: Options) -> None:
     import matplotlib  # noqa: F401  before long work that ends in figures
 
     check(plan)
-    with directory_lock(options.out):
+    with signals_as_errors(), directory_lock(options.out):
         Products(options.out, "mae-lm study", (PLAN, RESULTS, "report.md", "runs"))
         run_study(plan, options.out, options.jobs)
     print(f"Report: {options.out / 'report.md'}")

@@ -1,6 +1,7 @@
 """Patches of how fairseq loads checkpoints."""
 
 import functools
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,12 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
+from mae_lm_fairseq.fairseq_patches.preemption import UNVALIDATED
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
 from mae_lm_fairseq.utils.errors import UserError, first_line
+from mae_lm_fairseq.utils.training_options import differences
+
+logger = logging.getLogger(__name__)
 
 
 def read_checkpoints_as_data() -> None:
@@ -61,7 +66,7 @@ def check_checkpoints_before_restoring(
     optimizer is restored, too. The position in the epoch is converted to the number of processes. A run does not resume
     from a checkpoint without optimizer state, with which fairseq repeats the whole training.
     ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
-    without EMA weights, which ended in a traceback.
+    without EMA weights, which ended in a traceback. A run that resumes names the options that are not the checkpoint's.
 
     In a job of several processes, only the first one reads the file. If its check fails, it exits with code 1 while the
     others wait for the checkpoint. fairseq's launcher and torchrun then stop the others. Processes started by hand end
@@ -111,7 +116,18 @@ def _read_and_check(
         model.check_checkpoint(path, state, resumes)
     if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
         state["extra_state"].setdefault(EMA, state["model"])
-    if not resumes:  # they are of another run
+    if resumes:
+        _name_other_options(state.get("cfg"), trainer.cfg)
+    else:  # they are of another run
         for name in (EXACT_EMA, PATIENCE):
             state["extra_state"].pop(name, None)
+        state["extra_state"].get("train_iterator", {}).pop(UNVALIDATED, None)
     return state
+
+
+def _name_other_options(saved: Any, cfg: Any) -> None:
+    if not (OmegaConf.is_config(saved) and OmegaConf.is_config(cfg)):  # of an old checkpoint, or a program of the user
+        return
+    before, now = (OmegaConf.to_container(one, resolve=True, enum_to_str=True) for one in (saved, cfg))
+    if changed := differences(before, now):
+        logger.info("other options than the checkpoint's: %s", ", ".join(changed))

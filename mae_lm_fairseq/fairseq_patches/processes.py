@@ -18,8 +18,9 @@ from omegaconf import OmegaConf
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.fairseq_patches.preemption import saves_before_it_ends, signal_received, trains
 from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
-from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program, first_line
+from mae_lm_fairseq.utils.errors import Interrupted, UserError, errors_end_the_program, first_line
 
 
 def start_training_with_checks() -> None:
@@ -35,16 +36,17 @@ def start_training_with_checks() -> None:
 
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
-    with errors_end_the_program(), _lost_connections():
+    training = next(filter(trains, args), None)
+    with errors_end_the_program(), _lost_connections(), saves_before_it_ends(training):
         join_started_processes(cfg)
         with gpus_hidden(cfg):
             check_settings(cfg)
             rank = cfg.distributed_training.distributed_rank
-            if is_training := any("should_stop_early" in getattr(main, "__globals__", {}) for main in args):
+            if training:
                 _check_end(cfg)
             result = call(cfg, *args, **kwargs)
         summary = getattr(TASK_REGISTRY.get(getattr(cfg.task, "_name", None)), "closing_summary", None)
-        if summary and is_training and not (rank or cfg.distributed_training.distributed_rank):
+        if summary and training and not (rank or cfg.distributed_training.distributed_rank):
             print(summary(cfg), flush=True)
         return result
 
@@ -59,14 +61,14 @@ def _check_end(cfg: Any) -> None:
 fairseq_distributed_main = distributed_utils.distributed_main
 
 
-def distributed_main(*arguments) -> None:
+def distributed_main(number: int, main: Callable, *arguments) -> None:
     """Run fairseq's ``distributed_main`` with patches in one of several processes.
 
     A spawned process imports its main function by name; fairseq's own would run without patches.
     """
-    with errors_end_the_program(), _lost_connections():
+    with errors_end_the_program(), _lost_connections(), saves_before_it_ends(main):
         register()
-        fairseq_distributed_main(*arguments)
+        fairseq_distributed_main(number, main, *arguments)
 
 
 @contextlib.contextmanager
@@ -79,10 +81,13 @@ def _lost_connections() -> Iterator[None]:
         reason = re.sub(r"^\[\S+] ", "", first_line(error))  # without the line of gloo's source
         if "Timed out" in reason:
             reason += " (--ddp-timeout)"
-        raise UserError(
+        message = (
             f"lost the connection to another process of this job: {reason}; the same command resumes from the last "
             "checkpoint"
-        ) from error
+        )
+        if number := signal_received():  # which has ended the other process, too
+            raise Interrupted(f"{number.name}: {message}", number) from error
+        raise UserError(message) from error
 
 
 def send_checkpoints_to_all_processes() -> None:

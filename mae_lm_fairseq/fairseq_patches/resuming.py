@@ -29,6 +29,7 @@ from fairseq.trainer import Trainer
 from mae_lm_fairseq.checkpoints.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
+from mae_lm_fairseq.fairseq_patches.preemption import make_up_for_validation
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
@@ -56,9 +57,12 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
     """
     lock_save_dir(cfg, trainer)
     is_default = cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
-    if is_default and not (cfg.no_save or cfg.no_last_checkpoints):
+    if is_default and not cfg.no_save:
         if trainer.data_parallel_rank == 0:
-            restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
+            last = Path(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
+            # Without last checkpoints, only a run that a signal has ended leaves one, which later ones outdate.
+            if last.exists() or not cfg.no_last_checkpoints:
+                restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
         if trainer.data_parallel_world_size > 1:  # wait for the first process
             group = trainer.data_parallel_process_group
             distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
@@ -72,10 +76,13 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
     before, now = (extra_state or {}).get(_SEQUENCES), len(iterator.dataset)
     if iterator.iterations_in_epoch and before not in (None, now):
         raise UserError(f"the checkpoint is in an epoch of {before:,} sequences, which are {now:,} now; {remedy}")
-    resets = iterator.iterations_in_epoch or cfg.reset_lr_scheduler or cfg.reset_optimizer
-    if iterator.epoch > 1 and not resets:
+    _restore_patience(extra_state or {})
+    resets = cfg.reset_lr_scheduler or cfg.reset_optimizer
+    if extra_state and not (resets or cfg.reset_dataloader):
+        make_up_for_validation(trainer, extra_state, next(_early_stopping()).__globals__["validate_and_save"])
+    if iterator.epoch > 1 and not (iterator.iterations_in_epoch or resets):
         trainer.lr_step(iterator.epoch - 1, extra_state.get("val_loss"))
-    _stop_if_done(trainer, _restore_patience(extra_state or {}))
+    _stop_if_done(trainer)
     return extra_state, iterator
 
 
@@ -115,17 +122,17 @@ def _save_with_counts(save: Callable, trainer: Trainer, filename: str, extra_sta
     save(trainer, filename, extra_state)
 
 
-def _restore_patience(extra_state: dict[str, Any]) -> int:
+def _restore_patience(extra_state: dict[str, Any]) -> None:
     saved = extra_state.get(PATIENCE, {})
     for function in _early_stopping():
         for name in ("best", "num_runs"):
             vars(function).pop(name, None)
         vars(function).update(saved)
-    return saved.get("num_runs", 0)
 
 
-def _stop_if_done(trainer: Trainer, without_progress: int) -> None:
+def _stop_if_done(trainer: Trainer) -> None:
     """Stop if all updates are done, the time is over, or there is no progress; fairseq trains once more before."""
+    without_progress = max((vars(function).get("num_runs", 0) for function in _early_stopping()), default=0)
     cfg, updates = trainer.cfg, trainer.get_num_updates()
     most, hours = cfg.optimization.max_update, cfg.optimization.stop_time_hours
     if most and updates >= most:

@@ -17,6 +17,7 @@ from fairseq.models import distributed_fairseq_model
 from torch import nn
 
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
+from mae_lm_fairseq.fairseq_patches.preemption import ask_to_end
 from mae_lm_fairseq.utils.workers import environment_of
 
 _PORT = 29500
@@ -99,9 +100,14 @@ def gpus_hidden(cfg: Any) -> AbstractContextManager:
 
 
 def _end_with(parent: int) -> None:
-    """Kill this process and its data workers once ``torchrun`` has ended; killed by SIGKILL, it leaves them behind."""
+    """End this process and its data workers once ``torchrun`` has ended; killed by a signal, it leaves them behind.
+
+    A training saves the update in progress first, unless that takes too long, as after the end of another process.
+    """
     while os.getppid() == parent:
         time.sleep(1)
+    if ask_to_end():
+        time.sleep(DDP_TIMEOUT)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -21,6 +21,7 @@ from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.files import write_results
 from mae_lm_fairseq.utils.locks import directory_lock
+from mae_lm_fairseq.utils.signals import signals_as_errors
 
 ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
     GlueOptions: SentenceAdapter,
@@ -34,7 +35,9 @@ _OWNED = (MODEL, "runs", "results.json", "report.md")
 
 def main(options: FinetuningOptions) -> None:
     """Run a verb of fine-tuning."""
-    for name, metric in finetune(options)["metrics"].items():
+    with signals_as_errors():
+        metrics = finetune(options)["metrics"]
+    for name, metric in metrics.items():
         if SEPARATOR not in name:  # of entities, those over all types
             values = ", ".join(f"{value:.1f}" for value in metric["values"])
             print(f"{name}: median {metric['median']:.1f}, seeds {values}")

@@ -16,13 +16,11 @@ from typing import Any
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json
+from mae_lm_fairseq.utils.training_options import SAVING, WITHOUT_EFFECT
 
 MADE, _COMMAND = "made.json", "command"
 """File in an output directory with the key of each product."""
 _DIGITS = 10
-_SAVING = {"save-interval", "save-interval-updates", "keep-interval-updates", "no-epoch-checkpoints"}
-_LOGGING = {"log-interval", "log-format", "log-file", "tensorboard-logdir"}
-_WITHOUT_EFFECT = {*_LOGGING, "save-dir", "user-dir", "num-workers"}
 
 
 def key_of(content: Any) -> str:
@@ -45,7 +43,7 @@ def run_key(options: Mapping[str, Any], extra: Sequence[str], threads: int, inpu
     """
     fingerprinted = {**options, **{name: key_of(content) for name, content in inputs.items()}}
     found = values_of_words(arguments("", fingerprinted, extra))
-    ignored = _WITHOUT_EFFECT | (_SAVING if "disable-validation" in found else set())
+    ignored = WITHOUT_EFFECT | (SAVING if "disable-validation" in found else set())
     kept = {name: [*map(_number, values)] for name, values in found.items() if name not in ignored}
     return key_of({"options": kept, "threads": threads})
 

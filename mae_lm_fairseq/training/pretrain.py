@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from copy import deepcopy
@@ -19,18 +20,27 @@ from mae_lm_fairseq.training.command import arguments, as_options, split_global_
 from mae_lm_fairseq.training.estimate import describe_length, duration, hours_between_checkpoints, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.signals import ENDING
 
 AT_RISK = 0.5
 """Hours of training that a kill may cost by default."""
-_START = """
-import sys
+_START = f"""
+import os, signal, sys
+
+def end(number, frame):
+    name = signal.Signals(number).name
+    os.write(2, f"{{name}}: training has not begun, so there is nothing to save\\n".encode())
+    os._exit(128 + number)
+
+for number in {[int(number) for number in ENDING]}:
+    if signal.getsignal(number) != signal.SIG_IGN or number != signal.SIGHUP:
+        signal.signal(number, end)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
 sys.argv[0] = "fairseq-train"
-try:
-    from fairseq_cli.train import cli_main
-    cli_main()
-except KeyboardInterrupt:  # in the imports, before this package is loaded
-    sys.exit("error: interrupted")
+from fairseq_cli.train import cli_main
+cli_main()
 """
+"""Program of the process that trains; its imports take seconds, in which a signal ends it with a message, too."""
 
 
 def main(options: Any) -> None:
@@ -50,7 +60,8 @@ def main(options: Any) -> None:
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
-    # first.
+    # first. Signals wait until it handles them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     os.execv(sys.executable, [sys.executable, "-c", _START, *words])
 
 

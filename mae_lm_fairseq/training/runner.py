@@ -11,6 +11,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,12 @@ from mae_lm_fairseq.training.training_log import last_update, phase
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.output import progress_bar
-from mae_lm_fairseq.utils.signals import signals_as_errors
+from mae_lm_fairseq.utils.signals import ENDING, REPEATED_WITHIN, handled_by, signals_as_errors
 from mae_lm_fairseq.utils.workers import start_process
 
 POLL_SECONDS = 0.5
-PATIENCE_SECONDS = 10
-"""Time that a process has to end after SIGTERM, before it is killed."""
+PATIENCE_SECONDS = 600
+"""Time that a process has to end after SIGTERM, before it is killed; a training saves its last update first."""
 
 
 def keep_everything(run: "Run") -> None:
@@ -95,7 +96,8 @@ def run_all(
     Raises:
         UserError: if a run fails. Active runs are ended first, and no others are started, unless a run fails after its
             first updates, as one that diverges does.
-        Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP. Active runs are ended first.
+        Interrupted: if the program receives SIGINT, SIGTERM, SIGHUP or SIGUSR1. Active runs are ended first: those that
+            train save their last update, unless another signal follows.
     """
     waiting = [run for run in runs if not _is_done(run)]
     if len(waiting) < len(runs):
@@ -191,29 +193,48 @@ def _execute(run: Run) -> None:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
         began = time.monotonic()
-        if run.command:
-            signal.signal(signal.SIGTERM, lambda *_: None)  # ends the command, which has time for that
-            if code := subprocess.run(run.command).returncode:
-                raise SystemExit(code if code > 0 else 128 - code)  # as shells describe the end by a signal
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if run.command and (code := _call(run.command)):
+            raise SystemExit(code if code > 0 else 128 - code)  # as shells describe the end by a signal
         content = {"name": run.name, "command": list(run.command), "result": run.read_result(run)}
         write_json(run.result, content | {"seconds": round(time.monotonic() - began, 1)})
         run.clean_up(run)
 
 
+def _call(command: Sequence[str]) -> int:
+    """Run a command and return its exit code. A signal reaches the command, too, and this process waits for its end."""
+    received = []
+    with handled_by(lambda *signalled: received.append(signalled), *ENDING):
+        process = subprocess.Popen(command)
+        if received:  # before there was a process
+            process.terminate()
+        return process.wait()
+
+
 @contextlib.contextmanager
 def _ending(active: list[_Active]) -> Iterator[None]:
-    """End the runs that are in the list when the block is left, with all that they started."""
+    """End the runs that are in the list when the block is left, with all that they started.
+
+    They have time to save what they have done, until a further signal.
+    """
     try:
         yield
     finally:
-        for one in active:
-            one.end(signal.SIGTERM)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        for one in active:
-            one.process.join(max(0.0, deadline - time.monotonic()))
-            one.end(signal.SIGKILL)
-            one.process.join()
+        began = time.monotonic()
+
+        def kill(number: int, frame: object) -> None:
+            if time.monotonic() - began > REPEATED_WITHIN:
+                for one in active:
+                    one.end(signal.SIGKILL)
+
+        with handled_by(kill, *ENDING):
+            if trainings := [one.run.name for one in active if one.run.command]:
+                print(f"{', '.join(trainings)}: waiting for the end; another signal kills", file=sys.stderr, flush=True)
+            for one in active:
+                one.end(signal.SIGTERM)
+            for one in active:
+                one.process.join(max(0.0, began + PATIENCE_SECONDS - time.monotonic()))
+                one.end(signal.SIGKILL)
+                one.process.join()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """Errors that the user can fix, and how commands report them."""
 
 import contextlib
+import signal
+import sys
 from collections.abc import Iterator
 
 
@@ -21,12 +23,23 @@ class RefusedFile(UserError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that asks the program to end. Like Ctrl-C, it is not caught by ``except Exception``."""
+    """A signal that asks the program to end. Like Ctrl-C, it is not caught by ``except Exception``.
+
+    Args:
+        message: names the signal, and says what the same command does next.
+        number: the signal.
+    """
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.number = number
 
 
 @contextlib.contextmanager
 def errors_end_the_program() -> Iterator[None]:
-    """End the program with exit code 1 and the message of a :class:`UserError`, ``OSError``, missing package or Ctrl-C.
+    """End the program with the message of a :class:`UserError`, ``OSError``, missing package or signal.
+
+    The exit code is 1, and after a signal 128 plus its number, as that of a shell.
 
     Raises:
         SystemExit: if the block raises one of them.
@@ -38,7 +51,8 @@ def errors_end_the_program() -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error}; docs/installation.md lists the extras of this package") from error
     except KeyboardInterrupt as error:
-        raise SystemExit(f"error: {str(error) or 'interrupted'}") from error
+        print(f"error: {str(error) or 'interrupted'}", file=sys.stderr, flush=True)
+        raise SystemExit(128 + getattr(error, "number", signal.SIGINT)) from error
 
 
 def first_line(error: BaseException) -> str:

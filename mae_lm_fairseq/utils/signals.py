@@ -1,17 +1,26 @@
-"""Handling of signals that end a program during a block of code: Ctrl-C, SIGTERM, and SIGHUP of a closed terminal.
+"""Handling of the signals that ask a program to end.
 
-Only the main thread can handle signals, so the blocks change nothing in another one.
+These are Ctrl-C, SIGTERM, SIGHUP of a closed terminal, and SIGUSR1, with which Slurm announces a time limit. Only the
+main thread can set handlers, so the blocks change nothing in another one.
 """
 
+import multiprocessing
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from mae_lm_fairseq.utils.errors import Interrupted
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that ask a program to end."""
+REPEATED_WITHIN = 3.0
+"""Seconds in which further signals belong to the first one.
+
+``timeout``, torchrun and groups of processes send a process the same request several times.
+"""
 
 
 @contextmanager
@@ -41,8 +50,11 @@ def uninterrupted() -> AbstractContextManager[None]:
     return handled_by(signal.SIG_IGN, *ENDING)
 
 
-def signals_as_errors() -> AbstractContextManager[None]:
+def signals_as_errors(outlook: str = "; the same command resumes from here") -> AbstractContextManager[None]:
     """Return a context that is left with an Interrupted on a signal, once, so that cleaning up is undisturbed.
+
+    Args:
+        outlook: end of the error message: what the same command does next.
 
     Raises:
         Interrupted: in the block, on the first of ``ENDING``.
@@ -51,6 +63,100 @@ def signals_as_errors() -> AbstractContextManager[None]:
     def interrupt(number, frame):
         for each in ENDING:
             signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(f"interrupted by {signal.Signals(number).name}; the same command resumes from here")
+        raise Interrupted(f"interrupted by {signal.Signals(number).name}{outlook}", number)
 
     return handled_by(interrupt, *ENDING)
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block signals in the block: a new process inherits the mask, so none reaches it before it has its handlers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def requests_to_end(
+    first: Callable[[signal.Signals], None], second: Callable[[signal.Signals], None]
+) -> Iterator[None]:
+    """Call a function on the first signal of ``ENDING`` in the block, and another one on a later signal.
+
+    They are called in a thread of their own. Python calls handlers in the main thread, once that is not in C code; it
+    may be waiting there for a process that has died.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    watch = threading.Thread(target=_watch, args=(reading, first, second), daemon=True)
+    with handled_by(_note, *ENDING):
+        previous = signal.set_wakeup_fd(writing)
+        watch.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(previous)
+            os.write(writing, _END_OF_WATCH)
+            watch.join()
+            os.close(reading)
+            os.close(writing)
+
+
+_END_OF_WATCH = b"\0"
+
+
+def _note(number: int, frame: object) -> None:
+    """Do nothing: with a handler of Python's, the number of a signal is written to the pipe at once."""
+
+
+def _watch(reading: int, first: Callable[[signal.Signals], None], second: Callable[[signal.Signals], None]) -> None:
+    began = None
+    while (byte := os.read(reading, 1)) != _END_OF_WATCH:
+        number = byte[0]
+        if number not in ENDING:  # of another handler in this process
+            continue
+        if began is None:
+            began = time.monotonic()
+            first(signal.Signals(number))
+        elif time.monotonic() - began > REPEATED_WITHIN:
+            second(signal.Signals(number))
+
+
+def _forget_requests() -> None:
+    """Let a forked process end on signals, instead of passing them to its parent's pipe."""
+    noted = [number for number in ENDING if signal.getsignal(number) is _note]
+    if noted:
+        signal.set_wakeup_fd(-1)
+    for number in noted:
+        signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_forget_requests)
+
+
+def heed_parent_only(worker: int = 0) -> None:
+    """Let this process, which its parent has started with blocked signals, end when the parent sends SIGTERM only.
+
+    A signal for a group of processes reaches data workers, too. If they ended, their parent could not make another
+    update.
+
+    Args:
+        worker: number of the data worker, which torch passes.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    others = {number for number in ENDING if number is not signal.SIGTERM}
+    for number in others:
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_when_parent_asks, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, others)
+
+
+def _end_when_parent_asks() -> None:
+    parent = multiprocessing.parent_process()
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
+        pass
+    os._exit(0)

@@ -12,7 +12,7 @@ from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.signals import ENDING
+from mae_lm_fairseq.utils.signals import ENDING, signals_blocked
 
 
 class WorkerPool(ProcessPoolExecutor):
@@ -31,7 +31,7 @@ class WorkerPool(ProcessPoolExecutor):
 
     def submit(self, function: Callable, /, *args, **kwargs) -> Future:
         """Submit a call, and start a worker if none is idle."""
-        with _signals_blocked():
+        with signals_blocked():
             return super().submit(function, *args, **kwargs)
 
     def __exit__(self, *_) -> None:
@@ -54,7 +54,7 @@ def start_process(environment: Mapping[str, str], function: Callable, *arguments
         environment: environment variables to add, such as a limit of threads, which libraries read when they load.
     """
     process = multiprocessing.get_context("spawn").Process(target=_start, args=(function, arguments))
-    with _signals_blocked(), environment_of(environment):
+    with signals_blocked(), environment_of(environment):
         process.start()
     return process
 
@@ -114,16 +114,6 @@ def _dask(address: str) -> Iterator[Workers]:
         except BaseException:
             executor.shutdown(wait=False)
             raise
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block signals in the block: a new process inherits the mask, so none reaches it before it has its handlers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(initializer: Callable | None, initargs: tuple) -> None:

@@ -16,7 +16,8 @@ from tests.support.processes import wait_for
 
 
 @pytest.mark.slow  # fine-tunes five times
-def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch, number):
     tokenizer = write_tokenizer(tmp_path / "data-bin")
     checkpoint = save_pretrained(tmp_path / "pretrained.pt", tokenizer, "mae_lm_tiny")
     copy = write_official(tmp_path / "glue", TASKS["SST-2"], make_rows(TASKS["SST-2"], 64))
@@ -31,8 +32,8 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch):
     command = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "glue", *options, broken, *further]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: [*broken.glob("runs/lr0.001-seed1-*/checkpoints/checkpoint_last.pt")])
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    assert process.wait(300) == (-number if number is signal.SIGKILL else 128 + number)
     assert not [*broken.glob("runs/*/result.json")]
     subprocess.run(command, check=True, timeout=300, capture_output=True)
 

@@ -1,16 +1,21 @@
 """Interrupted runs end as one run does, with each option that docs/options.md lists and a value of its own."""
 
 import contextlib
+import os
 import shutil
+import signal
 from unittest import mock
 
 import pytest
 import torch
 from fairseq.trainer import Trainer
+from fairseq_cli.train import main
 from torch.utils._pytree import keystr, tree_leaves_with_path
 
+from mae_lm_fairseq.fairseq_patches import preemption
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import train_here
+from tests.support.processes import wait_for
 from tests.support.training import RECIPE
 
 UNSCHEDULED = [*RECIPE[: RECIPE.index("--lr-scheduler")], *RECIPE[RECIPE.index("--clip-norm") :]]
@@ -34,6 +39,25 @@ def killed_after(updates):
         return step(trainer, *args, **kwargs)
 
     with mock.patch.object(Trainer, "train_step", train_step), contextlib.suppress(Killed):
+        yield
+
+
+@contextlib.contextmanager
+def ended_after(updates):
+    """Send a signal in the update before, which is then finished and saved."""
+    step = Trainer.train_step
+
+    def train_step(trainer, *args, **kwargs):
+        if trainer.get_num_updates() + 1 >= updates and not preemption.signal_received():
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_for(preemption.signal_received)
+        return step(trainer, *args, **kwargs)
+
+    with (
+        mock.patch.object(Trainer, "train_step", train_step),
+        preemption.saves_before_it_ends(main),
+        contextlib.suppress(SystemExit),
+    ):
         yield
 
 
@@ -116,15 +140,16 @@ OTHERS = [
 ]
 
 
+@pytest.mark.parametrize("interrupted", [killed_after, ended_after])
 @pytest.mark.parametrize(
     "options",
     [*AT_RISK, *(pytest.param(options, marks=pytest.mark.slow) for options in OTHERS)],
     ids=lambda options: " ".join(map(str, options))[:60],
 )
-def test_interruptions_change_nothing(train, options):
+def test_interruptions_change_nothing(train, options, interrupted):
     expected = outcome(train("one", *options))
     for updates in UPDATES:
-        with killed_after(updates):
+        with interrupted(updates):
             train("many", *options)
     assert_equal(outcome(train("many", *options)), expected)
 
@@ -160,3 +185,14 @@ def test_a_run_whose_time_is_over_does_not_train_again(train):
     before = outcome(train("run", *options))
     assert before["optimizer_history"][-1]["num_updates"] == 1
     assert outcome(train("run", *options))["optimizer_history"] == before["optimizer_history"]
+
+
+def test_a_run_that_resumes_names_other_options(train, caplog):
+    caplog.set_level("INFO")
+    train("run", "--max-update", 2, "--mask-prob", 0.3)
+    caplog.clear()
+    train("run", "--max-update", 2, "--mask-prob", 0.3, "--log-interval", 5, "--num-workers", 1, "--save-interval", 7)
+    assert "other options" not in caplog.text
+    train("run", "--max-update", 4, "--mask-prob", 0.15, "--lr", 5e-4)
+    [line] = [line for line in caplog.messages if "other options" in line]
+    assert line.partition(": ")[2] == "max_update 2 -> 4, lr 0.001 -> 0.0005, mask_prob 0.3 -> 0.15"

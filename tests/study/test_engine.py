@@ -193,15 +193,18 @@ def remove_part(out: Path) -> None:
     (out / "results.json").unlink()
 
 
-def test_a_killed_study_resumes_with_the_same_results(finished, here):
-    shutil.copytree(finished, here / "killed")
-    remove_part(here / "killed")
-    killed = fork(study.main, study.Options(plan="plan.toml", out=Path("killed"), jobs=2))
-    wait_for(lambda: [*here.glob("killed/runs/MAE-LM-seed2-*/checkpoints/checkpoint_last.pt")])
-    killed.kill()
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
+def test_a_killed_study_resumes_with_the_same_results(finished, here, number):
+    out = here / f"killed-{number:d}"
+    shutil.copytree(finished, out)
+    remove_part(out)
+    killed = fork(study.main, study.Options(plan="plan.toml", out=out, jobs=2))
+    wait_for(lambda: [*out.glob("runs/MAE-LM-seed2-*/checkpoints/checkpoint_last.pt")])
+    os.kill(killed.pid, number)
     killed.join()
-    run_study(parse_plan(PLAN, "plan.toml"), Path("killed"), jobs=2)
-    assert results(here / "killed") == results(finished)
+    assert killed.exitcode == (-number if number is signal.SIGKILL else 128 + number)
+    run_study(parse_plan(PLAN, "plan.toml"), out, jobs=2)
+    assert results(out) == results(finished)
 
 
 @pytest.mark.slow
@@ -211,8 +214,8 @@ def test_a_study_that_is_killed_at_random_moments_resumes_with_the_same_results(
     for _ in range(generator.randint(1, 3)):
         process = start(here, out)
         time.sleep(generator.uniform(1, 25))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.send_signal(generator.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1]))
+        process.wait(600)
     last = start(here, out)
     assert last.wait(600) == 0, last.stderr.read()
     assert results(here / out) == results(finished)

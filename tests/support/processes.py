@@ -29,6 +29,7 @@ import psutil
 from mae_lm_fairseq.training import runner
 from mae_lm_fairseq.utils import workers
 from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.signals import ENDING
 from tests.support import ROOT
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -95,9 +96,10 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 
 def kill_with_children(process: subprocess.Popen | multiprocessing.Process) -> None:
     """Kill a process and all that it has started with SIGKILL."""
-    for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
     process.wait() if isinstance(process, subprocess.Popen) else process.join()
 
 
@@ -188,21 +190,29 @@ def _run(environment: Mapping[str, str], function: Callable, arguments: tuple) -
     multiprocessing.set_start_method(None, force=True)
     os.environ.update(environment)
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    runner.subprocess = SimpleNamespace(run=_run_fairseq_train)
+    runner.subprocess = SimpleNamespace(Popen=_FairseqTrain)
     workers._start(function, arguments)
 
 
-def _run_fairseq_train(command: list[str]) -> SimpleNamespace:
-    process = multiprocessing.get_context("fork").Process(target=_train_as, args=(command,))
-    process.start()
-    process.join()
-    return SimpleNamespace(returncode=process.exitcode)
+class _FairseqTrain:
+    """A ``fairseq-train`` that is forked, with what the runner uses of a Popen."""
+
+    def __init__(self, command: list[str]):
+        self._process = multiprocessing.get_context("fork").Process(target=_train_as, args=(command,))
+        self._process.start()
+        self.terminate = self._process.terminate
+
+    def wait(self) -> int:
+        """Wait for the end, and return the exit code."""
+        self._process.join()
+        return self._process.exitcode
 
 
 def _train_as(command: list[str]) -> None:
     from fairseq_cli.train import cli_main
 
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in ENDING:  # as in a new program
+        signal.signal(number, signal.SIG_DFL)
     sys.argv = ["fairseq-train", *command[3:]]
     cli_main()
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from mae_lm_fairseq.commands.pretrain import Options
 from mae_lm_fairseq.core.config import SIZES
 from mae_lm_fairseq.cost.planned_run import kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token
+from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
@@ -37,6 +37,7 @@ from mae_lm_fairseq.training.pretrain import (
 from mae_lm_fairseq.training.settings import ARCHITECTURES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.processes import kill_with_children, wait_for
 
 # Most tests take a second of CPU time. Hydra warns several times per configuration.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -305,20 +306,55 @@ def test_gpus_are_recognised(name, memory, kind):
     assert kind_of_gpu(SimpleNamespace(name=name, total_memory=memory)) == kind
 
 
-def test_ctrl_c_ends_training_without_a_traceback(data_bin, tmp_path):
+@pytest.fixture
+def start(data_bin, tmp_path):
+    """Return a function that starts ``mae-lm pretrain`` in a group of its own; it does not survive the test."""
+    command = [*PRETRAIN, "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu", "--num-workers", "2"]
+    options = {
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+        "start_new_session": True,
+        # A shell's background jobs ignore SIGINT.
+        "preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    }
+    started = []
+
+    def start(log: Path) -> subprocess.Popen:
+        with open(log, "w") as output:
+            started.append(subprocess.Popen(command, stdout=output, stderr=output, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            kill_with_children(process)
+
+
+def test_ctrl_c_saves_the_update_in_progress(start, tmp_path):
     """A terminal sends the signal to all processes of the command, including data workers."""
-    command = [*PRETRAIN, "mae_lm_tiny", data_bin, tmp_path / "saved", "--cpu"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     log = tmp_path / "log"
-    heeds_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell's background jobs ignore
-    with open(log, "w") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=environment, start_new_session=True, preexec_fn=heeds_sigint
-        )
-    deadline = time.monotonic() + 240
-    while "begin training epoch" not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.2)
+    process = start(log)
+    wait_for(lambda: "begin training epoch" in log.read_text() or process.poll() is not None, 240)
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=240) == 128 + signal.SIGINT
     assert "Traceback" not in log.read_text()
-    assert log.read_text().splitlines()[-1] == "error: interrupted"
+    update = saved_updates(tmp_path / "saved/checkpoint_last.pt")
+    assert log.read_text().splitlines()[-1] == f"SIGINT: saved update {update}; the same command resumes"
+
+
+@pytest.mark.parametrize(("moment", "number"), [("", signal.SIGTERM), ("fairseq-train", signal.SIGUSR1)])
+def test_a_signal_while_training_starts(start, tmp_path, moment, number):
+    """Before the configuration is printed, and in the imports of the program that trains."""
+    log = tmp_path / "log"
+    process = start(log)
+    wait_for(lambda: handles(process.pid, number) and moment in log.read_text(), 240)
+    process.send_signal(number)
+    assert process.wait(timeout=240) == 128 + number
+    assert number.name in log.read_text().splitlines()[-1]
+    assert "Traceback" not in log.read_text()
+    assert not (tmp_path / "saved/checkpoint_last.pt").exists()
+
+
+def handles(pid: int, number: int) -> bool:
+    """Return whether a process has a handler of a signal, or holds the signal back until it has one."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return any(int(fields[name], 16) >> (number - 1) & 1 for name in ("SigCgt", "SigBlk"))

@@ -11,11 +11,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.processes import fork, wait_for
+from tests.support.processes import fork, kill_with_children, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +150,7 @@ def test_a_failing_run_ends_the_others_and_its_log_is_quoted(run):
     assert not fails.result.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(run, capfd, number):
     interrupted = run(
         "interrupted",
@@ -170,11 +171,65 @@ def test_a_signal_ends_runs_and_their_children_and_the_next_start_reruns_them(ru
     wait_for(child.exists)
     os.kill(program.pid, number)
     program.join(120)
-    assert program.exitcode == 1
+    assert program.exitcode == 128 + number
     assert f"error: interrupted by {number.name}; the same command resumes from here" in capfd.readouterr().err
     assert not is_alive(child.read_text())
     assert not interrupted.result.exists()
     assert run_all([interrupted]) == [{"text": "went on"}]
+
+
+SAVES = """
+    import pathlib, signal, sys, time
+    here = pathlib.Path(sys.argv[1])
+    asked = []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *signalled: asked.append(signalled))
+    (here / "begun").touch()
+    while not asked: time.sleep(0.01)
+    (here / "saves").touch()
+    while not (here / "may end").exists(): time.sleep(0.01)
+    (here / "left").touch()
+    sys.exit(143)
+    """
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["runner", "all processes"])
+def test_a_run_has_time_to_save_after_a_signal(run, capfd, everywhere):
+    """More than the ten seconds of before: as long as it needs. Slurm sends a signal to all processes."""
+    saves = run("saves", SAVES)
+    here, program = saves.result.parent, fork(run_all, [saves])
+    try:
+        wait_for((here / "begun").exists)
+        processes = psutil.Process(program.pid).children(recursive=True) if everywhere else []
+        for process in (psutil.Process(program.pid), *processes):
+            process.send_signal(signal.SIGUSR1)
+        wait_for((here / "saves").exists)
+        assert program.is_alive()
+        (here / "may end").touch()
+        program.join(120)
+        assert program.exitcode == 128 + signal.SIGUSR1
+        assert (here / "left").exists()
+        errors = capfd.readouterr().err
+        assert "saves: waiting for the end" in errors
+        assert "error: interrupted by SIGUSR1; the same command resumes from here" in errors
+    finally:
+        kill_with_children(program)
+
+
+def test_a_second_signal_ends_a_run_that_saves(run, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.training.runner.REPEATED_WITHIN", 0.0)
+    saves = run("saves", SAVES)
+    here, program = saves.result.parent, fork(run_all, [saves])
+    try:
+        wait_for((here / "begun").exists)
+        os.kill(program.pid, signal.SIGTERM)
+        wait_for((here / "saves").exists)
+        os.kill(program.pid, signal.SIGTERM)
+        program.join(120)
+        assert program.exitcode == 128 + signal.SIGTERM
+        assert not (here / "left").exists()
+    finally:
+        kill_with_children(program)
 
 
 def test_others_go_on_after_a_run_that_fails_in_training(run, capsys):

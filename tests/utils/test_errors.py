@@ -26,11 +26,23 @@ def test_a_message_is_one_line_without_control_characters(message, line):
             ModuleNotFoundError("No module named 'dask'"),
             "error: No module named 'dask'; docs/installation.md lists the extras of this package",
         ),
-        (KeyboardInterrupt(), "error: interrupted"),
-        (Interrupted("interrupted by SIGTERM"), "error: interrupted by SIGTERM"),
     ],
 )
 def test_a_program_ends_with_an_error_message(error, message):
     with pytest.raises(SystemExit) as end, errors_end_the_program():
         raise error
     assert end.value.code == message
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (Interrupted("interrupted by SIGTERM", 15), 143, "error: interrupted by SIGTERM\n"),
+    ],
+)
+def test_a_program_ends_with_the_exit_code_of_its_signal(error, code, message, capsys):
+    with pytest.raises(SystemExit) as end, errors_end_the_program():
+        raise error
+    assert end.value.code == code
+    assert capsys.readouterr().err == message

@@ -1,11 +1,14 @@
 """Signals that end a program."""
 
+import os
 import signal
 
 import pytest
 
+from mae_lm_fairseq.utils import signals
 from mae_lm_fairseq.utils.errors import Interrupted
-from mae_lm_fairseq.utils.signals import ENDING, signals_as_errors, uninterrupted
+from mae_lm_fairseq.utils.signals import ENDING, requests_to_end, signals_as_errors, signals_blocked, uninterrupted
+from tests.support.processes import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +44,38 @@ def test_nohup():
     with signals_as_errors():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(("within", "expected"), [(0.0, ["first 15", "second 10"]), (1e9, ["first 15"])])
+def test_a_request_that_comes_several_times_is_one(monkeypatch, within, expected):
+    monkeypatch.setattr(signals, "REPEATED_WITHIN", within)
+    calls = []
+
+    def first(number: int) -> None:
+        calls.append(f"first {number:d}")
+
+    def second(number: int) -> None:
+        calls.append(f"second {number:d}")
+
+    with requests_to_end(first, second):
+        signal.raise_signal(signal.SIGTERM)
+        wait_for(lambda: calls)
+        signal.raise_signal(signal.SIGUSR1)
+    assert calls == expected
+    assert {signal.getsignal(number) for number in ENDING} == {signal.SIG_DFL}
+
+
+def test_a_forked_process_does_not_pass_its_signals_to_its_parent():
+    """It would end the parent with it: torch ends data workers with SIGTERM."""
+    calls = []
+    with requests_to_end(calls.append, calls.append):
+        with signals_blocked():  # until the child has its own handlers
+            child = os.fork()
+        if child == 0:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+            signal.pause()
+            os._exit(0)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert calls == []
