@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, without_defaults
-from mae_lm_fairseq.study.results import Measuring, Training, keep_and_measure, measure, remove
+from mae_lm_fairseq.study.results import Measuring, Training, keep_and_measure, measure, remove_checkpoints
 from mae_lm_fairseq.training.command import as_options, split_global_batch, train_command, unattended_settings
 from mae_lm_fairseq.training.keys import key_of, run_key
 from mae_lm_fairseq.training.runner import Run, keep_everything
@@ -152,7 +152,7 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
             training.result(updates),
             partial(keep_and_measure, measuring=measuring, save=save),
             updates=(before, updates),
-            clean_up=partial(remove, folder=save) if ends else keep_everything,
+            clean_up=partial(remove_checkpoints, folder=save) if ends else keep_everything,
             after=[runs[before]] if before else [],
             weight=updates - before + (measuring_time := measuring_weight(plan) * len(measuring.measures)),
             evaluation=measuring_time / (updates - before + measuring_time),
