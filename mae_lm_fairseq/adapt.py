@@ -32,7 +32,8 @@ from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
 from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace
 from mae_lm_fairseq.text.corpus import Reading, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
-from mae_lm_fairseq.text.preparation import PARTS, find_splits, prepare
+from mae_lm_fairseq.text.moving import PARTS
+from mae_lm_fairseq.text.preparation import find_splits, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
@@ -51,8 +52,9 @@ from mae_lm_fairseq.utils.command_line import (
     Probability,
     Rest,
 )
+from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract, temporary_directory, write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_sha256, write_results, write_text
+from mae_lm_fairseq.utils.files import directory_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import step
 from mae_lm_fairseq.utils.signals import signals_as_errors
@@ -94,7 +96,7 @@ FULLY_MEASURED = 2_000_000
 LEAST_MEASURED = 1 / 40
 """Fraction of the measurement for the shortest trainings."""
 START, INITIAL, DATA, HELD_OUT = "start", "initial", "data-bin", "held-out.txt"
-OWNED = (START, INITIAL, DATA, HELD_OUT, "runs", "model", "stock", "results.json", "report.md")
+OWNED = (START, INITIAL, DATA, HELD_OUT, "runs", "model", "stock", RESULTS, REPORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +195,8 @@ def adapt(options: Options) -> None:
         adapted = read_checkpoint(training.checkpoint(options.updates), out / START)
         about = replace(adapted.about, trained_on=text, imported_from=start.about.imported_from)
         adapted, run = replace(adapted, about=about), training.folder.name
+        if not (products.has("model", run) and products.has("stock", run)):  # results would be those of other models
+            retract(out, RESULTS, REPORT)
         products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
         products.make("stock", run, lambda path: export_stock(adapted, path))
     measured = workspace.values(training, measure)
@@ -238,8 +242,8 @@ def make_start(products: Products, options: Options) -> Pretrained:
     )
     if (options.tokens_per_sample or 0) > (longest := start.config.max_positions):
         raise UserError(f"--tokens-per-sample {options.tokens_per_sample}: the model takes at most {longest} tokens")
-    with tempfile.TemporaryDirectory(dir=options.out) as directory:  # before the work, what it would end with
-        export_stock(as_objective(start, options), Path(directory, "model"))
+    with temporary_directory(options.out / ".trial") as directory:  # before the work, what it would end with
+        export_stock(as_objective(start, options), directory / "model")
 
     def prepare_data(path: Path) -> None:
         with tempfile.TemporaryDirectory() as directory:  # the one of the import, whatever else the directory has

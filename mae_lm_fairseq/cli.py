@@ -32,7 +32,7 @@ VERBS = {
     "average": ("commands.average", "average the weights of checkpoints"),
     "bundle": ("commands.bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("commands.plan", "estimate FLOPs, memory and time of pretraining"),
-    "doctor": ("doctor", "check the environment"),
+    "doctor": ("doctor", "check the environment, or files for damage"),
 }
 """The module of each verb, whose docstring is the help, with ``Options`` and ``main``, or its options; and a summary.
 

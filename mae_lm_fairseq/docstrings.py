@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.workers import WorkerPool
+from mae_lm_fairseq.utils.writing import create_file
 
 STDLIB = "stdlib"
 PACKAGES = (STDLIB, "numpy", "scipy", "sklearn", "sympy", "networkx", "torch")
@@ -109,8 +110,9 @@ def write_corpus(found: Iterable[tuple[list[str], bool]], train: Path, valid: Pa
         The counts ``documents``, ``lines`` and ``characters``.
     """
     counts: Counter[str] = Counter()
-    with open(train, "w", encoding="utf-8") as train_file, open(valid, "w", encoding="utf-8") as valid_file:
+    with create_file(train) as train_file, create_file(valid) as valid_file:
         for lines, is_valid in found:
-            (valid_file if is_valid else train_file).write("\n".join(lines) + "\n\n")
+            text = "\n".join(lines) + "\n\n"
+            (valid_file if is_valid else train_file).write(text.encode())
             counts.update(documents=1, lines=len(lines), characters=sum(map(len, lines)))
     return counts

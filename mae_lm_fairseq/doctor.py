@@ -1,9 +1,11 @@
-"""Check versions and what works on this machine, and say how to fix what does not.
+"""Check versions and what works on this machine, and say how to fix what does not; or compare files with their hashes.
 
-The exit code is 1 if anything is broken.
+With PATH, a data-bin, a bundle, or the output directory of a training, study or fine-tuning, its files are compared
+with the hashes and checksums that were written with them. The exit code is 1 if anything is broken.
 
-Example:
+Examples:
     mae-lm doctor --json
+    mae-lm doctor data-bin
 """
 
 import contextlib
@@ -19,9 +21,10 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from mae_lm_fairseq.utils.command_line import Options as Base
+from mae_lm_fairseq.utils.command_line import Argument, Options as Base
+from mae_lm_fairseq.utils.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parent
 MODULES = {"fairseq-fixed": "fairseq.data.data_utils_fast", "scikit-learn": "sklearn", "protobuf": "google.protobuf"}
@@ -138,14 +141,32 @@ class Options(Base):
     """Options of the command.
 
     Attributes:
+        path: directory whose files are compared.
         json: print the findings as JSON.
     """
 
+    path: Annotated[Path, Argument("PATH", positional=True)] | None = None
     json: bool = False
+
+
+def check_files(path: Path) -> list[Finding]:
+    """Return a finding for each damaged file below a directory, and one for all others that could be compared.
+
+    Raises:
+        UserError: if there is nothing to compare.
+    """
+    from mae_lm_fairseq.checkpoints.file_checks import compared_files
+
+    problems = [problem for _, problem in compared_files(path)]
+    damaged = [Finding(str(path), "broken", problem) for problem in problems if problem]
+    if not problems:
+        raise UserError(f"{path} has nothing with hashes; name a data-bin, a bundle or an output directory")
+    intact = len(problems) - len(damaged)
+    return [*damaged, Finding(str(path), "works", f"{intact} files or lists of files are as they were written")]
 
 
 def main(options: Options) -> int:
     """Run the command and return its exit code."""
-    findings = run_checks()
+    findings = check_files(options.path) if options.path else run_checks()
     print(json.dumps([one._asdict() for one in findings], indent=2) if options.json else report(findings))
     return int(any(finding.state == "broken" for finding in findings))

@@ -18,19 +18,21 @@ from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.docstrings import PACKAGES, docstring_documents, write_corpus
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.measures.kind import Data
-from mae_lm_fairseq.study.engine import RESULTS, run_study
+from mae_lm_fairseq.study.engine import run_study
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
-from mae_lm_fairseq.text.preparation import PARTS, prepare
+from mae_lm_fairseq.text.moving import PARTS
+from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Directory, Options as Base
+from mae_lm_fairseq.utils.directories import REPORT, RESULTS
 from mae_lm_fairseq.utils.files import directory_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.signals import signals_as_errors
 
-OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, "report.md")
+OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, REPORT)
 _FEW = 100
 """Number of updates below which nothing is learned."""
 

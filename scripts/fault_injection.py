@@ -69,9 +69,10 @@ def _faults(options: FaultOptions) -> tuple:
 
     if options.kills:
         return (crashes.Fault(crashes.kills, 2, 2, 2),)
-    from tests.fault_injection import datasets, inputs, models, nodes
+    from tests.fault_injection import datasets, flips, inputs, interrupted, models, nodes
 
-    return nodes.FAULTS if options.two_nodes else (*crashes.FAULTS, *inputs.FAULTS, *datasets.FAULTS, *models.FAULTS)
+    modules = (crashes, interrupted, flips, inputs, datasets, models)
+    return nodes.FAULTS if options.two_nodes else tuple(fault for module in modules for fault in module.FAULTS)
 
 
 if __name__ == "__main__":

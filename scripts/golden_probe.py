@@ -403,8 +403,9 @@ def logged_losses(log: str) -> Iterator[str]:
 
 
 def of_files(subject: str, directory: Path) -> Items:
-    """Return the hash of each file of a model, without its model card."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "README.md")
+    """Return the hash of each file of a model, without its model card and its list of hashes."""
+    others = ("README.md", "SHA256SUMS")
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name not in others)
     return {f"{subject}: {path.relative_to(directory)}": of_bytes(path.read_bytes()) for path in paths}
 
 

@@ -3,14 +3,11 @@
 The files are those of a ``transformers`` directory.
 """
 
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors.torch import save_file
-
-from mae_lm_fairseq.checkpoints.checkpoint_file import ALIGNMENT
+from mae_lm_fairseq.checkpoints.checkpoint_file import save_safetensors
 from mae_lm_fairseq.checkpoints.original import CONFIG
 from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.checkpoints.token_order import TokenOrder, token_order
@@ -18,7 +15,12 @@ from mae_lm_fairseq.checkpoints.validation import ADDED, tied_names, token_weigh
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
-from mae_lm_fairseq.utils.files import new_directory, write_json
+from mae_lm_fairseq.utils.directories import new_directory
+from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.hashes import write_hashes
+
+UNCOMPARED = ("README.md",)
+"""Files of a bundle without a hash: people edit the model card, and no program reads it."""
 
 
 def write_bundle(
@@ -26,8 +28,8 @@ def write_bundle(
 ) -> None:
     """Write a bundle. It appears complete or not at all.
 
-    Weights keep their precision. Tied weights are stored once. ``complete`` adds further files, given the model and the
-    directory before it appears.
+    Weights keep their precision. Tied weights are stored once. ``SHA256SUMS`` has the hashes of the files. ``complete``
+    adds further files, given the model and the directory before it appears.
 
     Raises:
         UserError: if the directory exists already or cannot be written.
@@ -38,8 +40,7 @@ def write_bundle(
     stored = order.exported(stored, token_weights(pretrained.config))
     weights = {name: weight.contiguous() for name, weight in stored.items()}
     with new_directory(Path(out)) as directory:
-        save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
-        _align(directory / WEIGHTS)
+        save_safetensors(weights, directory / WEIGHTS)
         write_json(directory / CONFIG, _description(pretrained, order))
         write_symbols(pretrained.symbols, directory / DICTIONARY)
         if pretrained.tokenizer is not None:
@@ -48,6 +49,7 @@ def write_bundle(
             pretrained.original.write(directory)
         if complete is not None:
             complete(pretrained, directory)
+        write_hashes(directory, without=UNCOMPARED)
 
 
 def _description(pretrained: Pretrained, order: TokenOrder) -> dict:
@@ -64,14 +66,3 @@ def _description(pretrained: Pretrained, order: TokenOrder) -> dict:
         "tokenizer": pretrained.tokenizer and pretrained.tokenizer.FILES[0],
         "about": pretrained.about.to_json(),
     }
-
-
-def _align(path: Path) -> None:
-    """Pad the header of a safetensors file with spaces, so that memory-mapped weights are aligned."""
-    unaligned = path.rename(path.with_name("unaligned"))
-    with open(unaligned, "rb") as source, open(path, "wb") as file:
-        header = source.read(int.from_bytes(source.read(8), "little"))
-        header += b" " * (-(8 + len(header)) % ALIGNMENT)
-        file.write(len(header).to_bytes(8, "little") + header)
-        shutil.copyfileobj(source, file, 1 << 20)
-    unaligned.unlink()

@@ -5,18 +5,22 @@ import errno
 import os
 import pickle
 import re
+import shutil
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
+from mae_lm_fairseq.utils.writing import replacing_file
 
 ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
@@ -119,6 +123,22 @@ def load_safetensors(path: Path, remedy: str) -> dict[str, Tensor]:
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} is damaged or missing; {remedy}") from error
     return {name: weight.clone() if weight.data_ptr() % ALIGNMENT else weight for name, weight in weights.items()}
+
+
+def save_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write contiguous tensors atomically, aligned in the file, so that they are aligned where they are mapped.
+
+    Raises:
+        OSError, SafetensorError: if the file cannot be written.
+    """
+    with temporary_directory(path.with_name(f".{path.name}.unaligned")) as directory:
+        # Not directly: the library follows links, or creates files that only their owner can read.
+        save_file(dict(weights), directory / path.name, metadata={"format": "pt"})
+        with open(directory / path.name, "rb") as source, replacing_file(path) as file:
+            header = source.read(int.from_bytes(source.read(8), "little"))
+            header += b" " * (-(8 + len(header)) % ALIGNMENT)
+            file.write(len(header).to_bytes(8, "little") + header)
+            shutil.copyfileobj(source, file, 1 << 20)
 
 
 def value_at(value: Any, *keys: str | int) -> Any:

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import save_file
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import load_safetensors
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_safetensors, save_safetensors
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import check_link, read_bytes, read_json
+from mae_lm_fairseq.utils.files import check_link, read_bytes, read_json, write_bytes
 
 ORIGINAL, KEPT_WEIGHTS = "original", "kept.safetensors"
 """Folder in a bundle, and the file of weights in it."""
@@ -56,9 +55,9 @@ class Original:
         directory.mkdir()
         for name, content in self.files.items():
             (directory / name).parent.mkdir(exist_ok=True)
-            (directory / name).write_bytes(content)
+            write_bytes(directory / name, content)
         weights = {name: weight.contiguous() for name, weight in self.weights.items()}
-        save_file(weights, directory / KEPT_WEIGHTS, metadata={"format": "pt"})
+        save_safetensors(weights, directory / KEPT_WEIGHTS)
 
 
 def stock_files(directory: Path) -> dict[str, bytes]:

@@ -40,6 +40,7 @@ from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.hashes import check_hashes
 from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 
@@ -117,6 +118,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     """
     if data_bin is None and os.path.exists(path):
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
+    check_hashes(Path(data_bin))
     state = load_as_data(path)
     state = with_ema(state, path) if ema else state
     symbols, tokenizer = _read_symbols(Path(data_bin))
@@ -140,6 +142,7 @@ def read_bundle(directory: str | Path) -> Pretrained:
     """
     directory = Path(directory)
     config, info = read_description(directory)
+    check_bundle(directory)
     symbols, tokenizer = _read_symbols(directory)
     stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
     with content_errors(directory):
@@ -150,6 +153,15 @@ def read_bundle(directory: str | Path) -> Pretrained:
     if info.dictionary_sha256 not in (None, dictionary_fingerprint(symbols)):
         raise UserError(f"{directory / DICTIONARY} is not the one that the bundle was written with; restore it")
     return Pretrained(config, weights, symbols, tokenizer, info, read_original(directory))
+
+
+def check_bundle(directory: Path) -> dict[str, str]:
+    """Compare the files of a bundle with their hashes, and return these by name; none of a bundle of earlier versions.
+
+    Raises:
+        UserError: if a file is missing or damaged.
+    """
+    return check_hashes(directory, (CONFIG, WEIGHTS, DICTIONARY))
 
 
 def read_description(directory: Path) -> tuple[MaskedAutoencoderConfig, ModelInfo]:

@@ -12,7 +12,8 @@ Examples:
 import sys
 
 from mae_lm_fairseq.text.manifest import splits_table
-from mae_lm_fairseq.text.preparation import PARTS, prepare
+from mae_lm_fairseq.text.moving import PARTS
+from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions as Options
 from mae_lm_fairseq.utils.signals import signals_as_errors
 

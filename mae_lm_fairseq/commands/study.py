@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mae_lm_fairseq.study.checks import check, dry_run
-from mae_lm_fairseq.study.engine import PLAN, RESULTS, run_study
+from mae_lm_fairseq.study.engine import PLAN, run_study
 from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options as Base
+from mae_lm_fairseq.utils.directories import REPORT, RESULTS
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import signals_as_errors
@@ -54,6 +55,6 @@ def main(options: Options) -> None:
 
     check(plan)
     with signals_as_errors(), directory_lock(options.out):
-        Products(options.out, "mae-lm study", (PLAN, RESULTS, "report.md", "runs"))
+        Products(options.out, "mae-lm study", (PLAN, RESULTS, REPORT, "runs"))
         run_study(plan, options.out, options.jobs)
     print(f"Report: {options.out / 'report.md'}")

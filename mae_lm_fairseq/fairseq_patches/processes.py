@@ -28,8 +28,9 @@ def start_training_with_checks() -> None:
 
     fairseq does not join processes without GPUs that ``torchrun`` or Slurm have started: each would train alone.
     ``fairseq-train`` starts its processes and reads all data before it checks some of its options. With this patch,
-    errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs. At the
-    end, the first process prints the ``closing_summary(cfg)`` of the task, if it has one.
+    errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs. The
+    first process calls ``check_data(cfg)`` of the task, if it has one, before it starts others. At the end, it prints
+    the ``closing_summary(cfg)`` of the task, if it has one.
     """
     wrap(distributed_utils, "call_main", _call_main)
     distributed_utils.distributed_main = distributed_main
@@ -44,8 +45,11 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
             rank = cfg.distributed_training.distributed_rank
             if training:
                 _check_end(cfg)
+            task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
+            if training and rank == 0 and hasattr(task, "check_data"):
+                task.check_data(cfg.task)
             result = call(cfg, *args, **kwargs)
-        summary = getattr(TASK_REGISTRY.get(getattr(cfg.task, "_name", None)), "closing_summary", None)
+        summary = getattr(task, "closing_summary", None)
         if summary and training and not (rank or cfg.distributed_training.distributed_rank):
             print(summary(cfg), flush=True)
         return result

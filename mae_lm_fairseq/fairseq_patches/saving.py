@@ -1,12 +1,11 @@
 """Patches of how fairseq saves checkpoints."""
 
-import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from fairseq import checkpoint_utils
@@ -17,6 +16,7 @@ from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import system_error
 from mae_lm_fairseq.utils.locks import lock_directory
+from mae_lm_fairseq.utils.writing import replacing_file
 
 
 def save_atomically() -> None:
@@ -26,9 +26,13 @@ def save_atomically() -> None:
     ``checkpoint_last.pt`` and ``checkpoint_best.pt`` as plain copies in place, does not flush to disk before it
     renames, and appends all of its three attempts to one file. Copies are not replaced by hard links, which would be
     cheaper, because writing to one of the files later would change them all.
+
+    Before a training, fairseq writes a file ``dummy`` to the directory and removes it, which would overwrite what a
+    link of this name points to. With this patch, the directory's permissions are asked for.
     """
     wrap(checkpoint_utils, "torch_persistent_save", _save_atomically)
     wrap(PathManager, "copy", _copy_atomically)
+    wrap(checkpoint_utils, "verify_checkpoint_directory", _check_directory)
 
 
 def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
@@ -37,7 +41,7 @@ def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool 
         return
     for seconds_to_next_attempt in (2.5, 2.5, None):
         try:
-            with _appearing_complete(filename) as file:
+            with replacing_file(Path(filename)) as file:
                 torch.save(obj, file)
             return
         except Exception as error:
@@ -50,11 +54,20 @@ def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bo
     if not overwrite or any(map(PathManager.path_requires_pathmanager, (src_path, dst_path))):
         return copy(src_path, dst_path, overwrite=overwrite)
     try:
-        with open(src_path, "rb") as source, _appearing_complete(dst_path) as file:
+        with open(src_path, "rb") as source, replacing_file(Path(dst_path)) as file:
             shutil.copyfileobj(source, file, 1 << 20)
     except OSError as error:
         _raise_cannot_save(dst_path, error)
     return dst_path
+
+
+def _check_directory(verify: Callable, save_dir: str) -> None:
+    if PathManager.path_requires_pathmanager(save_dir):
+        verify(save_dir)
+        return
+    os.makedirs(save_dir, exist_ok=True)
+    if not os.access(save_dir, os.W_OK):
+        raise UserError(f"--save-dir {save_dir} is not a writable directory; choose another one")
 
 
 def _raise_cannot_save(filename: str, error: Exception) -> NoReturn:
@@ -66,28 +79,6 @@ def _raise_cannot_save(filename: str, error: Exception) -> NoReturn:
         f"cannot save {filename}: {reason}; existing checkpoints are unchanged. Fix the cause, and the same command "
         "resumes from the last one"
     ) from error
-
-
-@contextlib.contextmanager
-def _appearing_complete(filename: str) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``filename`` when the ``with`` block ends, and is removed if the block fails."""
-    # The same name for all attempts, so that the next save overwrites the remains of a killed one.
-    temporary = f"{filename}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, filename)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
-        raise
-    directory = os.open(os.path.dirname(filename) or ".", os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def lock_save_dir(cfg: Any, trainer: Any) -> None:

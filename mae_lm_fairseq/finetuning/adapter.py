@@ -86,8 +86,11 @@ class Adapter(ABC):
         """
 
     @abstractmethod
-    def predict(self, best: Run) -> dict[str, Any]:
-        """Write the predictions of the best run's model, and return the content of the result file about them."""
+    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+        """Write the predictions of the best run's model, and return the content of the result file about them.
+
+        ``made`` is a new directory, whose files then replace those of the output directory.
+        """
 
     @abstractmethod
     def report(self, content: dict[str, Any]) -> str:

@@ -19,7 +19,8 @@ from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products
-from mae_lm_fairseq.utils.files import write_results
+from mae_lm_fairseq.utils.directories import REPORT, RESULTS, replacing_files, retract
+from mae_lm_fairseq.utils.files import write_record, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import signals_as_errors
 
@@ -29,7 +30,7 @@ ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
     SquadOptions: SquadAdapter,
     TaggingOptions: TaggingAdapter,
 }
-_OWNED = (MODEL, "runs", "results.json", "report.md")
+_OWNED = (MODEL, "runs", RESULTS, REPORT)
 """Names in the output directory that every fine-tuning uses or replaces."""
 
 
@@ -61,9 +62,11 @@ def finetune(options: FinetuningOptions) -> dict:
         sweep = Sweep(options, origin, tokenizer, setup)
         found, best, metrics = sweep.run()
         made_from = {"run": best.result.parent.name, "metrics": metrics}
+        if not products.has(MODEL, made_from):  # results and report would be those of another model
+            retract(options.out, RESULTS, REPORT)
         products.make(MODEL, made_from, partial(sweep.write_model, best, metrics))
-        for stale in [path for name in task.outputs for path in options.out.glob(name) if path.is_file()]:
-            stale.unlink()
-        content = {**setup.content, **found, **task.predict(best)}
-        write_results(options.out, content, task.report(content))
+        with replacing_files(options.out, RESULTS, stale=[*task.outputs]) as made:
+            content = {**setup.content, **found, **task.predict(best, made)}
+            write_text(made / REPORT, task.report(content))
+            write_record(made / RESULTS, content)
         return content

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from mae_lm_fairseq.checkpoints.averaging import with_ema
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, value_at
 from mae_lm_fairseq.checkpoints.conversion import architecture_of
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, read_description
+from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, check_bundle, read_description
 from mae_lm_fairseq.checkpoints.validation import head_names, saved_config
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
@@ -84,7 +84,7 @@ def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin
 def origin_of(path: Path) -> Origin:
     """Return the starting point described by a checkpoint or bundle of this package.
 
-    The weights of a bundle are not read: each run does, and checks them.
+    The weights of a bundle are compared with their hash, but not loaded: each run does, and checks them.
 
     Raises:
         UserError: if the file is missing, damaged, or from another model.
@@ -104,13 +104,14 @@ def origin_of(path: Path) -> Origin:
 
 def _of_bundle(path: Path) -> Origin:
     config, info = read_description(path)
+    hashes = check_bundle(path)
     try:
         with safe_open(path / WEIGHTS, framework="pt") as file:
             heads = tuple(head_names(file.keys()))
     except (OSError, SafetensorError):
         raise UserError(f"{path / WEIGHTS} is damaged or missing; create the bundle again") from None
     options = _model_options(architecture_of(Pretrained(config, {}, (), None, info)), config)
-    dictionary, sha256 = info.dictionary_sha256, file_sha256(path / WEIGHTS)
+    dictionary, sha256 = info.dictionary_sha256, hashes.get(WEIGHTS) or file_sha256(path / WEIGHTS)
     return Origin(path.resolve(), options, config.max_positions, dictionary, heads, info.updates or 0, sha256)
 
 

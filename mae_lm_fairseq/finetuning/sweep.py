@@ -32,6 +32,7 @@ from mae_lm_fairseq.training.command import (
 from mae_lm_fairseq.training.keys import run_key, values_of_words
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.versions import versions
+from mae_lm_fairseq.utils.writing import remove
 
 _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
@@ -172,6 +173,6 @@ def keep_best_checkpoint(run: Run):
     state = load_as_data(kept, mapped=True)
     for other in kept.parent.glob("*.pt"):  # first, as the disk may be full
         if other != kept:
-            other.unlink()
+            remove(other, below=run.result.parent.parent)
     if state.pop("last_optimizer_state", None) is not None:
         checkpoint_utils.torch_persistent_save(state, str(kept))

@@ -16,7 +16,9 @@ from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
-from mae_lm_fairseq.utils.files import new_directory
+from mae_lm_fairseq.utils.directories import new_directory
+from mae_lm_fairseq.utils.files import write_bytes, write_text
+from mae_lm_fairseq.utils.writing import remove
 
 
 def export_stock(
@@ -43,7 +45,7 @@ def export_stock(
                 read_lists_of_words(pretrained.tokenizer, directory)
             reordered = check_stock(directory, pretrained, to, lines)
         card = stock_card(pretrained, to, len(lines), reordered)
-        (directory / "README.md").write_text(card, encoding="utf-8")
+        write_text(directory / "README.md", card)
     return to.architecture
 
 
@@ -52,11 +54,11 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
     if to.original is not None:
         files = [directory / name for name in to.original.files if name not in (CONFIG, *SENTENCE_FILES)]
         for path in files:
-            path.write_bytes(to.original.files[path.name])
+            write_bytes(path, to.original.files[path.name])
         if not to.takes_our_pairs(pretrained) or not pair_differences(load_from_transformers(directory)):
             return
         for path in files:
-            path.unlink()
+            remove(path)
     if pretrained.tokenizer is not None:
         write_tokenizer(pretrained, directory)
         if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
@@ -84,4 +86,4 @@ def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path)
         files = {name: json.dumps(content, indent=2).encode() for name, content in described.items()}
     for name, content in files.items():
         (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_bytes(content)
+        write_bytes(directory / name, content)

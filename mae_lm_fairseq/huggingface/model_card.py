@@ -1,7 +1,6 @@
 """Model cards of bundles and exported directories, and the tokenizer of a bundle for ``transformers``."""
 
 import json
-import shutil
 import tempfile
 import tomllib
 from pathlib import Path
@@ -16,6 +15,7 @@ from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_bytes, write_text
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
 _USE, _WARNINGS, _TOKENIZER = (_TEXTS[part] for part in ("use", "warnings", "tokenizer"))
@@ -70,7 +70,7 @@ def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
     only, which are all that this package reads; the model card says so.
     """
     lack = _add_tokenizer(pretrained, directory)
-    (directory / "README.md").write_text(_bundle_card(pretrained, lack), encoding="utf-8")
+    write_text(directory / "README.md", _bundle_card(pretrained, lack))
 
 
 def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
@@ -82,7 +82,8 @@ def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
             compare_ids(Path(temporary), pretrained, comparable([]))
         except (UserError, ModuleNotFoundError) as reason:
             return str(reason)
-        shutil.copytree(temporary, directory, dirs_exist_ok=True)
+        for path in Path(temporary).iterdir():
+            write_bytes(directory / path.name, path.read_bytes())
     return ""
 
 

@@ -9,6 +9,10 @@ Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedL
     fill_mask("Paris is the <mask> of France.")
 """
 
+import os
+from pathlib import Path
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,13 +20,15 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, Pre
 from transformers.modeling_outputs import MaskedLMOutput
 
 from mae_lm_fairseq.checkpoints.info import ModelInfo
-from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE
+from mae_lm_fairseq.checkpoints.reading import MODEL_TYPE, check_bundle
 from mae_lm_fairseq.checkpoints.validation import network_config, tied_names
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.statistics.token_states import early_masks
+from mae_lm_fairseq.utils.hashes import HASHES
 from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.utils.writing import remove
 from mae_lm_fairseq.wrapped.network import build_network, shared_weights
 
 _IGNORED = -100
@@ -84,6 +90,21 @@ class MAELMForMaskedLM(PreTrainedModel):
         self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
         self._tied_weights_keys = tied_names(core, self.state_dict())
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> Self:
+        """Load a model, see ``PreTrainedModel``; the files of a bundle are compared with their hashes.
+
+        Raises:
+            UserError: if a file is damaged.
+        """
+        check_bundle(Path(pretrained_model_name_or_path))
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
+        """Save a model, see ``PreTrainedModel``; hashes of a bundle that was there would be those of other files."""
+        remove(Path(save_directory, HASHES))
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module):

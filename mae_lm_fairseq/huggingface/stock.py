@@ -35,6 +35,7 @@ from mae_lm_fairseq.huggingface.task_classes import ANSWERS, ENCODER, FINETUNED,
 from mae_lm_fairseq.huggingface.weight_files import STOCK_WEIGHTS
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
 from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, LM_HEAD, stock_class, stock_config
 
@@ -281,7 +282,7 @@ def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
     else:
         save_file(stock_weights(pretrained, to), directory / STOCK_WEIGHTS, metadata={"format": "pt"})
     config = json.dumps(written_config(pretrained, to), indent=2)
-    (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
+    write_text(directory / CONFIG, config + "\n")
 
 
 def _write_wrapped(pretrained: Pretrained, to: Counterpart, directory: Path):

@@ -24,6 +24,7 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -79,7 +80,7 @@ def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer
 
 
 def _write_json(path: Path, content: dict):
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def pair_differences(fast: "PreTrainedTokenizerFast", texts: Sequence[str] = ("a", "b")) -> list[str]:

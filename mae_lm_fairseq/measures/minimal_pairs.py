@@ -29,8 +29,9 @@ from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import evenly_spaced, read_text
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
+from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import make_output_directory, write_results
+from mae_lm_fairseq.utils.files import make_output_directory
 from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 

@@ -27,7 +27,8 @@ from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
-from mae_lm_fairseq.utils.files import make_output_directory, write_results
+from mae_lm_fairseq.utils.directories import write_results
+from mae_lm_fairseq.utils.files import make_output_directory
 from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
 

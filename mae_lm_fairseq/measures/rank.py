@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar
 
-from safetensors.torch import save_file
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import save_safetensors
 from mae_lm_fairseq.measures.figures import (
     LAYER,
     Lines,
@@ -37,6 +37,7 @@ from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
+from mae_lm_fairseq.utils.directories import replacing_files
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, write_json
 from mae_lm_fairseq.utils.output import progress_bars
@@ -198,7 +199,7 @@ class Moments:
 
     def save(self, path: Path) -> None:
         """Write the file, whose path is given without an ending."""
-        save_file(self.tensors, path.with_suffix(".safetensors"))
+        save_safetensors(self.tensors, path.with_suffix(".safetensors"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,14 +236,15 @@ def main(options: Options) -> None:
             exclusive[model.label] = exclusivity.recorded(rows)
         except UserError as problem:  # the text, which has ranks, is a single document
             print(f"no exclusivity could be measured: {problem}")
-    write_json(options.out / "ranks.json", {"versions": versions(), "models": models})
-    write_csv(options.out / "ranks.csv", models)
     figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
-    for name, plot in figures.items():
-        plot(options.out / name, models)
-    title, path = f"Exclusive directions{title_end(models)}", options.out / "exclusivity.png"
-    if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive), {}):
-        figures[path.name] = plot_exclusivity
+    with replacing_files(options.out, "ranks.json", stale=["exclusivity.png"]) as made:
+        write_json(made / "ranks.json", {"versions": versions(), "models": models})
+        write_csv(made / "ranks.csv", models)
+        for name, plot in figures.items():
+            plot(made / name, models)
+        title, path = f"Exclusive directions{title_end(models)}", made / "exclusivity.png"
+        if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive), {}):
+            figures[path.name] = plot_exclusivity
     print(f"{options.out}: ranks.json, ranks.csv, {', '.join(figures)}")
 
 

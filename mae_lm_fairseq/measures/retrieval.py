@@ -33,8 +33,9 @@ from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import cell_text, read_table
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Argument, Directory, File
+from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import make_output_directory, write_results
+from mae_lm_fairseq.utils.files import make_output_directory
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 

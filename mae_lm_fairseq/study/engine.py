@@ -23,7 +23,7 @@ import torch
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
-from mae_lm_fairseq.study.looks import new_looks
+from mae_lm_fairseq.study.looks import Look, new_looks
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.report import Results, write_report
@@ -31,9 +31,11 @@ from mae_lm_fairseq.study.results import Training, measure
 from mae_lm_fairseq.study.training import Workspace, measuring_weight, training_runs
 from mae_lm_fairseq.training.keys import key_of
 from mae_lm_fairseq.training.runner import Run, read_result, run_all
-from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json, write_text
+from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract
+from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
+from mae_lm_fairseq.utils.typed import typed
 
-PLAN, RESULTS = "plan.json", "results.json"
+PLAN = "plan.json"
 
 
 def run_study(plan: Plan, out: Path, jobs: int = 1) -> dict[str, Any]:
@@ -92,12 +94,38 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
     make_output_directory(out)
     threads, versions, looks = max(1, (os.cpu_count() or 1) // jobs), [], []
     if (path := out / PLAN).exists():
-        threads, versions, looks = read_json(path, lambda old: (old["threads"], old["versions"], old["looks"]))
+        threads, versions, looks = read_history(path)
     files = fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models])
     now = {"date": str(date.today()), "plan": plan.document.text, "files": files}
     if not versions or {**versions[-1], "date": now["date"]} != now:
-        write_json(path, {"threads": threads, "versions": [*versions, now], "looks": looks})
+        write_record(path, {"threads": threads, "versions": [*versions, now], "looks": looks})
     return Workspace(plan, out, threads, files)
+
+
+def read_history(path: Path) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what ``plan.json`` has: the number of threads, the versions of the plan, and the looks.
+
+    Raises:
+        UserError: if it is damaged.
+    """
+
+    def parts(content: dict[str, Any]) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
+        typed(content["threads"], int)
+        typed(content["versions"], tuple[Version, ...])
+        typed(content["looks"], tuple[Look, ...])
+        return content["threads"], content["versions"], content["looks"]
+
+    remedy = "restore it: it has the number of threads, and the looks at the results"
+    return read_record(path, parts, remedy)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a plan in ``plan.json``: its date and text, and the fingerprints of its files by path."""
+
+    date: str
+    plan: str
+    files: Mapping[str, str]
 
 
 def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -201,9 +229,12 @@ def runs_of(workspace: Workspace, training: Training) -> list[Run]:
 
 
 def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
-    """Write ``results.json`` with everything of the plan that is finished, and return its content; record a look."""
+    """Write ``results.json`` with everything of the plan that is finished, and return its content; record a look.
+
+    The report of earlier results is removed.
+    """
     plan, out = workspace.plan, workspace.out
-    versions, looks = read_json(out / PLAN, lambda content: (content["versions"], content["looks"]))
+    _, versions, looks = read_history(out / PLAN)
     content = {
         "title": plan.title,
         "plan": plan.document.text,
@@ -216,8 +247,10 @@ def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
     }
     if is_reported and (new := new_looks(Results(content).tested(), plan, looks, str(date.today()))):
         content["looks"] = [*looks, *new]
-        write_json(out / PLAN, read_json(out / PLAN, dict) | {"looks": content["looks"]})
-    write_text(out / RESULTS, json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n")
+        write_record(out / PLAN, {"threads": workspace.threads, "versions": versions, "looks": content["looks"]})
+    json.dumps(content, allow_nan=False)  # other programs could not read NaN
+    retract(out, REPORT)  # which would be that of other results
+    write_record(out / RESULTS, content, indent=None)
     return content
 
 

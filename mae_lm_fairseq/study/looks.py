@@ -4,11 +4,35 @@ A look is a report in which a primary contrast has all seeds that its plan has. 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mae_lm_fairseq.study.contrasts import Outcome
 from mae_lm_fairseq.study.plan import Contrast, Plan
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look as ``plan.json`` keeps it.
+
+    Attributes:
+        contrast: name of the contrast.
+        question: what is compared: value, endpoint, and models.
+        prediction: what is predicted, with its margin.
+        seeds: the seeds that were looked at.
+        stated: numbers of seeds at which the plan stated looks.
+        p, corrected: p-value, and the one after correction.
+    """
+
+    date: str
+    contrast: str
+    question: tuple[str | None, ...]
+    prediction: tuple[str | float | None, ...]
+    seeds: tuple[int, ...]
+    stated: tuple[int, ...]
+    p: float
+    corrected: float
+    verdict: str
 
 
 def marked(tested: Sequence[Outcome], plan: Plan, looks: Sequence[Mapping[str, Any]]) -> list[Outcome]:

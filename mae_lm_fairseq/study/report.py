@@ -14,6 +14,7 @@ from mae_lm_fairseq.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
 from mae_lm_fairseq.study.looks import marked
 from mae_lm_fairseq.study.plan import Measure, Plan, parse_plan
+from mae_lm_fairseq.utils.directories import REPORT, replacing_files
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import markdown_table
 
@@ -100,7 +101,13 @@ class Results:
 
 
 def write_report(out: Path, content: Mapping[str, Any]) -> None:
-    """Write ``report.md`` and its figures into the directory of ``results.json``, whose content is given."""
+    """Replace ``report.md`` and its figures in the directory of ``results.json``, whose content is given."""
+    with replacing_files(out, REPORT) as made:
+        write_text(made / REPORT, "\n".join(_report(made, content)))
+
+
+def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a report, after drawing its figures in a directory."""
     results = Results(content)
     plan, lines = results.plan, [f"# {content['title']}", ""]
     done, planned = results.progress()
@@ -114,7 +121,7 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
         ]
     if tested := results.tested():
         lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
-        plot_contrasts(out / "contrasts.png", tested, {one.name: one.options.in_words for one in plan.measures})
+        plot_contrasts(made / "contrasts.png", tested, {one.name: one.options.in_words for one in plan.measures})
         lines += ["![contrasts](contrasts.png)", ""]
     if looks := content.get("looks"):
         lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
@@ -129,9 +136,8 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     lines += _rates(results)
     for measure in plan.measures:
         if measured := results.measured(measure.name):
-            lines += _measure(out, measure, measured, results.last_checkpoint(measure.name))
-    lines += ["## Made by", "", *_made_by(content), ""]
-    write_text(out / "report.md", "\n".join(lines))
+            lines += _measure(made, measure, measured, results.last_checkpoint(measure.name))
+    return [*lines, "## Made by", "", *_made_by(content), ""]
 
 
 def look_table(looks: Sequence[Mapping[str, Any]]) -> str:
@@ -225,7 +231,7 @@ def _of_run(results: Results, run: dict[str, Any], of: str, endpoint: str) -> st
     return f"{ENDPOINTS[endpoint](values)[0]:.4g}" if runs and values.name in values.final_names() else "-"
 
 
-def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: int) -> list[str]:
+def _measure(made: Path, measure: Measure, measured: Mapping[str, Values], last: int) -> list[str]:
     names = value_names(measured)
     shown = [name for name in measure.options.shown or names if name in names]
     same = {} if len(measured) == 1 else _same_everywhere(measured, [name for name in names if name not in shown])
@@ -237,7 +243,7 @@ def _measure(out: Path, measure: Measure, measured: Mapping[str, Values], last: 
             "",
         ]
     lines += _by_updates(measured, shown)
-    figure = out / f"{measure.name}.png"
+    figure = made / f"{measure.name}.png"
     if plot_measure(figure, measure, measured):
         lines += [f"![{measure.name}]({quote(figure.name)})", ""]
     if same:

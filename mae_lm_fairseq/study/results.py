@@ -1,7 +1,6 @@
 """Files of a study: where a training leaves its models and measurements, and what child processes write there."""
 
-import os
-import shutil
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from mae_lm_fairseq.study.plan import Measure, Model
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.untrained import write_untrained
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.files import KEPT, file_sha256, read_record
+from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.utils.versions import commit, machine, versions
+from mae_lm_fairseq.utils.writing import remove, replacing_file
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Training:
     def records(self, updates: int) -> list[dict[str, Any]]:
         """Return what result files hold of a number of updates: of training and first measuring, then of measuring."""
         files = [self.result(updates), *sorted(self.folder.glob(f"measures-{updates}-*.json"))]
-        return [read_json(file) for file in files if file.exists()]
+        return [read_record(file, _checked) for file in files if file.exists()]
 
     def measured(self, updates: int) -> dict[str, dict[str, Any]]:
         """Return what was measured after a number of updates, by the measures' keys."""
@@ -103,16 +104,15 @@ def keep(state: dict[str, Any], path: Path) -> None:
     for name in ("previous_training_time", "metrics"):  # on a CPU, the file is the same if it is trained again
         state["extra_state"].pop(name, None)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".partial")
-    torch.save(state, temporary)
-    os.replace(temporary, path)
+    with replacing_file(path) as file:
+        torch.save(state, file)
 
 
 def measure(run: Run, measuring: Measuring) -> dict[str, Any]:
     """Measure a kept checkpoint; return the values by the measures' keys, the seconds, and what measured."""
     training, updates = measuring.training, measuring.updates
     path, log = training.checkpoint(updates), training.result(updates).with_suffix(".log")
-    began, found = time.monotonic(), {}
+    began, found, hashes = time.monotonic(), {}, {}
     for key, one in measuring.measures.items():
         kept = training.folder / f"{one.options.kind}-{updates}-{key}"
         model = Trained(
@@ -125,11 +125,37 @@ def measure(run: Run, measuring: Measuring) -> dict[str, Any]:
             log=log,
         )
         found[key] = one.options.recorded(one.options.measure(model))
+        if (moments := kept.with_suffix(".safetensors")).exists():
+            hashes[moments.name] = file_sha256(moments)
     seconds = round(time.monotonic() - began, 1)
     made_by = {"commit": commit(), "machine": machine(), "versions": versions()}
-    return made_by | {"seconds": seconds, "measures": found}
+    return made_by | {"seconds": seconds, "measures": found, KEPT: hashes}
 
 
-def remove(run: Run, folder: Path) -> None:
+def remove_checkpoints(run: Run, folder: Path) -> None:
     """Remove the checkpoints of a finished training, which only resuming needs."""
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        remove(folder, below=run.result.parent.parent)
+
+
+def _checked(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a result file; raise an error that JSON of another structure raises unless it is one."""
+    return vars(typed({name: record[name] for name in ("command", "seconds", "result")}, _Record))
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What is read of a result file."""
+
+    command: tuple[str, ...]
+    seconds: float
+    result: Mapping[str, Any]
+
+    def __post_init__(self):
+        expected = {"commit": str | None, "machine": str, "versions": dict, "seconds": float | int, "measures": dict}
+        for name, kind in expected.items():
+            if not isinstance(self.result[name], kind):
+                raise ValueError(name)
+        for values in self.result["measures"].values():
+            if not isinstance(values, dict):
+                raise ValueError("measures")

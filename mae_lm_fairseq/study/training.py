@@ -19,7 +19,7 @@ from mae_lm_fairseq.study.results import (
     keep_and_measure,
     keep_untrained_and_measure,
     measure,
-    remove,
+    remove_checkpoints,
 )
 from mae_lm_fairseq.training.command import (
     arguments,
@@ -169,7 +169,7 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
             training.result(updates),
             partial(keep_and_measure, measuring=measuring, save=save),
             updates=(before, updates),
-            clean_up=partial(remove, folder=save) if ends else keep_everything,
+            clean_up=partial(remove_checkpoints, folder=save) if ends else keep_everything,
             after=[runs[before]] if before else [],
             weight=updates - before + (measuring_time := measuring_weight(plan) * len(measuring.measures)),
             evaluation=measuring_time / (updates - before + measuring_time),
@@ -187,6 +187,6 @@ def untrained_run(workspace: Workspace, training: Training) -> Run:
         (),
         training.result(last),
         partial(keep_untrained_and_measure, measuring=measuring, words=words, save=save),
-        clean_up=partial(remove, folder=save),
+        clean_up=partial(remove_checkpoints, folder=save),
         weight=measuring_weight(plan) * len(measuring.measures),
     )

@@ -24,7 +24,7 @@ from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, maske
 from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, variable_rate
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
-from mae_lm_fairseq.tasks.splits import first_directory, load_dictionary, load_sequences
+from mae_lm_fairseq.tasks.splits import check_token_ids, first_directory, load_dictionary, load_sequences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint, unigram_entropy
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -55,6 +55,11 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
     def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
         check_options(cfg)
         return super().setup_task(cfg, **kwargs)
+
+    @classmethod
+    def check_data(cls, cfg: MaskedAutoencoderLMConfig) -> None:
+        """Check the data once, in the first process of a training; raise a UserError if it is damaged."""
+        check_token_ids(cfg)
 
     @classmethod
     def load_dict(cls, cfg: MaskedAutoencoderLMConfig) -> Dictionary:

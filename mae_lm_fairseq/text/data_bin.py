@@ -17,6 +17,7 @@ import numpy as np
 
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.writing import create_file, remove, replacing_file
 
 DICTIONARY, TOKENIZER = "dict.txt", "sentencepiece.bpe.model"
 """Files of a data-bin. Only ``mae-lm prepare`` adds the tokenizer."""
@@ -64,8 +65,8 @@ class DataBinWriter:
         self._type = np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)  # as of fairseq-preprocess
 
     def __enter__(self):
-        self._idx_path.unlink(missing_ok=True)
-        self._bin = open(self._bin_path, "wb")
+        remove(self._idx_path)
+        self._bin = create_file(self._bin_path)
         self._sizes = tempfile.TemporaryFile(dir=self._bin_path.parent)
         return self
 
@@ -85,12 +86,11 @@ class DataBinWriter:
                 self._bin.flush()
                 self._write_index()
         if kind is not None:
-            self._bin_path.unlink()
+            remove(self._bin_path)
 
     def _write_index(self):
         code = next(code for code, kind in _TOKEN_TYPES.items() if self._type == kind)
-        partial = self._idx_path.with_name(self._idx_path.name + ".partial")
-        with open(partial, "wb") as index:
+        with replacing_file(self._idx_path) as index:
             index.write(_HEADER.pack(_MAGIC, _VERSION, code, self._sizes.tell() // 4))
             self._sizes.seek(0)
             shutil.copyfileobj(self._sizes, index)
@@ -100,7 +100,6 @@ class DataBinWriter:
                 ends = end + np.cumsum(np.frombuffer(block, "<i4"), dtype="<i8") * self._type.itemsize
                 index.write(np.concatenate(([end], ends[:-1])).astype("<i8").tobytes())
                 end = int(ends[-1])
-        os.replace(partial, self._idx_path)
 
 
 def check_data_bin(prefix: str | Path, symbols: int | None = None) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_bytes
+from mae_lm_fairseq.utils.files import read_bytes, write_text
 
 
 def read_symbols(path: str | Path) -> tuple[str, ...]:
@@ -61,7 +61,8 @@ def write_symbols(symbols: Sequence[str], path: str | Path, counts: Sequence[int
         symbols: its symbols in the order of ids, with or without ``<mask>``.
         counts: number of occurrences of each symbol; None for 1 each, where they are unknown.
     """
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        for index, symbol in enumerate(symbols):
-            if symbol not in (*SPECIALS, MASK):
-                file.write(f"{symbol} {1 if counts is None else counts[index]}\n")
+    lines = []
+    for index, symbol in enumerate(symbols):
+        if symbol not in (*SPECIALS, MASK):
+            lines.append(f"{symbol} {1 if counts is None else counts[index]}\n")
+    write_text(Path(path), "".join(lines))

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.utils.files import read_json, write_json
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import file_sha256, read_record, write_record
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.utils.typed import typed
 
@@ -37,6 +38,36 @@ class SplitStatistics:
     lost_joiners: int = 0
 
 
+def check_files(directory: Path, most: float) -> bool:
+    """Compare the files of a data-bin, or of its shards, with the hashes in its manifest.
+
+    Files that do not exist are left to those who read them.
+
+    Args:
+        most: number of bytes above which nothing is compared.
+
+    Returns:
+        Whether the files were compared; a manifest of earlier versions, or of data that was not prepared here, may be
+        missing or have no hashes.
+
+    Raises:
+        UserError: if a file or the manifest is damaged.
+    """
+    path = directory / MANIFEST
+    hashes = Manifest.read(path).files if path.exists() else {}
+    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in hashes):
+        raise UserError(f"{path} is damaged: it names a file in another directory; prepare the data again")
+    present = {name: digest for name, digest in hashes.items() if (directory / name).is_file()}
+    if not present or sum((directory / name).stat().st_size for name in present) > most:
+        return False
+    for name, digest in present.items():
+        if file_sha256(directory / name) != digest:
+            raise UserError(
+                f"{directory / name} is damaged: its hash is not the one in {MANIFEST}; prepare the data again"
+            )
+    return True
+
+
 def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a Markdown table of splits, given by name as the fields of :class:`SplitStatistics`."""
     rows = [
@@ -63,7 +94,7 @@ class Manifest:
         tokenizer_sha256: ``fingerprint`` of the tokenizer.
         dictionary_sha256: ``dictionary_fingerprint`` of fairseq's dictionary.
         splits: statistics by name of the split; in the manifest of several shards, of all shards together.
-        files: SHA-256 of the files with token ids; only of data prepared in parts.
+        files: SHA-256 of the other files; of earlier versions, of those with token ids, or of none.
     """
 
     versions: Mapping[str, str]
@@ -75,7 +106,7 @@ class Manifest:
 
     def write(self, path: str | Path):
         """Write the manifest as JSON. Escapes stand for characters of paths that are not ASCII, or not UTF-8."""
-        write_json(Path(path), asdict(self))
+        write_record(Path(path), asdict(self))
 
     @classmethod
     def read(cls, path: str | Path) -> "Manifest":
@@ -84,4 +115,4 @@ class Manifest:
         Raises:
             UserError: if the file cannot be read or is not a manifest.
         """
-        return read_json(path, lambda content: typed(content, cls), "prepare the data again")
+        return read_record(path, lambda content: typed(content, cls), "prepare the data again")

@@ -6,10 +6,7 @@ renamed, so a part that exists is complete.
 """
 
 import hashlib
-import json
 import os
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -26,9 +23,11 @@ from mae_lm_fairseq.text.manifest import SplitStatistics
 from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
+from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, read_json
+from mae_lm_fairseq.utils.files import file_sha256, read_record, write_record
 from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.utils.writing import finish_directory, remove, temporary_name
 
 PART_BYTES = 1 << 24
 MOST_PARTS = 4096
@@ -214,11 +213,11 @@ def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[Par
     found = _read_record(destination)
     if found is not None and (job.reading.skip_malformed or not found.statistics.malformed):
         return found, True
-    with tempfile.TemporaryDirectory(prefix=f".{part.name}.", dir=job.directory, ignore_cleanup_errors=True) as name:
-        record = _write_part(part, job, encode, Path(name))
-        if found is None and destination.exists():
-            shutil.rmtree(destination)  # damaged
-        rename_new(Path(name), destination)
+    with temporary_directory(temporary_name(destination)) as directory:
+        record = _write_part(part, job, encode, directory)
+        if found is None:
+            remove(destination)  # damaged, if it exists
+        rename_new(directory, destination)
     return record, False
 
 
@@ -238,12 +237,13 @@ def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRe
             statistics.malformed += chunk.malformed
             statistics.lost_joiners += sum(chunk.data.count(joiner.encode()) for joiner in tokenizer.lost_joiners)
     record = PartRecord(begins_document, statistics.of_split(), _checksums(directory))
-    (directory / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
+    write_record(directory / _RECORD, asdict(record))
     return record
 
 
 def rename_new(directory: Path, destination: Path):
-    """Rename a directory, unless the destination exists because another process was faster."""
+    """Give a new directory its name, unless the destination exists because another process was faster."""
+    finish_directory(directory)
     try:
         os.rename(directory, destination)
     except OSError:
@@ -253,7 +253,7 @@ def rename_new(directory: Path, destination: Path):
 
 def _read_record(directory: Path) -> PartRecord | None:
     try:
-        record = read_json(directory / _RECORD, lambda content: typed(content, PartRecord))
+        record = read_record(directory / _RECORD, lambda content: typed(content, PartRecord))
         return record if record.sha256 == _checksums(directory) else None
     except UserError:
         return None

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import as_completed
 from dataclasses import replace
@@ -23,6 +22,7 @@ from mae_lm_fairseq.text.data_bin import DICTIONARY, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics, add_up
 from mae_lm_fairseq.text.merging import merge_parts
+from mae_lm_fairseq.text.moving import MERGED, PARTS, begin_move, find_interrupted_move
 from mae_lm_fairseq.text.parts import (
     Encode,
     Job,
@@ -35,21 +35,20 @@ from mae_lm_fairseq.text.parts import (
     plan_parts,
     rename_new,
 )
-from mae_lm_fairseq.text.preparation_options import PRODUCTS, PreparationOptions
+from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.text_files import expand
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.text.tokenizer_training import train_tokenizer
+from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
 from mae_lm_fairseq.utils.locks import directory_lock
-from mae_lm_fairseq.utils.signals import uninterrupted
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from mae_lm_fairseq.utils.workers import Workers, open_workers
+from mae_lm_fairseq.utils.writing import create_file, finish_directory, remove, temporary_name
 
 SAMPLE_BYTES, _UNKNOWN_BYTES = 50_000_000, 1_000_000
-PARTS = "parts"
-"""Directory of tokenizer and finished parts in ``--destdir``, until they are merged."""
 
 Made = list[tuple[Path, PartRecord]]
 """Directories and records of the finished parts of a split, in order."""
@@ -69,8 +68,13 @@ def prepare(options: PreparationOptions) -> Manifest | None:
     directory = (options.destdir / PARTS).absolute()
     # Processes with --part work side by side.
     with contextlib.nullcontext() if options.part else directory_lock(options.destdir):
-        options.check()
+        if directory.is_symlink():
+            raise UserError(f"{directory} is a link; remove it: the parts are made and removed in --destdir itself")
         files = find_splits(options)
+        move = None if options.part else find_interrupted_move(options, files)
+        options.check(() if move is None else move.done())
+        if move is not None:
+            return move.finish()
         with directory_while_used(directory):
             return _prepare(files, directory, options)
 
@@ -121,8 +125,13 @@ def _prepare(files: Mapping[str, list[Path]], directory: Path, options: Preparat
                     + ", ".join(f"{text!r} ({count})" for text, count in unknown)
                 )
             made[split] = [(directory / part.name, record) for part, record in zip(planned, records, strict=True)]
-    with tempfile.TemporaryDirectory(prefix=".merged.", dir=directory, ignore_cleanup_errors=True) as name:
-        return _merge(made, Path(name), tokenizer, options)
+    merged = directory / MERGED
+    with temporary_directory(temporary_name(merged)) as new:
+        _merge(made, new, tokenizer, options)
+        finish_directory(new)
+        remove(merged)
+        os.rename(new, merged)
+    return begin_move(options, files).finish()
 
 
 def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOptions) -> Path:
@@ -134,9 +143,9 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOp
         content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
     path = directory / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     if not path.exists():
-        with tempfile.TemporaryDirectory(prefix=".tokenizer.", dir=directory, ignore_cleanup_errors=True) as temporary:
-            _make_tokenizer(files, options).save(temporary)
-            rename_new(Path(temporary), path)
+        with temporary_directory(temporary_name(path)) as new:
+            _make_tokenizer(files, options).save(new)
+            rename_new(new, path)
     return path
 
 
@@ -185,7 +194,8 @@ def _watched(encode: Encode, bar: tqdm) -> Encode:
     return watched
 
 
-def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, options: PreparationOptions) -> Manifest:
+def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, options: PreparationOptions) -> None:
+    """Write the data-bins to a directory, in subdirectories named by their numbers, and the manifest of all shards."""
     directories = [directory / str(number) for number in range(len(options.data_bins))]
     for data_bin in directories:
         data_bin.mkdir()
@@ -193,7 +203,9 @@ def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, opti
     [valid] = _merge_split("valid", made["valid"], directories[:1], tokenizer)
     for data_bin in directories[1:]:
         for suffix in ("bin", "idx"):
-            shutil.copyfile(directories[0] / f"valid.{suffix}", data_bin / f"valid.{suffix}")
+            name = f"valid.{suffix}"
+            with open(directories[0] / name, "rb") as source, create_file(data_bin / name) as file:
+                shutil.copyfileobj(source, file, 1 << 20)
     train = _merge_split("train", made["train"], directories, tokenizer)
     manifests = []
     for data_bin, statistics in zip(directories, train, strict=True):
@@ -203,21 +215,14 @@ def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, opti
             tokenizer_sha256=tokenizer.fingerprint,
             dictionary_sha256=dictionary_fingerprint(tokenizer.symbols),
             splits={"valid": valid, "train": statistics},
-            files={name: file_sha256(data_bin / name) for name in PRODUCTS if name.endswith((".bin", ".idx"))},
+            files={path.name: file_sha256(path) for path in sorted(data_bin.iterdir())},
         )
         manifest.write(data_bin / MANIFEST)
         manifests.append(manifest)
-    files = {f"shard{n}/{name}": digest for n, each in enumerate(manifests) for name, digest in each.files.items()}
-    total = replace(manifests[0], splits={"valid": valid, "train": add_up(train)}, files=files)
-    with uninterrupted():
-        for data_bin, destination in zip(directories, options.data_bins, strict=True):
-            destination.mkdir(exist_ok=True)
-            for name in dict.fromkeys((*tokenizer.files, *PRODUCTS)):
-                os.replace(data_bin / name, destination / name)
-        if options.shards is not None:
-            total.write(options.destdir / MANIFEST)
-        shutil.rmtree(directory.parent)
-    return manifests[0] if options.shards is None else total
+    if options.shards is not None:
+        files = {f"shard{n}/{name}": digest for n, each in enumerate(manifests) for name, digest in each.files.items()}
+        total = replace(manifests[0], splits={"valid": valid, "train": add_up(train)}, files=files)
+        total.write(directory / MANIFEST)
 
 
 def _merge_split(split: str, parts: Made, directories: list[Path], tokenizer: Tokenizer) -> list[SplitStatistics]:

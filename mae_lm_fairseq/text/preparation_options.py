@@ -2,6 +2,7 @@
 
 import os
 from argparse import ArgumentTypeError
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
@@ -95,8 +96,8 @@ class PreparationOptions(Options):
             "destdir": str(self.destdir)
         }
 
-    def check(self):
-        """Check that there is one tokenizer, and that no file is overwritten.
+    def check(self, ours: Collection[Path] = ()) -> None:
+        """Check that there is one tokenizer, and that no file is overwritten but those that this command has written.
 
         Raises:
             UserError: if that is not so.
@@ -108,5 +109,5 @@ class PreparationOptions(Options):
         given = self.tokenizer if self.kind is None and os.path.exists(self.tokenizer) else None
         products = [Path(directory, name) for directory in self.data_bins for name in (*TOKENIZER_FILES, *PRODUCTS)]
         for path in (*products, self.destdir / MANIFEST):
-            if path.exists() and not (given and path.samefile(given)):
+            if os.path.lexists(path) and path not in ours and not (given and path.samefile(given)):
                 raise UserError(f"{path}: exists already; choose another --destdir, or remove it")

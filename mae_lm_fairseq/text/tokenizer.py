@@ -18,6 +18,7 @@ import numpy as np
 
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_bytes
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
@@ -162,4 +163,4 @@ class Tokenizer(ABC):
     def save(self, directory: str | Path):
         """Write the files of the tokenizer to a directory."""
         for name, content in self.files.items():
-            Path(directory, name).write_bytes(content)
+            write_bytes(Path(directory, name), content)

@@ -8,15 +8,15 @@ import fnmatch
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import make_output_directory, read_json, write_json
+from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
 from mae_lm_fairseq.utils.training_options import SAVING, WITHOUT_EFFECT
+from mae_lm_fairseq.utils.writing import remove
 
 MADE, _COMMAND = "made.json", "command"
 """File in an output directory with the key of each product."""
@@ -85,7 +85,7 @@ class Products:
         make_output_directory(out)
         self.out, self.record = out, out / MADE
         if self.record.exists():
-            if (other := read_json(self.record, dict).get(_COMMAND)) != command:
+            if (other := read_record(self.record, dict).get(_COMMAND)) != command:
                 raise UserError(f"--out {out} has the results of {other}; choose another --out")
             return
         names = os.listdir(out)
@@ -94,7 +94,11 @@ class Products:
                 f"--out {out} has {foreign[0]} but no {MADE}, so another command made it; move it, or choose another "
                 "--out"
             )
-        write_json(self.record, {_COMMAND: command})
+        write_record(self.record, {_COMMAND: command})
+
+    def has(self, name: str, made_from: Any) -> bool:
+        """Return whether a product was made from this before."""
+        return read_record(self.record, dict).get(name) == key_of(made_from) and (self.out / name).exists()
 
     def make(self, name: str, made_from: Any, function: Callable[[Path], Any], kept: str | None = None) -> Path:
         """Make a product, unless it was made from the same before; return its path.
@@ -104,17 +108,16 @@ class Products:
             function: makes it, given its path, where nothing exists but ``kept``.
             kept: what the function leaves in the directory if it is interrupted, and uses the next time.
         """
-        path, key, keys = self.out / name, key_of(made_from), read_json(self.record, dict)
-        if keys.get(name) == key and path.exists():
+        path, key, keys = self.out / name, key_of(made_from), read_record(self.record, dict)
+        if self.has(name, made_from):
             print(f"done before, reusing {path}", flush=True)
             return path
         if keys.pop(name, None):
-            write_json(self.record, keys)
-        for old in path.iterdir() if kept and path.is_dir() else [path]:
-            if old.is_dir() and old.name != kept:
-                shutil.rmtree(old)
-            elif old.exists() and old.name != kept:
-                old.unlink()
+            write_record(self.record, keys)
+        has_kept = kept is not None and path.is_dir() and not path.is_symlink()
+        for old in path.iterdir() if has_kept else [path]:
+            if old.name != kept:
+                remove(old, below=self.out)
         function(path)
-        write_json(self.record, keys | {name: key})
+        write_record(self.record, keys | {name: key})
         return path

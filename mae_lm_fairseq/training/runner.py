@@ -21,10 +21,11 @@ from typing import Any, BinaryIO
 
 from mae_lm_fairseq.training.training_log import last_update, phase
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.files import read_json, write_json
+from mae_lm_fairseq.utils.files import read_record, write_record
 from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.signals import ENDING, REPEATED_WITHIN, handled_by, signals_as_errors
 from mae_lm_fairseq.utils.workers import start_process
+from mae_lm_fairseq.utils.writing import append_to_file
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 600
@@ -135,7 +136,7 @@ def read_result(run: Run) -> dict[str, Any]:
     Raises:
         UserError: if there is none, or it is damaged.
     """
-    return read_json(run.result, lambda content: content["result"])
+    return read_record(run.result, lambda content: content["result"])
 
 
 def _first_ready(waiting: Sequence[Run]) -> Run | None:
@@ -160,6 +161,7 @@ class _Active:
     @classmethod
     def start(cls, run: Run, threads: int, environment: Mapping[str, str]) -> "_Active":
         run.result.parent.mkdir(parents=True, exist_ok=True)
+        append_to_file(run.log).close()  # an error of the run's process would be looked for in the log
         limits, done = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)), run.fraction_done()
         return cls(run, start_process(limits | environment, _execute, run), environment, done)
 
@@ -186,7 +188,7 @@ def _execute(run: Run) -> None:
     So only the runner receives Ctrl-C. It then ends the run and all that it started.
     """
     os.setsid()
-    with open(run.log, "ab") as log, errors_end_the_program():
+    with errors_end_the_program(), append_to_file(run.log) as log:
         _wait_for_other_runner(run, log)
         if _is_done(run):
             return
@@ -196,7 +198,7 @@ def _execute(run: Run) -> None:
         if run.command and (code := _call(run.command)):
             raise SystemExit(code if code > 0 else 128 - code)  # as shells describe the end by a signal
         content = {"name": run.name, "command": list(run.command), "result": run.read_result(run)}
-        write_json(run.result, content | {"seconds": round(time.monotonic() - began, 1)})
+        write_record(run.result, content | {"seconds": round(time.monotonic() - began, 1)})
         run.clean_up(run)
 
 

@@ -183,6 +183,7 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
             how |= {"nargs": "+"} if kind.is_many else {}
             how |= {"default": None if default is MISSING else default}
         if kind.argument.positional:
+            how |= {} if default is MISSING else {"nargs": "*" if kind.is_many else "?"}
             parser.add_argument(name, **how)
         else:
             parser.add_argument(f"--{name.replace('_', '-')}", **how, required=default is MISSING)

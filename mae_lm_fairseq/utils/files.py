@@ -1,17 +1,22 @@
-"""Files and directories that appear complete or not at all."""
+"""Files that appear complete or not at all, and that notice damage."""
 
 import contextlib
 import hashlib
 import json
 import os
 import re
-import tempfile
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.writing import replacing_file
+
+HASH = "content_sha256"
+"""Key of a record's hash."""
+KEPT = "kept"
+"""Key of the hashes of files beside a result file of a study, by name."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -20,16 +25,20 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         UserError: if the file cannot be written, for example because the disk is full.
     """
-    temporary = path.with_name(f".{path.name}.partial")
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     try:
-        # newline="" keeps the line ends of the text, such as those of Python's CSV writer.
-        temporary.write_text(text, encoding="utf-8", newline="")
-        temporary.replace(path)
+        with replacing_file(path) as file:
+            file.write(content)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):  # already renamed, or never created
-            temporary.unlink()
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -37,10 +46,36 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def write_results(directory: Path, results: Any, report: str) -> None:
-    """Write ``report.md``, then ``results.json``, atomically each."""
-    write_text(directory / "report.md", report)
-    write_json(directory / "results.json", results)
+def write_record(path: Path, content: Mapping[str, Any], indent: int | None = 2) -> None:
+    """Write data as JSON, atomically, with a hash by which :func:`read_record` notices damage.
+
+    The hash does not protect against forgery: who changes the data can change it, too.
+    """
+    separators = None if indent else (",", ":")
+    record = {**content, HASH: _content_hash(content)}
+    write_text(path, json.dumps(record, indent=indent, separators=separators) + "\n")
+
+
+def read_record(path: str | Path, part: Callable[[Any], Any] = lambda content: content, remedy: str = "") -> Any:
+    """Return the content of a file that :func:`write_record` wrote, or the part of it that a function returns.
+
+    Files of earlier versions have no hash, and are not compared.
+
+    Raises:
+        UserError: if it cannot be read or is damaged, or lacks that part; the message ends with the remedy.
+    """
+
+    def compared(content: dict[str, Any]) -> Any:
+        stated = content.pop(HASH, None)
+        if stated is not None and stated != _content_hash(content):
+            raise ValueError("another hash")
+        return part(content)
+
+    return read_json(path, compared, remedy)
+
+
+def _content_hash(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def read_json(path: str | Path, part: Callable[[Any], Any] = lambda content: content, remedy: str = "") -> Any:
@@ -136,36 +171,6 @@ def directory_while_used(directory: Path) -> Iterator[None]:
         for path in made:
             with contextlib.suppress(OSError):  # not empty, or never created
                 path.rmdir()
-
-
-@contextlib.contextmanager
-def new_directory(out: Path) -> Iterator[Path]:
-    """Create a directory that is renamed to ``out`` when the ``with`` block ends, and removed if the block fails.
-
-    Raises:
-        UserError: if ``out`` exists already, or the directory or its content cannot be written.
-    """
-    if os.path.exists(out):  # Path.exists raises for names that are too long
-        raise UserError(f"{out} exists already; choose another directory, or remove it")
-    parent, prefix = out.parent, f".{out.name}."
-    try:
-        with (
-            directory_while_used(parent),
-            tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name,
-        ):
-            temporary = Path(name)
-            yield temporary
-            # Other users cannot access what tempfile and safetensors create.
-            for path in (temporary, *temporary.rglob("*")):
-                path.chmod(0o755 if path.is_dir() else 0o644)
-            os.rename(temporary, out)
-    except UserError:
-        raise
-    except Exception as error:
-        reason = system_error(error)
-        if reason is None:
-            raise
-        raise UserError(f"cannot write {out}: {reason}; nothing was left behind") from error
 
 
 def system_error(error: BaseException) -> str | None:

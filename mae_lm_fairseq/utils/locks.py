@@ -6,10 +6,12 @@ between machines that share a file system.
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,13 +55,17 @@ def lock_directory(directory: Path) -> None:
     """Lock a directory until this process ends; a second call has no effect, as on a file system without locks.
 
     Raises:
-        UserError: if another process has the lock.
+        UserError: if another process has the lock, or the file is a link.
         OSError: if the directory cannot be written to.
     """
+    path = directory / LOCK
     while (key := _key(directory)) not in _held:
-        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT)
-        with contextlib.suppress(OSError):  # the file of another user
-            os.fchmod(descriptor, 0o666)  # so that other users can lock it
+        try:
+            descriptor, is_new = _open(path)
+        except FileNotFoundError:  # removed in between
+            if not directory.exists():
+                raise
+            continue
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -73,13 +79,49 @@ def lock_directory(directory: Path) -> None:
             os.close(descriptor)
             logger.warning("%s: cannot be locked (%s); let no second process write there", directory, error.strerror)
             return
-        if _is_file(descriptor, directory / LOCK):
-            _held[key] = descriptor
-            with contextlib.suppress(OSError):  # the disk may be full
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        else:  # the process that had the lock has removed the file in between
+        # The process that had the lock may have removed the file in between. A file that this process has not created
+        # may be a user's file under another name: it is not written to, but replaced.
+        if not _is_file(descriptor, path) or (not is_new and _is_removed(path)):
             os.close(descriptor)
+            continue
+        _held[key] = descriptor
+        if is_new:
+            with contextlib.suppress(OSError):  # the disk may be full
+                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """Return a descriptor of the file, and whether it was created.
+
+    Whoever may write to the directory can lock it, whatever the umask of its first user.
+
+    Raises:
+        UserError: if it is a link.
+        OSError: if it cannot be opened.
+    """
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        directory = os.stat(path.parent)
+        with contextlib.suppress(OSError):  # the group of the directory may be none of this user's
+            os.fchown(descriptor, -1, directory.st_gid)
+        with contextlib.suppress(OSError):  # not all file systems have permissions
+            os.fchmod(descriptor, 0o600 | stat.S_IMODE(directory.st_mode) & 0o666)
+        return descriptor, True
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW), False
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(f"{path} is a link, whose target would be locked and written to; remove it") from None
+
+
+def _is_removed(path: Path) -> bool:
+    """Remove a file, and return whether that was possible; it may be another user's."""
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _key(directory: Path) -> tuple[int, int, int]:
@@ -90,7 +132,7 @@ def _key(directory: Path) -> tuple[int, int, int]:
 def _is_file(descriptor: int, path: Path) -> bool:
     """Return whether a path is still the name of an open file."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
 

@@ -10,8 +10,9 @@ from typing import Annotated
 
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.utils.command_line import Argument, Directory, Options, parse
+from mae_lm_fairseq.utils.directories import new_directory
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
-from mae_lm_fairseq.utils.files import new_directory, read_json
+from mae_lm_fairseq.utils.files import read_json, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ def main(words: list[str]) -> None:
         raise UserError(f"{options.file}: no article for {empty[0]} has questions; choose another --seed")
     with new_directory(options.out) as directory:
         for name, part in parts.items():
-            (directory / name).write_text(json.dumps({"version": version, "data": part}) + "\n", encoding="utf-8")
+            write_text(directory / name, json.dumps({"version": version, "data": part}) + "\n")
     for name, part in parts.items():
         print(f"{name}: {len(part)} articles, {_questions(part)} questions")
 

@@ -28,8 +28,8 @@ from typing import Annotated
 from mae_lm_fairseq.docstrings import find_sources, paragraphs
 from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, LearningRate, Model, Options as Base, parse
+from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.files import write_results
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.utils.versions import provenance
 

@@ -7,6 +7,7 @@ from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, gold_answers
 from mae_lm_fairseq.text.squad import read_squad
+from mae_lm_fairseq.utils.files import read_record
 from tests.support.answering import write_squad, write_tokenizer
 
 # Large enough to memorise sixteen answers in a few seconds.
@@ -28,7 +29,7 @@ def test_answers_are_memorised(tmp_path):
         extra=LEARN_BY_HEART,
     )
     results = finetune(options)
-    assert json.loads((out / "results.json").read_text()) == results
+    assert read_record(out / "results.json") == results
     assert "| 0.001 | exact_match | 100.0 (one seed) | 100.0 |" in (out / "report.md").read_text()
     answers = json.loads((out / "predictions.json").read_text())
     found = evaluate_1_1(gold_answers(read_squad(questions, version_2=False)), answers)

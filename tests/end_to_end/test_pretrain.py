@@ -148,7 +148,7 @@ def test_learns_validates_and_keeps_the_best(train, tmp_path, arch):
     accuracies = [float(line["valid_accuracy"]) for line in lines]
     assert float(best["extra_state"]["best"]) == pytest.approx(max(accuracies), abs=0.01)
     assert len(list((tmp_path / "board").glob("valid/events*"))) == 1
-    assert not list((tmp_path / "saved").glob("*.tmp"))
+    assert not list((tmp_path / "saved").glob(".*.partial"))
 
 
 def test_a_training_ends_with_what_it_has_reached_and_without_warnings(train, tmp_path, data_bin):

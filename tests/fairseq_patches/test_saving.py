@@ -86,7 +86,7 @@ class TestSaving:
             updates.append(torch.load(path)["updates"])
         assert min(updates) > 3
         assert len(set(updates)) > 1
-        assert set(os.listdir(tmp_path)) <= {"checkpoint.pt", "checkpoint.pt.tmp", "source.pt"}
+        assert set(os.listdir(tmp_path)) <= {"checkpoint.pt", ".checkpoint.pt.partial", "source.pt"}
 
     def test_other_file_systems_are_left_alone(self, tmp_path, monkeypatch):
         monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda path: path.startswith("s3:"))

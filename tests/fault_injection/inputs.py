@@ -17,7 +17,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter, check_data_bin
-from mae_lm_fairseq.text.preparation import PARTS, prepare
+from mae_lm_fairseq.text.moving import PARTS
+from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from tests.fault_injection.damage import BYTES, TEXTS, attempt, attempt_file, damaged, damaged_lines
 from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome

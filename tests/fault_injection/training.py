@@ -199,7 +199,7 @@ class Training:
     def is_saving(self, since: float) -> bool:
         """Return whether an unfinished checkpoint exists that was started after the time ``since``."""
         with contextlib.suppress(FileNotFoundError):  # renamed in the meantime
-            return any(path.stat().st_mtime > since for path in self.directory.glob("*.pt.tmp"))
+            return any(path.stat().st_mtime > since for path in self.directory.glob(".*.pt.partial"))
         return False
 
     def saved_updates(self) -> int:

@@ -1,6 +1,5 @@
 """The driver, in this process and on GLUE: initial weights, kinds of tasks, what is reused, and refused inputs."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from mae_lm_fairseq.finetuning.sentences.adapter import settings_of
 from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_record
 from tests.support.finetuning import save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
@@ -97,7 +97,7 @@ def test_every_kind_of_task_starts_from_every_kind_of_pretraining(options, check
     task, (arch, metrics) = TASKS[name], KINDS[name]
     content = finetune(replace(options, task=name, model=checkpoints[arch]))
     assert (content["start"]["_name"], content["start"]["from"]) == (arch, "a pretrained model")
-    assert content == json.loads((options.out / "results.json").read_text())
+    assert content == read_record(options.out / "results.json")
     assert list(content["metrics"]) == [*metrics, "score"]
     assert f"| 0.001 | {metrics[0]} |" in (options.out / "report.md").read_text()
     [run] = options.out.glob(f"runs/{content['test_predictions_by']}-*/checkpoints/*.pt")

@@ -27,6 +27,7 @@ from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_record
 from tests.support.processes import fork, runs_in_children, wait_for
 from tests.support.tagging import sentences, write_conllu
 
@@ -133,7 +134,7 @@ def finished(directory):
 
 def results(out: Path) -> dict:
     """Return the results of a study without times."""
-    content = json.loads((out / "results.json").read_text())
+    content = read_record(out / "results.json")
     for run in content["runs"]:
         del run["seconds"]
         run["commands"] = [re.sub(r"--save-dir \S+ ", "", command) for command in run["commands"]]
@@ -367,7 +368,9 @@ class TestRuleForLearningRates:
         keys = {one.name: workspace.key(one, model) for one in workspace.plan.measures}
         for updates, last in zip((4, 6), probe, strict=True):
             measures = {keys["loss"]: {"loss": loss}, keys["probe"]: {"accuracy": [0.0, last]}}
-            training.result(updates).write_text(json.dumps({"result": {"measures": measures}}))
+            made_by = {"commit": None, "machine": "a machine", "versions": {}, "seconds": 0.0}
+            content = {"command": [], "seconds": 1.0, "result": made_by | {"measures": measures}}
+            training.result(updates).write_text(json.dumps(content))
 
     def trainings(self, workspace) -> list[tuple[float, int]]:
         return [(one.learning_rate, one.seed) for one in needed(workspace) if one.model.name == "MLM"]

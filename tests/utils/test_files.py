@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from mae_lm_fairseq.utils.directories import new_directory
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_while_used, make_output_directory, new_directory, read_json, write_text
+from mae_lm_fairseq.utils.files import directory_while_used, make_output_directory, read_json, write_text
 from tests.support.disks import room_for
 
 

@@ -100,13 +100,50 @@ def test_a_file_that_its_holder_removes_in_between_is_not_locked(tmp_path, monke
         assert not is_free(tmp_path)
 
 
-def test_other_users_can_lock_a_directory(tmp_path):
-    before = os.umask(0o077)
+@pytest.mark.parametrize(("directory", "file"), [(0o700, 0o600), (0o755, 0o644), (0o775, 0o664), (0o777, 0o666)])
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_who_can_write_to_a_directory_can_lock_it(tmp_path, umask, directory, file):
+    tmp_path.chmod(directory)
+    before = os.umask(umask)
     try:
         with directory_lock(tmp_path):
-            assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o666
+            assert (tmp_path / LOCK).stat().st_mode & 0o777 == file
     finally:
         os.umask(before)
+
+
+def test_the_group_of_a_directory_can_lock_it(tmp_path):
+    if os.getuid():
+        pytest.skip("only root is in any group")
+    os.chown(tmp_path, -1, 12345)
+    with directory_lock(tmp_path):
+        assert (tmp_path / LOCK).stat().st_gid == 12345
+
+
+def test_a_link_is_not_locked(tmp_path):
+    """Its target would be made empty, and writable for everybody."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    victim.chmod(0o600)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / LOCK).symlink_to(victim)
+    with pytest.raises(UserError, match=rf"out/{LOCK} is a link"), directory_lock(tmp_path / "out"):
+        pass
+    assert victim.read_text() == "mine"
+    assert victim.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_another_process_has_left_is_not_written_to(tmp_path):
+    """It may be another name of a user's file."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    victim.chmod(0o600)
+    (tmp_path / "out").mkdir()
+    os.link(victim, tmp_path / "out" / LOCK)
+    with directory_lock(tmp_path / "out"):
+        assert not is_free(tmp_path / "out")
+    assert victim.read_text() == "mine"
+    assert victim.stat().st_mode & 0o777 == 0o600
 
 
 def test_file_systems_without_locks(tmp_path, monkeypatch, caplog):

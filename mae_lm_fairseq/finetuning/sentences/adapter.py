@@ -24,6 +24,7 @@ from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.hashes import check_hashes
 
 
 class SentenceAdapter(Adapter):
@@ -55,8 +56,8 @@ class SentenceAdapter(Adapter):
             selection="score",
         )
 
-    def predict(self, best: Run) -> dict[str, Any]:
-        return self.sets.predict(best, self.options.out)
+    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+        return self.sets.predict(best, self.options.out, made)
 
     def report(self, content: dict[str, Any]) -> str:
         ending = []
@@ -80,6 +81,7 @@ def prepared(
 
     made_from = {"sets": sets.settings(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
     data = products.make(DATA_BIN, made_from, make)
+    check_hashes(data)
     for path in sorted({path.with_suffix("") for name in ("*/*.bin", "*/*.idx") for path in data.glob(name)}):
         check_data_bin(path)
     return data, read_json(data / TASK, lambda content: content["splits"], f"remove {data}, and run the command again")

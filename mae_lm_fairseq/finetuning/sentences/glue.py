@@ -73,12 +73,12 @@ class GlueFiles:
             logger.warning("%s: %d rows; the official %s has %d", path, len(rows.sentences), official, expected)
         return rows
 
-    def predict(self, best: Run, out: Path) -> dict[str, Any]:
-        """Write the predictions on the test sets, by a run's best checkpoint, for the GLUE server."""
+    def predict(self, best: Run, out: Path, made: Path) -> dict[str, Any]:
+        """Write the predictions on the test sets, by a run's best checkpoint, for the GLUE server, to ``made``."""
         model, fairseq_task = load(best_checkpoint(best), out / DATA_BIN)
         for split, name in self.task.submission_files.items():
             predicted = predictions(self.task, data_bin_logits(model, fairseq_task, split))
-            write_text(out / name, submission(self.task, predicted))
+            write_text(made / name, submission(self.task, predicted))
         return {"test_predictions_by": best.name}
 
     def _find(self, official: str) -> Path:

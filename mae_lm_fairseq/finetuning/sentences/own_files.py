@@ -52,7 +52,7 @@ class OwnFiles:
         if options.score_runs and not labelled:
             raise UserError(f"{table.path}: --score-runs needs labels in the column {self.task.label_column!r}")
         suffix = table.path.suffix.lower()
-        self.predictions = self.options.out / f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
+        self.predictions = f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
 
     def settings(self) -> dict[str, Any]:
         """Return what the results depend on; the test file is only part of it if every run is scored on it.
@@ -78,14 +78,17 @@ class OwnFiles:
         rows.check(self.options.skip_malformed)
         return rows
 
-    def predict(self, best: Run, out: Path) -> dict[str, Any]:
-        """Predict the test file, if any, with the best model; return files, labels, and the metrics on that file."""
+    def predict(self, best: Run, out: Path, made: Path) -> dict[str, Any]:
+        """Predict the test file, if any, with the best model, and write the predictions to ``made``.
+
+        Return files, labels, and the metrics on the test file.
+        """
         files = {name: "/".join(path.resolve().parts[-2:]) for name, path in self.files.items()}
         content = {"files": files, "labels": list(self.task.labels)}
         if not self.options.test:
             return content
         model, table, true = open_finetuned(out / MODEL), self.tables["test"], self.test_rows.labels
-        logits = predict_table(model, self.test_task, table, self.predictions)
+        logits = predict_table(model, self.test_task, table, made / self.predictions)
         names = (*self.task.metrics, *self.task.also_reported)
         metrics = measure(names, predictions(self.test_task, logits), np.array(true)) if true else {}
         return content | {"test_metrics": metrics, "test_predictions_by": best.name}

@@ -1,6 +1,5 @@
 """Data-bin of a sentence task for fairseq's ``sentence_prediction``."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ from mae_lm_fairseq.finetuning.sentences.tasks import Task
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, SPECIALS, Tokenizer
-from mae_lm_fairseq.utils.files import new_directory
+from mae_lm_fairseq.utils.directories import new_directory
+from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.hashes import write_hashes
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 
 DATA_BIN = "data-bin"
@@ -22,7 +23,7 @@ DATA_BIN = "data-bin"
 def prepare(
     task: Task, sets: Mapping[str, Rows], tokenizer: Tokenizer, destdir: Path, max_positions: int
 ) -> dict[str, Any]:
-    """Write ``input0``, ``input1`` (pairs only), ``label`` and the statistics in ``task.json``; return the statistics.
+    """Write ``input0``, ``input1`` (pairs only), ``label``, ``task.json`` and hashes; return the statistics.
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
     sentences (``--init-token 0 --separator-token 2``). With tokenizer, dictionary and the description of the task, the
@@ -40,7 +41,7 @@ def prepare(
         for folder in (directory, *inputs):
             write_symbols(tokenizer.symbols, folder / DICTIONARY)
         classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
-        (directory / "label" / DICTIONARY).write_text(classes, encoding="utf-8")
+        write_text(directory / "label" / DICTIONARY, classes)
         statistics = {
             "task": task.name,
             "head": task.head,
@@ -55,7 +56,8 @@ def prepare(
             },
             "versions": versions(OF_DATA),
         }
-        (directory / TASK).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+        write_json(directory / TASK, statistics)
+        write_hashes(directory)
     return statistics
 
 
@@ -67,7 +69,7 @@ def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: 
         _write_lines(directory / f"input{number}" / split, column, len(tokenizer.symbols))
     if rows.labels and task.is_regression:
         text = "".join(f"{task.to_unit(label)}\n" for label in rows.labels)
-        (directory / "label" / f"{split}.label").write_text(text, encoding="utf-8")
+        write_text(directory / "label" / f"{split}.label", text)
     elif rows.labels:
         first = len(SPECIALS)
         labels = [np.array([first + label]) for label in rows.labels]

@@ -56,9 +56,9 @@ class SquadAdapter(Adapter):
             selection="f1",
         )
 
-    def predict(self, best: Run) -> dict[str, Any]:
+    def predict(self, best: Run, made: Path) -> dict[str, Any]:
         for name in self.outputs:
-            write_text(self.options.out / name, (best.result.parent / name).read_text(encoding="utf-8"))
+            write_text(made / name, (best.result.parent / name).read_text(encoding="utf-8"))
         return {"predictions_by": best.name}
 
     def report(self, content: dict[str, Any]) -> str:

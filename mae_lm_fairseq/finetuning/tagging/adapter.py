@@ -81,13 +81,12 @@ class TaggingAdapter(Adapter):
             selection="f1" if labels.kinds else "accuracy",
         )
 
-    def predict(self, best: Run) -> dict[str, Any]:
+    def predict(self, best: Run, made: Path) -> dict[str, Any]:
         """Write the best model's labels of the files, and return the metrics of labelled ones, with intervals."""
-        out, metrics = self.options.out, {}
-        tagger = Tagger(open_finetuned(out / MODEL))
+        metrics, tagger = {}, Tagger(open_finetuned(self.options.out / MODEL))
         for name, file in ((name, file) for name, file in self.files.items() if name != "train"):
             predicted, text = tagger.with_predictions(file)
-            write_text(out / f"{name}_predictions{file.suffix}", text)
+            write_text(made / f"{name}_predictions{file.suffix}", text)
             if file.kinds:
                 metrics[name] = with_intervals(ratios(self.labels, predicted, file.labels))
         return {"predictions_by": best.name, "best_model": metrics}

@@ -12,6 +12,7 @@ from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_record
 from tests.support.answering import write_squad, write_tokenizer
 
 pytestmark = pytest.mark.integration  # trains
@@ -48,7 +49,7 @@ def without_answers(questions):
 def test_answers_are_context_slices_whose_scores_are_reported_and_predicted_again(options, tmp_path):
     content = finetune(replace(options, tokens_per_sample=20, doc_stride=5))
     assert content["data"]["dev"]["strided_contexts"] > 0
-    assert content == json.loads((options.out / "results.json").read_text())
+    assert content == read_record(options.out / "results.json")
     [kept] = options.out.glob("runs/*/checkpoints/*.pt")
     assert torch.load(kept, weights_only=True)["model"]["classification_heads.span.qa_outputs.weight"].shape == (2, 16)
     contexts = {
