@@ -181,6 +181,8 @@ PATCHES = """\
 - Each patch is one function. Its docstring says what goes wrong without it, in more detail than this table.
 - A patch replaces an attribute that fairseq looks up when it calls it, so the order of imports does not matter.
 - No function of fairseq is wrapped twice.
+- What fairseq builds from the configuration in a checkpoint is checked first, for every program that loads one
+  ([saved_configurations.py](../mae_lm_fairseq/fairseq_patches/saved_configurations.py), [security.md](security.md)).
 - Versions: {versions}, for every patch.
 
 `scripts/write_docs.py` generates this page from the docstrings.
