@@ -40,6 +40,7 @@ setup(
         "test": [
             "pytest",
             "import-linter",
+            "markdown-it-py",
             "psutil",
             "pytest-timeout",
             "pytest-xdist",

@@ -56,7 +56,7 @@ from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract, temporary
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
-from mae_lm_fairseq.utils.output import step
+from mae_lm_fairseq.utils.output import code, escaped, step
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.typed import Document
 from mae_lm_fairseq.utils.versions import machine, versions
@@ -379,7 +379,7 @@ def loss_of_last_tenth(log: Path) -> float | None:
 _REPORT = """\
 # Adapted model
 
-`{model}`, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.2g}
+{model}, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.2g}
 times the training text), which took {seconds:,.0f} s on {machine}.
 
 ## Held-out text
@@ -420,7 +420,7 @@ def report(content: dict[str, Any]) -> str:
     elif preset not in OBJECTIVES[content["objective"]].presets:
         before += " After: through another decoder, or none, so that **the rows cannot be compared**."
     return _REPORT.format(
-        model=options["model"],
+        model=code(options["model"]),
         objective=OBJECTIVES[content["objective"]].name,
         updates=options["updates"],
         directory=content["training"]["directory"],
@@ -429,7 +429,7 @@ def report(content: dict[str, Any]) -> str:
         predicted=after["predicted"],
         pseudo_tokens=after["tokens"],
         seconds=content["training"]["seconds"],
-        machine=content["machine"],
+        machine=escaped(content["machine"]),
         measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
         before=before,
         entropy=after["unigram_entropy"],

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -20,10 +21,11 @@ from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.training.command import merge
 from mae_lm_fairseq.training.published import PUBLISHED, ROWS, SOURCES, Setting
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, describe_amount, recipe, settings
+from mae_lm_fairseq.utils import output
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.output import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
+markdown_table = partial(output.markdown_table, is_markdown=True)
 
 OPTIONS = """\
 # Options
@@ -181,6 +183,8 @@ PATCHES = """\
 - Each patch is one function. Its docstring says what goes wrong without it, in more detail than this table.
 - A patch replaces an attribute that fairseq looks up when it calls it, so the order of imports does not matter.
 - No function of fairseq is wrapped twice.
+- What fairseq builds from the configuration in a checkpoint is checked first, for every program that loads one
+  ([saved_configurations.py](../mae_lm_fairseq/fairseq_patches/saved_configurations.py), [security.md](security.md)).
 - Versions: {versions}, for every patch.
 
 `scripts/write_docs.py` generates this page from the docstrings.

@@ -152,8 +152,14 @@ def value_at(value: Any, *keys: str | int) -> Any:
 
 
 def check_sums(path: str | Path) -> None:
-    """Raise a ValueError if a checksum of a checkpoint is wrong. torch would load changed bytes as weights."""
+    """Raise a ValueError if a checksum of a checkpoint is wrong. torch would load changed bytes as weights.
+
+    Also if its parts are larger than the file, because they are compressed or overlap: torch writes no such file, and a
+    small one would fill the memory.
+    """
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as file:
+            if sum(part.file_size for part in file.infolist()) > os.path.getsize(path):
+                raise ValueError("its parts are larger than the file")
             if file.testzip() is not None:
                 raise ValueError("a checksum is wrong")

@@ -19,6 +19,7 @@ from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
 from mae_lm_fairseq.fairseq_patches.preemption import UNVALIDATED
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
+from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration, forget_user_dir
 from mae_lm_fairseq.utils.errors import UserError, first_line
 from mae_lm_fairseq.utils.training_options import differences
 
@@ -26,11 +27,15 @@ logger = logging.getLogger(__name__)
 
 
 def read_checkpoints_as_data() -> None:
-    """Load checkpoints without running code, and report files that cannot be read.
+    """Load checkpoints without running code, in pickles or configurations, and report files that cannot be read.
 
     Whether fairseq lets a checkpoint run code depends on torch's default, the environment and the build: fairseq-fixed
     calls ``torch.load`` without ``weights_only``, other builds with ``weights_only=False``. A damaged file ends in one
     of several tracebacks. With this patch, no code in a checkpoint runs, and an error message names the file.
+
+    fairseq builds tasks, models and criterions from the configuration in the file, and evaluates some of its strings.
+    :func:`~mae_lm_fairseq.fairseq_patches.saved_configurations.check_saved_configuration` therefore checks it as soon
+    as it has been read, and again as fairseq has converted that of an older checkpoint.
     """
     allow_plain_values()
     wrap(checkpoint_utils, "load_checkpoint_to_cpu", _load_checkpoint_as_data)
@@ -39,19 +44,27 @@ def read_checkpoints_as_data() -> None:
 def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
     if os.path.isdir(path):
         state = read_training_state(path)
+        check_saved_configuration(state, path)
         return state | {"cfg": OmegaConf.create(state["cfg"])}
     with replaced(torch, "load", functools.partial(_load_weights_only, torch.load, path)):
         try:
-            return load(path, *args, **kwargs)
+            state = load(path, *args, **kwargs)
+        except UserError:
+            raise
         except OSError as error:
             raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
-        except (KeyError, IndexError, TypeError, AttributeError) as error:  # from fairseq's upgrade of old checkpoints
+        except Exception as error:  # fairseq's upgrade of old checkpoints, and Hydra's composition, can raise anything
             lack = f"it has no {error}" if isinstance(error, KeyError) else "its content has another structure"
             raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
+    check_saved_configuration(state, path)
+    return state
 
 
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
-    return read_checked(load, path, *args, **{**kwargs, "weights_only": True})
+    state = read_checked(load, path, *args, **{**kwargs, "weights_only": True})
+    check_saved_configuration(state, path)
+    forget_user_dir(state)
+    return state
 
 
 @patch(Trainer, "load_checkpoint")

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.output import code, escaped, markdown_table
 
 MODEL = "model"
 """Subdirectory of ``--out`` that holds the bundle of the best run."""
@@ -39,19 +39,19 @@ def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], en
     updates = f"{settings['updates']:,} updates of {settings['batch_size']} sequences"
     updates += "".join(text.format(settings[name]) for name, text in lengths.items() if name in settings)
     lines = [
-        f"# {content['task']}",
+        f"# {escaped(content['task'])}",
         "",
-        f"`{start['_name']}`, from {start['from']}"
-        + (f": `{start['checkpoint']}` after {start['updates']:,} updates" if start["checkpoint"] else ""),
+        f"{code(start['_name'])}, from {escaped(start['from'])}"
+        + (f": {code(start['checkpoint'])} after {start['updates']:,} updates" if start["checkpoint"] else ""),
         "",
         f"{updates}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
         f"rate with the highest median {selection} is {content['learning_rate']:g}.",
         "",
-        f"Data: {'; '.join(f'{split}: {describe(counts)}' for split, counts in content['data'].items())}.",
+        f"Data: {escaped('; '.join(f'{split}: {describe(counts)}' for split, counts in content['data'].items()))}.",
         "",
     ]
     if content["options"]:
-        lines += [f"Options of fairseq-train, which override the recipe's: `{' '.join(content['options'])}`.", ""]
+        lines += [f"Options of fairseq-train, which override the recipe's: {code(' '.join(content['options']))}.", ""]
     rows = [
         [lr, name, summary_cell(summary), ", ".join(f"{value:.1f}" for value in summary["values"])]
         for lr, of_lr in content["grid"].items()

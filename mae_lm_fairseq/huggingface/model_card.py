@@ -16,6 +16,7 @@ from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_bytes, write_text
+from mae_lm_fairseq.utils.output import code, escaped
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
 _USE, _WARNINGS, _TOKENIZER = (_TEXTS[part] for part in ("use", "warnings", "tokenizer"))
@@ -90,9 +91,9 @@ def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
 def _bundle_card(pretrained: Pretrained, lack: str) -> str:
     heads, loading = head_names(pretrained.weights), _TEXTS["own_loading"]
     if heads:
-        use = _USE["heads"].format(heads=", ".join(f"`{head}`" for head in heads))
+        use = _USE["heads"].format(heads=", ".join(map(code, heads)))
     elif not predicts(pretrained):
-        use = _USE["predicts_nothing"].format(untrained=" and ".join(pretrained.about.untrained))
+        use = _USE["predicts_nothing"].format(untrained=escaped(" and ".join(pretrained.about.untrained)))
     elif _trained_without_masks(pretrained):
         use = _USE["Model"]
     else:
@@ -107,21 +108,21 @@ def _bundle_card(pretrained: Pretrained, lack: str) -> str:
         use=use,
         loading=loading,
         warnings=[_WARNINGS["bundle"], _WARNINGS["without_masks"] if _trained_without_masks(pretrained) else ""],
-        tokenizer=_TOKENIZER[kind].format(lack=lack, compared="", exceptions=_TOKENIZER["exceptions"]),
+        tokenizer=_TOKENIZER[kind].format(lack=escaped(lack), compared="", exceptions=_TOKENIZER["exceptions"]),
     )
 
 
 def _card(pretrained: Pretrained, *, architecture: str, precision: str, warnings: list[str], **texts: str) -> str:
     about, trained_as = pretrained.about, architecture_of(pretrained)
-    name = (about.imported_from or trained_as).partition(",")[0]
+    name = escaped((about.imported_from or trained_as).partition(",")[0])
     facts = {
         "class": f"`{architecture}`, {precision}",
         "trained here as": f"`{trained_as}` {_TEXTS['presets'][preset_of(pretrained)]}",
-        "imported from": about.imported_from,
-        "task": about.task,
+        "imported from": about.imported_from and escaped(about.imported_from),
+        "task": about.task and escaped(about.task),
         "updates": about.updates,
         "data": _inline(about.trained_on),
-        "dictionary (SHA-256)": about.dictionary_sha256,
+        "dictionary (SHA-256)": about.dictionary_sha256 and escaped(about.dictionary_sha256),
         "versions": _inline(about.versions),
         "maximum sequence length": f"{pretrained.config.max_positions} tokens, special tokens included",
     }
@@ -131,4 +132,10 @@ def _card(pretrained: Pretrained, *, architecture: str, precision: str, warnings
 
 
 def _inline(value: Any) -> str | None:
-    return f"`{json.dumps(value, ensure_ascii=False)}`" if value else None
+    """Return JSON as a span of code, in which no character ends it or the cell that it is in."""
+    if not value:
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    for sign in "`|<":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return f"`{text}`"

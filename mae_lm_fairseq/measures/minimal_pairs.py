@@ -32,7 +32,7 @@ from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory
-from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bar
+from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 CONTROLS = {
@@ -131,7 +131,7 @@ class MinimalPairs(Kind):
         header = ["model", "accuracy", "ties", *CONTROLS]
         lines = [markdown_table(header, [_summary(*model) for model in models.items()])]
         for label, scores in models.items():
-            lines += ["", f"## {label}"]
+            lines += ["", f"## {escaped(label)}"]
             columns = ["model", *(name for name in CONTROLS if name in scores)]
             for kind in ("fields", "paradigms"):
                 rows = [

@@ -29,7 +29,7 @@ from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.files import make_output_directory
-from mae_lm_fairseq.utils.output import accuracy_cell, markdown_table, progress_bars
+from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
 ITERATIONS = 1000
@@ -109,7 +109,7 @@ class Probe(Kind):
                 [str(row["layer"]), accuracy_cell(row), _ambiguous(row), accuracy_cell(control)]
                 for row, control in zip(model["layers"], model["random weights"], strict=True)
             ]
-            lines += ["", f"## {label}", ""]
+            lines += ["", f"## {escaped(label)}", ""]
             if model["ambiguous_words"]:
                 lines += [f"Of the test words {model['ambiguous_words']:,} are ambiguous.", ""]
                 rows.append(["lookup", accuracy_cell(model["lookup"]), f"{100 * model['ambiguous_lookup']:.1f}%", ""])

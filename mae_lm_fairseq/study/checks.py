@@ -14,6 +14,7 @@ from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
 from mae_lm_fairseq.cost.planner import Plan as Cost, plan as plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
+from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.results import Training
@@ -66,7 +67,7 @@ def check_data(data: Path) -> None:
 def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     model, key, error = plan.models[number], ("model", number), plan.document.error
     for place, options in ((("options",), plan.options), ((*key, "options"), model.options)):
-        for name in options.keys() & RESERVED_OPTIONS:
+        for name in (name for name in options if name.replace("_", "-") in RESERVED_OPTIONS):
             raise error(
                 (*place, name), f"every study decides on --{name}; remove it, or use [train] or a key of models"
             )
@@ -81,6 +82,7 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         training = Training(model if needs_files else replace(model, start=None), rate, 1)
         options = train_options(plan, training, plan.train.updates, Path("checkpoints"))
         cfg = _parsed(arguments(plan.data.data_bin, options))
+        check_saved_configuration({"cfg": cfg}, plan.document.name)  # fairseq evaluates the values of some options
         check_settings(cfg)
         network = core_config(cfg.model)
         check_options(cfg.task)

@@ -189,8 +189,7 @@ def choose(workspace: Workspace, model: Model) -> Choice:
 
     def mean(value: str, endpoint: str, rate: float, seeds: Sequence[int]) -> float | None:
         """Return the mean of an endpoint over some seeds at a learning rate; None if one of them is missing."""
-        of, _, name = value.partition(".")
-        measure = next(one for one in plan.measures if one.name == of)
+        measure, name = plan.measured_value(value)
         runs = [workspace.values(workspace.training(model, rate, seed), measure) for seed in seeds]
         if any(plan.train.updates not in run for run in runs):
             return None

@@ -3,6 +3,7 @@
 docs/studies.md explains every key. Paths are relative to the current directory.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,6 +21,10 @@ from mae_lm_fairseq.utils.typed import Document
 
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""
+CONTRASTS = "contrasts"
+"""Name of the figure of all contrasts, beside the figures that have the names of measures."""
+LONGEST_NAME = 200
+"""Bytes of a name that becomes that of a file; file systems have 255 with all that is added."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,17 @@ class Plan:
     def model(self, name: str) -> Model:
         return next(model for model in self.models if model.name == name)
 
+    def measured_value(self, value: str) -> tuple[Measure | None, str]:
+        """Return the measure and the name of a value that is written as MEASURE.VALUE; both may have dots.
+
+        The name is empty if the text is that of a measure. The measure is None if the plan does not have it.
+        """
+        named = [measure for measure in self.measures if f"{value}.".startswith(f"{measure.name}.")]
+        if not named:
+            return None, ""
+        measure = max(named, key=lambda measure: len(measure.name))
+        return measure, value.removeprefix(measure.name).removeprefix(".")
+
     def seeds(self, contrast: "Contrast") -> list[int]:
         """Return the seeds that the models of a contrast share, in the order of the plan."""
         model, other = self.model(contrast.model), self.model(contrast.less or contrast.model)
@@ -270,8 +286,12 @@ def _check(plan: Plan) -> None:
         raise error(("train", "checkpoints"), "0 updates need a start of every model, which is measured")
     for kind in ("model", "measure", "contrast"):
         names = [getattr(item, "directory", item.name) for item in getattr(plan, f"{kind}s")]
+        # Some file systems do not tell large letters from small ones, nor the two forms of an accented letter.
+        folded = [unicodedata.normalize("NFC", name).casefold() for name in names]
         for number, name in enumerate(names):
-            if name in names[:number]:
+            if kind != "contrast" and (problem := _no_file_name(name)):
+                raise error((kind, number, "name"), f"{name!r} {problem}; it names a file, so choose another one")
+            if folded[number] in folded[:number]:
                 raise error((kind, number, "name"), f"{name!r} is the name of another {kind}; choose another one")
     for number, model in enumerate(plan.models):
         if not model.all_seeds or len(set(model.all_seeds)) < len(model.all_seeds):
@@ -299,6 +319,17 @@ def _check(plan: Plan) -> None:
             _check_value(plan, plan.rates.halve, ("rates", "halve"), is_compared_over_time=True)
 
 
+def _no_file_name(name: str) -> str:
+    """Return why a name cannot be that of a figure or a directory, which would be elsewhere or hidden; else nothing."""
+    if not name or name.startswith("."):
+        return "is empty or begins with a dot"
+    if "/" in name or not name.isprintable():
+        return "has a slash, a line break or another control character"
+    if len(name.encode()) > LONGEST_NAME:
+        return f"is longer than {LONGEST_NAME} bytes"
+    return "is the name of the figure of contrasts" if name.casefold() == CONTRASTS else ""
+
+
 def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
     error, names = plan.document.error, [model.name for model in plan.models]
     for role in ("model", "less"):
@@ -306,7 +337,7 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
     is_compared_over_time = contrast.endpoint == "end_less_best_checkpoint"
     by_layer = _check_value(plan, contrast.of, (*key, "of"), is_compared_over_time).by_layer
-    if contrast.endpoint in OF_LAYERS and contrast.of.partition(".")[2] not in by_layer:
+    if contrast.endpoint in OF_LAYERS and plan.measured_value(contrast.of)[1] not in by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
     if (contrast.predicted in ("equivalent", "not worse")) != (contrast.margin is not None):
         raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
@@ -319,17 +350,18 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
 
 def _check_value(plan: Plan, value: str, key: tuple, is_compared_over_time: bool = False) -> Kind:
     """Return the kind of measure of a value that is written as MEASURE.VALUE and measured after the last update."""
-    name, _, of = value.partition(".")
-    measure = next((one for one in plan.measures if one.name == name), None)
+    measure, of = plan.measured_value(value)
     if measure is None:
         measures = ", ".join(one.name for one in plan.measures) or "none"
         raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
     at = measure.checkpoints(plan.checkpoints)
     if plan.train.updates not in at or len(at) < 1 + is_compared_over_time:
         needs = "the last and others" if is_compared_over_time else "the last"
-        raise plan.document.error(key, f"{name} is measured after {at} updates, not after {needs}, as needed here")
+        raise plan.document.error(
+            key, f"{measure.name} is measured after {at} updates, not after {needs}, as needed here"
+        )
     if (known := measure.options.values()) is not None and of not in known:
-        raise plan.document.error(key, f"{name} has no value {of!r}; it has {', '.join(known)}")
+        raise plan.document.error(key, f"{measure.name} has no value {of!r}; it has {', '.join(known)}")
     return measure.options
 
 

@@ -1,6 +1,6 @@
 """The report of a study: contrasts, tables and figures, made from ``results.json`` alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
 from mae_lm_fairseq.study.looks import marked
-from mae_lm_fairseq.study.plan import Measure, Plan, parse_plan
+from mae_lm_fairseq.study.plan import CONTRASTS, Measure, Plan, parse_plan
 from mae_lm_fairseq.utils.directories import REPORT, replacing_files
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.output import code, code_block, escaped, markdown_table
 
 NOTES = """\
 - The quantity is the endpoint of the model, less the endpoint of the other model with the same seed. In brackets 95 %
@@ -83,16 +83,15 @@ class Results:
 
     def complete(self, runs: Sequence[dict[str, Any]], value: str) -> tuple[list[dict[str, Any]], Values]:
         """Return those of some runs that are measured after the last update, and their values."""
-        measure, _, name = value.partition(".")
+        measure, name = self.plan.measured_value(value)
         last = str(self.last_checkpoint(measure))
-        complete = [run for run in runs if last in run["measures"].get(measure, {})]
-        measured = [run["measures"][measure] for run in complete]
+        complete = [run for run in runs if last in run["measures"].get(measure.name, {})]
+        measured = [run["measures"][measure.name] for run in complete]
         return complete, Values([{int(updates): found for updates, found in run.items()} for run in measured], name)
 
-    def last_checkpoint(self, measure: str) -> int:
+    def last_checkpoint(self, measure: Measure) -> int:
         """Return the last checkpoint at which something is measured."""
-        of_plan = self.plan.checkpoints
-        return next(one for one in self.plan.measures if one.name == measure).checkpoints(of_plan)[-1]
+        return measure.checkpoints(self.plan.checkpoints)[-1]
 
     def measured(self, measure: str) -> dict[str, Values]:
         """Return the values of all models that have some after the last update; their name is still empty."""
@@ -109,34 +108,35 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
 def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
     """Return the lines of a report, after drawing its figures in a directory."""
     results = Results(content)
-    plan, lines = results.plan, [f"# {content['title']}", ""]
+    plan, lines = results.plan, [f"# {escaped(content['title'])}", ""]
     done, planned = results.progress()
     if done < planned:
         lines += [f"**Incomplete: {done} of {planned} trainings have all measurements.**", ""]
     identical = results.identical_models()
     for first, second in identical:
         lines += [
-            f"**{first} and {second} are identical in every value**: their differences in the plan have no effect.",
+            f"**{escaped(first)} and {escaped(second)} are identical in every value**: their differences in the plan have "
+            "no effect.",
             "",
         ]
     if tested := results.tested():
         lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
-        plot_contrasts(made / "contrasts.png", tested, {one.name: one.options.in_words for one in plan.measures})
-        lines += ["![contrasts](contrasts.png)", ""]
+        plot_contrasts(made / f"{CONTRASTS}.png", tested, plan)
+        lines += [f"![contrasts]({CONTRASTS}.png)", ""]
     if looks := content.get("looks"):
         lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
     names = [one.contrast.name for one in tested]
     if untested := [one.name for one in plan.contrasts if one.name not in names]:
         reason = "as fewer than two seeds of each model have the value" if done == planned else "as results are missing"
-        lines += [f"Not tested, {reason}: {'; '.join(untested)}.", ""]
+        lines += [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
     if extended := content.get("extended"):  # in studies of earlier versions, which accepted no other changes
-        lines += ["Added to the plan after the study had begun:", "", *(f"- {one}" for one in extended), ""]
+        lines += ["Added to the plan after the study had begun:", "", *(f"- {escaped(one)}" for one in extended), ""]
     for change in content.get("changes", ()):
-        lines += [f"The plan was changed on {change['date']}:", "", "```diff", *change["lines"], "```", ""]
+        lines += [f"The plan was changed on {escaped(change['date'])}:", "", *code_block("diff", change["lines"]), ""]
     lines += _rates(results)
     for measure in plan.measures:
         if measured := results.measured(measure.name):
-            lines += _measure(made, measure, measured, results.last_checkpoint(measure.name))
+            lines += _measure(made, measure, measured, results.last_checkpoint(measure))
     return [*lines, "## Made by", "", *_made_by(content), ""]
 
 
@@ -209,7 +209,7 @@ def _rates(results: Results) -> list[str]:
         damage = choice["damage"]
         ending = "" if damage is None else f"; last layer at the end less its best checkpoint: {damage:+.2f}"
         halved = ", **half of the chosen one**" if damage is not None and damage < -plan.rates.by else ""
-        lines.append(f"- {model.name}: {rate}{halved}{ending}")
+        lines.append(f"- {escaped(model.name)}: {rate}{halved}{ending}")
     compared = dict.fromkeys((one.of, one.endpoint) for one in plan.contrasts if one.of != plan.rates.lowest)
     columns = {plan.rates.lowest: (plan.rates.lowest, "last")}
     columns |= {f"{endpoint} of {of}": (of, endpoint) for of, endpoint in compared}
@@ -236,19 +236,18 @@ def _measure(made: Path, measure: Measure, measured: Mapping[str, Values], last:
     shown = [name for name in measure.options.shown or names if name in names]
     same = {} if len(measured) == 1 else _same_everywhere(measured, [name for name in names if name not in shown])
     others = [name for name in names if name not in shown and name not in same]
-    lines = [f"## {measure.name}", "", *_settings(measure), f"After {last:,} updates:", "", *_final(measured, shown)]
+    lines = [f"## {escaped(measure.name)}", "", *_settings(measure)]
+    lines += [f"After {last:,} updates:", "", *_final(measured, shown)]
     if above := [model for model, values in measured.items() if _is_above_entropy(values)]:
-        lines += [
-            f"**Loss not below the unigram entropy**, which takes frequencies of tokens alone: {'; '.join(above)}.",
-            "",
-        ]
+        listed = escaped("; ".join(above))
+        lines += [f"**Loss not below the unigram entropy**, which takes frequencies of tokens alone: {listed}.", ""]
     lines += _by_updates(measured, shown)
     figure = made / f"{measure.name}.png"
     if plot_measure(figure, measure, measured):
-        lines += [f"![{measure.name}]({quote(figure.name)})", ""]
+        lines += [f"![{escaped(measure.name)}]({quote(figure.name)})", ""]
     if same:
         shared = ", ".join(f"{name} {value:.4g}" for name, value in same.items())
-        lines += [f"Of all models, seeds and checkpoints: {shared}.", ""]
+        lines += [f"Of all models, seeds and checkpoints: {escaped(shared)}.", ""]
     if others:
         lines += ["<details>", "<summary>All other values</summary>", "", *_final(measured, others), "</details>", ""]
     return lines
@@ -263,7 +262,7 @@ def _is_above_entropy(values: Values) -> bool:
 def _settings(measure: Measure) -> list[str]:
     options = ", ".join(f"{name} {value}" for name, value in vars(measure.options).items() if value is not None)
     what = measure.options.__doc__.splitlines()[0].replace("``", "`")
-    return [f"{what} `{options}`" if options else what, ""]
+    return [f"{what} {code(options)}" if options else what, ""]
 
 
 def _same_everywhere(measured: Mapping[str, Values], names: Sequence[str]) -> dict[str, float]:
@@ -340,14 +339,12 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
     commits, machines, versions = (
         "; ".join(sorted({one for run in runs for one in run[name]})) for name in ("commits", "machines", "versions")
     )
+    made_by = escaped(f"{commits}; {machines}; {versions}")
     return [
         f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours, pauses included ({content['threads']} threads "
-        f"per run), commit {commits}; {machines}; {versions}. `results.json` has the plan, every command, seed and "
-        "checkpoint.",
+        f"per run), commit {made_by}. `results.json` has the plan, every command, seed and checkpoint.",
         "",
-        "```toml",
-        content["plan"].rstrip("\n"),
-        "```",
+        *code_block("toml", content["plan"].rstrip("\n").split("\n")),
     ]
 
 
@@ -374,11 +371,8 @@ def plot_measure(path: Path, measure: Measure, measured: Mapping[str, Values]) -
     return measure.options.figure(path, measure.name, LAYER if has_layers else "updates", lines, same)
 
 
-def plot_contrasts(path: Path, tested: Sequence[Outcome], words: Mapping[str, Callable[[str], str]]) -> None:
-    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero.
-
-    ``words`` returns what a value is called, by measure.
-    """
+def plot_contrasts(path: Path, tested: Sequence[Outcome], plan: Plan) -> None:
+    """Plot every contrast on an axis of its own: seeds as dots, the mean with its 95 % interval, and zero."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 0.6 + 1.1 * len(tested)), layout="constrained")
@@ -392,9 +386,9 @@ def plot_contrasts(path: Path, tested: Sequence[Outcome], words: Mapping[str, Ca
         axes.plot([*one.values.values()], [0.5] * len(one.values), "o", color=colour, alpha=0.5, markersize=4)
         less = f" less {one.contrast.less}" if one.contrast.less else ""
         axes.set_title(f"{one.contrast.name}: {one.contrast.model}{less}", fontsize=8, loc="left")
-        measure, _, value = one.contrast.of.partition(".")
+        measure, value = plan.measured_value(one.contrast.of)
         endpoint = "" if one.contrast.endpoint == "last" else f": {one.contrast.endpoint.replace('_', ' ')}"
-        axes.set_xlabel(words[measure](value) + endpoint, fontsize=7)
+        axes.set_xlabel(measure.options.in_words(value) + endpoint, fontsize=7)
         axes.set(ylim=(-0.5, 1), yticks=[])
         axes.tick_params(labelsize=7)
     figure.suptitle("Contrasts: seeds (dots), mean and 95 % interval; primary ones in colour", fontsize=9)

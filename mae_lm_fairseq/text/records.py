@@ -149,17 +149,38 @@ def csv_rows(stream: BinaryIO, path: Path, delimiter: str = ",") -> Iterator[tup
     Bytes that are not UTF-8 become lone surrogates.
     """
     csv.field_size_limit(LONGEST_LINE)
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    text = _RowLines(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""), path)
     # Otherwise a quote that is not closed makes one field of the rest of the file.
     rows = csv.reader(text, delimiter=delimiter, strict=True)
     end = 0
     try:
         for row in rows:
+            text.begin_row()
             if row:
                 yield end + 1, row
             end = rows.line_num
     except csv.Error as error:
         raise UserError(f"{path}: line {end + 1} is not CSV ({error}); check the quotes") from None
+
+
+class _RowLines:
+    """The lines of a table, for ``csv.reader``, which would keep a row of any length in memory."""
+
+    def __init__(self, text: io.TextIOWrapper, path: Path):
+        self._text, self._path, self._length = text, path, 0
+
+    def begin_row(self) -> None:
+        """Note that the next line begins a row."""
+        self._length = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(LONGEST_LINE):
+            self._length += len(line)
+            if self._length >= LONGEST_LINE:
+                raise UserError(
+                    f"{self._path}: a row is longer than {LONGEST_LINE >> 20} MB; check that it has line breaks"
+                )
+            yield line
 
 
 class Parquet:

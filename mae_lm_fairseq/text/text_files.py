@@ -19,7 +19,7 @@ from mae_lm_fairseq.text.decompression import SUFFIXES, decompressed
 from mae_lm_fairseq.utils.errors import UserError
 
 CHUNK_BYTES = 1 << 20
-LONGEST_LINE = 1 << 26
+LONGEST_LINE = 1 << 25
 SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 """Minimum number of blocks of a sample, and their maximum size in bytes."""
 

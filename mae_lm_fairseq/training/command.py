@@ -102,13 +102,32 @@ def as_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
+_OPTION = re.compile(r"[A-Za-z0-9][\w-]*")
+_NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and not _NUMBER.match(word)
+
+
 def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:
     """Return the arguments of fairseq-train.
 
     Args:
         options: values by option; ``True`` is a flag, and ``False`` its absence.
         extra: further words, which take precedence.
+
+    Raises:
+        UserError: if a name or a value would be read as another option. fairseq imports ``--user-dir=PATH`` wherever
+            it stands, so that a plan could name code.
     """
+    for name, value in options.items():
+        if not _OPTION.fullmatch(name):
+            raise UserError(f"--{name} is not the name of an option; write a name and its value apart")
+        if _is_option(str(value)):
+            raise UserError(f"--{name} has the value {value!r}, which would be read as an option; choose another one")
+    if _is_option(str(data)):
+        raise UserError(f"the data-bin {data} would be read as an option; write ./{data}")
     words = [str(data)]
     for name, value in options.items():
         words += [] if value is False else [f"--{name}"] if value is True else [f"--{name}", str(value)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,10 +63,43 @@ def progress_bars(label: str) -> Callable[[Sequence, str], Iterable]:
     return lambda steps, name: progress_bar(steps, desc=f"{label}, {name}")
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table of strings, without a trailing newline."""
-    lines = [header, ["---"] * len(header), *rows]
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], is_markdown: bool = False) -> str:
+    """Format a table of strings, without a trailing newline.
+
+    Its cells are escaped, see :func:`escaped`, unless they are Markdown that this package wrote.
+    """
+    cells = [header, *rows] if is_markdown else [list(map(escaped, row)) for row in (header, *rows)]
+    lines = [cells[0], ["---"] * len(header), *cells[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_IN_MARKDOWN = {"&(?=#?[A-Za-z0-9]+;)": "&amp;", "<(?=[A-Za-z/!?])": "&lt;", "[|]": "&#124;", "](?=[(])": "&#93;"}
+"""What begins an entity, a tag, a cell or the target of a link, and the entity that stands for it."""
+
+
+def escaped(text: str) -> str:
+    """Return a name or a message for Markdown, in which it makes no HTML, no link, and no cell or line of its own."""
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    for pattern, entity in _IN_MARKDOWN.items():
+        line = re.sub(pattern, entity, line)
+    return line
+
+
+def code(text: str) -> str:
+    """Return text as a span of code in Markdown, outside of a table."""
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    fence = "`" * (_longest_run(line) + 1)
+    return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
+
+
+def code_block(language: str, lines: Sequence[str]) -> list[str]:
+    """Return the lines of a block of code in Markdown, which no line in it can end."""
+    fence = "`" * max(3, max(map(_longest_run, lines), default=0) + 1)
+    return [f"{fence}{language}", *lines, fence]
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def accuracy_cell(row: Mapping[str, float]) -> str:

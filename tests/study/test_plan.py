@@ -277,3 +277,101 @@ def test_incomplete_data_are_refused_before_training(data_bin, tmp_path):
     with pytest.raises(UserError, match="valid"):
         check_data(tmp_path)
     check_data(data_bin)
+
+
+NAMES = {
+    "/abs/path/evil": "has a slash",
+    "a/b": "has a slash",
+    "../evil": "begins with a dot",
+    ".hidden": "begins with a dot",
+    "": "is empty",
+    "two\\nlines": "control character",
+    "a\\u0000b": "control character",
+    "Contrasts": "is the name of the figure of contrasts",
+    "ä" * 101: "is longer than 200 bytes",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_measures_that_are_no_file_names_are_refused(name):
+    text = PLAN.replace('kind = "loss"\n', f'kind = "loss"\nname = "{name}"\n')
+    with pytest.raises(UserError, match=rf"measure\[1\]\.name: .*{NAMES[name]}"):
+        parse_plan(text, "plan.toml")
+
+
+@pytest.mark.parametrize("name", ["rank, centred", "rank at 80 %", "loss, version 1.5", "UPOS (last)", "Verlust, ß"])
+def test_names_of_measures_that_are_file_names(name):
+    text = PLAN.replace('kind = "loss"\n', f'kind = "loss"\nname = "{name}"\n')
+    text = text.replace("[rates]", f'[rates]\nlowest = "{name}.loss"')
+    assert parse_plan(text, "plan.toml").measures[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("measure", ("Rank", "rank")), ("measure", ("é", "e\u0301")), ("model", ("A b", "a, B"))]
+)
+def test_names_that_collide_on_some_file_systems_are_refused(kind, names):
+    if kind == "model":
+        text = PLAN.replace('"MLM"', f'"{names[0]}"').replace('"MAE-LM"', f'"{names[1]}"')
+    else:
+        text = PLAN.replace('kind = "loss"', f'kind = "loss"\nname = "{names[0]}"')
+        text = text.replace('kind = "seconds"', f'kind = "seconds"\nname = "{names[1]}"')
+    with pytest.raises(UserError, match=rf"{kind}\[\d\]\.name: .* is the name of another {kind}"):
+        parse_plan(text, "plan.toml")
+
+
+def test_models_and_contrasts_may_have_slashes():
+    text = PLAN.replace('"MLM"', '"80/10/10"').replace('name = "P1"', 'name = "80/10/10 against 15 %"')
+    assert parse_plan(text, "plan.toml").models[0].directory == "80-10-10"
+
+
+def test_measure_and_value_may_have_dots():
+    text = PLAN.replace('kind = "loss"', 'kind = "loss"\nname = "loss, version 1.5"')
+    text = text.replace("[rates]", '[rates]\nlowest = "loss, version 1.5.accuracy"')
+    plan = parse_plan(text, "plan.toml")
+    measure, value = plan.measured_value("loss, version 1.5.accuracy")
+    assert (measure.name, value) == ("loss, version 1.5", "accuracy")
+    assert plan.measured_value("loss, version 1") == (None, "")
+
+
+class TestCodeComesFromTheCommandLineAlone:
+    @pytest.fixture
+    def canary(self, tmp_path):
+        package = tmp_path / "evil"
+        package.mkdir()
+        (package / "__init__.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w')\n")
+        yield package
+        assert not (tmp_path / "it-ran").exists()
+
+    @pytest.mark.parametrize(
+        ("option", "named"),
+        [
+            ('user-dir = "{}"', "user-dir"),
+            ('user_dir = "{}"', "user_dir"),
+            ('"user-dir={}" = true', "user-dir="),
+            ('wandb-project = "--user-dir={}"', "--wandb-project"),
+            ('"wandb-project --user-dir" = "{}"', "wandb-project --user-dir"),
+            ('adam-betas = "__import__(\\"evil\\")"', r"optimizer\.adam_betas"),
+            ('pipeline-balance = "__import__(\\"evil\\")"', "pipeline_balance"),
+            ('criterion = "ctc"\nwer-args = "__import__(\\"evil\\")"', r"criterion\._name"),
+        ],
+    )
+    @pytest.mark.parametrize("place", ["[options]", "[model.options]"])
+    def test_options_of_a_plan(self, canary, place, option, named, monkeypatch):
+        monkeypatch.syspath_prepend(canary.parent)
+        text = PLAN.replace(place, f"{place}\n{option.format(canary)}")
+        with pytest.raises(UserError, match=named):
+            check(parse_plan(text, "plan.toml"), needs_files=False)
+
+    @pytest.mark.parametrize("key", ["data_bin", "start"])
+    def test_paths_of_a_plan(self, canary, key, monkeypatch):
+        monkeypatch.chdir(canary.parent)
+        path = f"--user-dir={canary.name}"
+        if key == "start":
+            text, needs_files = PLAN.replace('name = "MAE-LM"', f'start = "{path}"\nname = "MAE-LM"'), True
+            monkeypatch.setattr("mae_lm_fairseq.study.checks.check_data", lambda data: None)
+            monkeypatch.setattr(MEASURES["probe"], "check", lambda measure, data: None)
+            monkeypatch.setattr(MEASURES["loss"], "check", lambda measure, data: None)
+        else:
+            text, needs_files = PLAN.replace("no-such-data-bin", path), False
+        with pytest.raises(UserError, match="--user-dir=evil"):
+            check(parse_plan(text, "plan.toml"), needs_files)

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from mae_lm_fairseq.measures import figures, kind
 from mae_lm_fairseq.study import report
@@ -225,3 +226,42 @@ def test_models_without_any_difference_are_named(tmp_path):
     others[1]["measures"]["rank at 80 %"]["4"]["real_clean"][0] += 1
     report.write_report(tmp_path, results)
     assert "identical" not in (tmp_path / "report.md").read_text()
+
+
+HOSTILE = "a|b <img src=x onerror=alert(1)> &lt;b&gt; [link](http://example.org) ```"
+
+
+def test_names_make_no_html_no_links_and_no_cells(tmp_path):
+    """Of a plan and of results, which may come from others."""
+    hostile = json.loads(json.dumps(content()).replace("MAE-LM", HOSTILE))
+    hostile["title"] = f"{HOSTILE}\n<script>"
+    plan = PLAN.replace("MAE-LM", HOSTILE)
+    plan += f'[[contrast]]\nname = "{HOSTILE}"\nclaim = "{HOSTILE}"\nof = "probe.accuracy"\nmodel = "MLM"\n'
+    plan += f'[[contrast]]\nname = "{HOSTILE} untested"\nof = "exclusivity.exclusivity_0.9"\nmodel = "{HOSTILE}"\n'
+    hostile["plan"] = plan + "# ```\n# <script>\n"
+    hostile["changes"] = [{"date": HOSTILE, "lines": ["+# ````", "+<script>"]}]
+    hostile["extended"], hostile["runs"][0]["machines"] = [HOSTILE], [HOSTILE]
+    report.write_report(tmp_path, hostile)
+    parser = MarkdownIt("gfm-like", {"linkify": False})
+    tokens = parser.parse((tmp_path / "report.md").read_text())
+    inline = [child for token in tokens for child in token.children or ()]
+    html = {token.content.strip() for token in (*tokens, *inline) if token.type.startswith("html")}
+    assert html <= {"<details>\n<summary>All other values</summary>", "</details>"}
+    assert not [token for token in inline if token.type == "link_open"]
+    assert {token.attrs["src"] for token in inline if token.type == "image"} <= {
+        *("contrasts.png", "probe.png", "rank%20at%2080%20%25.png", "exclusivity.png")
+    }
+    text = "\n".join(token.content for token in inline if token.type == "text")
+    assert "<img src=x onerror=alert(1)>" in text
+    columns = [token.content for token in tokens if token.type == "inline" and token.level == 3]
+    assert "a&#124;b" in " ".join(columns)
+
+
+def test_a_measure_with_a_dot_in_its_name_is_reported(tmp_path):
+    renamed = json.loads(json.dumps(content() | {"plan": PLAN + RATES}).replace("rank at 80 %", "rank, version 1.5"))
+    renamed["rates"] |= {model: {"rate": None, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
+    report.write_report(tmp_path, renamed)
+    text = (tmp_path / "report.md").read_text()
+    assert "## rank, version 1.5" in text
+    assert "last of rank, version 1.5.real_clean, MLM" in text
+    assert (tmp_path / "rank, version 1.5.png").exists()

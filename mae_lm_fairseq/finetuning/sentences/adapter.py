@@ -25,6 +25,7 @@ from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.hashes import check_hashes
+from mae_lm_fairseq.utils.output import escaped
 
 
 class SentenceAdapter(Adapter):
@@ -62,7 +63,7 @@ class SentenceAdapter(Adapter):
     def report(self, content: dict[str, Any]) -> str:
         ending = []
         if "f1" in self.task.also_reported:
-            ending.append(f"`f1` refers to the label {self.task.labels[1]}.")
+            ending.append(f"`f1` refers to the label {escaped(self.task.labels[1])}.")
         if "test_predictions_by" in content:
             found = ", ".join(f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items())
             ending.append(f"Test predictions: {content['test_predictions_by']}" + (f" ({found})." if found else "."))

@@ -1,0 +1,172 @@
+"""Check of the configuration that a checkpoint holds, before fairseq builds a task, a model or anything else from it.
+
+fairseq evaluates strings of a configuration as Python: ``wer_args`` of the criterion ``ctc``, ``left_pad_source`` of
+the task ``multilingual_translation``, ``adam_betas`` and others. Reading a file as data does not help against them.
+"""
+
+import ast
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from mae_lm_fairseq.utils.errors import RefusedFile, UserError
+
+ALLOWED: dict[str, frozenset[str]] = {
+    "task": frozenset({"masked_lm", "multilingual_masked_lm", "sentence_prediction", "sentence_ranking"}),
+    "model": frozenset(
+        {"roberta", "roberta_prenorm", "roberta_base", "roberta_large", "xlm", "camembert", "gottbert", "xlmr"}
+    ),
+    "criterion": frozenset({"masked_lm", "sentence_prediction", "sentence_ranking", "cross_entropy"}),
+    "optimizer": frozenset(
+        {"adadelta", "adafactor", "adagrad", "adam", "adamax", "composite", "cpu_adam", "lamb", "nag", "sgd"}
+    ),
+    "lr_scheduler": frozenset(
+        {"cosine", "fixed", "inverse_sqrt", "manual", "pass_through", "polynomial_decay", "reduce_lr_on_plateau"}
+        | {"step", "tri_stage", "triangular"}
+    ),
+    "tokenizer": frozenset({"moses", "nltk", "space"}),
+    "bpe": frozenset({"bert", "bytes", "byte_bpe", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece"})
+    | {"subword_nmt"},
+    "scoring": frozenset({"bleu", "chrf", "sacrebleu", "wer"}),
+}
+"""fairseq's components that a checkpoint may name: those of RoBERTa's family, and what any training may have used."""
+
+EVALUATED = frozenset(
+    {
+        *("adafactor_eps", "adam_betas", "adamax_betas", "lamb_betas"),
+        *("adaptive_input_cutoff", "adaptive_softmax_cutoff", "character_filters", "xformers_att_config"),
+        *("conv_aggregator_layers", "conv_feature_layers", "feature_encoder_spec", "wer_args"),
+        *("decoder_attention", "decoder_layers", "downsample", "encoder_attention", "encoder_layers"),
+        *("gated_attention", "pretrained", "project_input", "self_attention"),
+        *("left_pad_source", "left_pad_target", "pipeline_balance", "pipeline_decoder_balance"),
+        *("pipeline_decoder_devices", "pipeline_devices", "pipeline_encoder_balance", "pipeline_encoder_devices"),
+    }
+)
+"""Names of the fields that fairseq evaluates, alone or at the end of a longer name, as ``encoder_xformers_att_config``.
+
+Few of them belong to a component of :data:`ALLOWED`, but a component of the user may derive from another one.
+"""
+
+_WORD = re.compile(r"[\w-]*")
+"""A value that is a name, as of ``--decoder-attention``. Evaluating it calls nothing."""
+
+MOST_VALUES = 100_000
+"""Maximum number of values in a configuration; fairseq's have a few hundred."""
+Key = tuple[str, ...]
+
+
+def check_saved_configuration(state: Mapping[str, Any], path: str) -> None:
+    """Check the configuration in the content of a checkpoint, in ``cfg`` or, of older versions of fairseq, ``args``.
+
+    A component must be in :data:`ALLOWED`, or registered by a package other than fairseq: this one, or that of the
+    command line's ``--user-dir``. A name that nothing has registered passes, because nothing can be built from it.
+
+    Raises:
+        RefusedFile: if a component is another one of fairseq's, a field that fairseq evaluates is neither a literal
+            nor a word, a value refers to a resolver, such as ``${oc.env:HOME}``, or there are too many values. The
+            message names the key.
+        UserError: if ``args`` name a component that nothing has registered, which fairseq needs to convert them.
+    """
+    for part in ("args", "cfg"):
+        strings = list(_strings(path, part, state.get(part)))
+        for key, value in strings:
+            if (kind := _kind(key)) is not None:
+                _check_component(path, key, value, kind)
+        _check_only_model(path, state.get(part), part)
+        for key, value in strings:
+            if "${" in value and ":" in value.partition("${")[2]:
+                raise _refusal(path, key, value, "refers to something outside of the file")
+            if any(key[-1] == name or key[-1].endswith(f"_{name}") for name in EVALUATED):
+                _check_evaluated(path, key, value)
+
+
+def forget_user_dir(state: Mapping[str, Any]) -> None:
+    """Remove ``user_dir`` from the content of a checkpoint: code comes from the command line alone."""
+    configuration = state.get("cfg")
+    common = configuration.get("common") if isinstance(configuration, Mapping | DictConfig) else None
+    for options in (state.get("args"), common):
+        if isinstance(options, Namespace):
+            options.user_dir = None
+        elif isinstance(options, dict | DictConfig) and "user_dir" in options:
+            options["user_dir"] = None
+
+
+def _strings(path: str, part: str, configuration: Any) -> Iterator[tuple[Key, str]]:
+    """Yield the strings in nested dictionaries, lists and namespaces, with the keys that lead to them."""
+    waiting, visited = [((part,), configuration)], 0
+    while waiting:
+        key, value = waiting.pop()
+        visited += 1
+        if visited > MOST_VALUES:  # lists that a pickle refers to many times would fill the memory of OmegaConf
+            raise RefusedFile(f"refused {path}: {part} has more than {MOST_VALUES:,} values, as no configuration has")
+        if isinstance(value, DictConfig | ListConfig):
+            value = OmegaConf.to_container(value, resolve=False)
+        if isinstance(value, Namespace):
+            value = vars(value)
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, Mapping):
+            waiting += [((*key, str(name)), inner) for name, inner in value.items()]
+        elif isinstance(value, Sequence | Set):
+            waiting += [(key, inner) for inner in value]
+
+
+def _kind(key: Key) -> str | None:
+    """Return the kind of component that the value of a key names; None if it names none.
+
+    fairseq reads names from ``criterion``, ``criterion._name`` and, in a namespace, ``criterion.criterion``, and those
+    of models from ``arch``, too.
+    """
+    if key[-1] in ("arch", "model"):
+        return "model"
+    if key[-1] == "task" or key[-1] in REGISTRIES:
+        return key[-1]
+    if key[-1] == "_name":
+        return next((name for name in reversed(key) if name in ("task", "model") or name in REGISTRIES), None)
+    return None
+
+
+def _registry(kind: str) -> Mapping[str, type]:
+    if kind == "task":
+        return TASK_REGISTRY
+    if kind == "model":
+        return {**MODEL_REGISTRY, **ARCH_MODEL_REGISTRY}
+    return REGISTRIES[kind]["registry"]
+
+
+def _check_component(path: str, key: Key, name: str, kind: str) -> None:
+    if "${" in name:
+        raise _refusal(path, key, name, "does not name a component, but refers to another value")
+    component = _registry(kind).get(name)
+    if component is None and key in {("args", "task"), ("args", "arch"), *(("args", other) for other in REGISTRIES)}:
+        raise UserError(f"{path}: {'.'.join(key)} = {name!r} is not registered; name its package with --user-dir")
+    is_of_fairseq = component is not None and component.__module__.partition(".")[0] == "fairseq"
+    if is_of_fairseq and name not in ALLOWED.get(kind, ()):
+        raise _refusal(path, key, name, f"is not among the {kind} components of fairseq that this package builds")
+
+
+def _check_only_model(path: str, configuration: Any, part: str) -> None:
+    """Check the key of a model without a name: fairseq takes the only key of its configuration for it."""
+    model = configuration.get("model") if isinstance(configuration, Mapping | DictConfig) else None
+    if isinstance(model, Mapping | DictConfig) and len(model) == 1:
+        _check_component(path, (part, "model"), str(next(iter(model))), "model")
+
+
+def _check_evaluated(path: str, key: Key, value: str) -> None:
+    if _WORD.fullmatch(value):
+        return
+    try:
+        ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise _refusal(path, key, value, "would be evaluated as Python code, and is no literal") from None
+
+
+def _refusal(path: str, key: Key, value: str, problem: str) -> RefusedFile:
+    written = f"{'.'.join(key)} = {value!r:.80}"
+    return RefusedFile(f"refused {path}: {written} {problem}; code comes from the command line's --user-dir alone")
