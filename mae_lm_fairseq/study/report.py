@@ -114,11 +114,8 @@ def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
         lines += [f"**Incomplete: {done} of {planned} trainings have all measurements.**", ""]
     identical = results.identical_models()
     for first, second in identical:
-        lines += [
-            f"**{escaped(first)} and {escaped(second)} are identical in every value**: their differences in the plan have "
-            "no effect.",
-            "",
-        ]
+        pair = escaped(f"{first} and {second}")
+        lines += [f"**{pair} are identical in every value**: their differences in the plan have no effect.", ""]
     if tested := results.tested():
         lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
         plot_contrasts(made / f"{CONTRASTS}.png", tested, plan)
