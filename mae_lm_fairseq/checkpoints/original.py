@@ -13,6 +13,7 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_safetensors, save_safetensors
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_bytes, read_json, write_bytes
+from mae_lm_fairseq.utils.hugging_face import TOKENIZER_CONFIG, file_without_code
 
 ORIGINAL, KEPT_WEIGHTS = "original", "kept.safetensors"
 """Folder in a bundle, and the file of weights in it."""
@@ -21,7 +22,7 @@ CONFIG = "config.json"
 STOCK_FILES = (
     CONFIG,
     "tokenizer.json",
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -63,6 +64,9 @@ class Original:
 def stock_files(directory: Path) -> dict[str, bytes]:
     """Return the content of those of :data:`STOCK_FILES` that a directory has, and perhaps :data:`SENTENCE_FILES`.
 
+    Configurations are without the keys that lead to code, see
+    :func:`~mae_lm_fairseq.utils.hugging_face.without_code`.
+
     Raises:
         UserError: if one cannot be read, or is a link to another directory.
     """
@@ -71,7 +75,12 @@ def stock_files(directory: Path) -> dict[str, bytes]:
     for name in found:
         check_link(directory / Path(name).parts[0])
         check_link(directory / name)
-    return {name: read_bytes(directory / name) for name in found}
+    return {name: _without_code(name, read_bytes(directory / name)) for name in found}
+
+
+def _without_code(name: str, content: bytes) -> bytes:
+    is_configuration = name in (CONFIG, TOKENIZER_CONFIG, *SENTENCE_FILES)
+    return file_without_code(name, content) if is_configuration else content
 
 
 def _pools(modules: list[dict[str, str]]) -> bool:

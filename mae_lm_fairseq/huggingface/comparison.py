@@ -15,7 +15,7 @@ from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM, WORDS
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
-from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers
+from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers, no_panic
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.utils.errors import UserError
@@ -124,7 +124,8 @@ def compare_ids(
         split = ([word for word in line.split() if len(tokenizer.encode_lines([word])[0])] for line in lines)
         compared = [words for words in split if words]
         ours = [np.concatenate(tokenizer.encode_words(words)) for words in compared]
-    theirs = fast(compared, is_split_into_words=as_words, verbose=False)["input_ids"]
+    with no_panic(f"{directory}: the tokenizer (tokenizer.json) cannot encode a text"):
+        theirs = fast(compared, is_split_into_words=as_words, verbose=False)["input_ids"]
     for text, ids, found in zip(compared, ours, theirs, strict=True):
         expected = tokenizer.exported_ids[[BOS, *ids, EOS]].tolist()
         if expected == found:

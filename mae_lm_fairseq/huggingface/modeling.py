@@ -27,6 +27,7 @@ from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from mae_lm_fairseq.statistics.token_states import early_masks
 from mae_lm_fairseq.utils.hashes import HASHES
+from mae_lm_fairseq.utils.hugging_face import without_code
 from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.utils.writing import remove
 from mae_lm_fairseq.wrapped.network import build_network, shared_weights
@@ -63,7 +64,7 @@ class MAELMConfig(PreTrainedConfig):
         if self.network["wrapped"]:  # found and cached here, as transformers ties no weights while it loads a model
             shared_weights(network_config(self.network))
         ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-        super().__init__(**{**ids, "tie_word_embeddings": True, **others})
+        super().__init__(**{**ids, "tie_word_embeddings": True, **without_code(others)})
 
     # Sizes of the encoder, by the names that they have in transformers.
     hidden_size = property(lambda self: self.network["encoder_embed_dim"])

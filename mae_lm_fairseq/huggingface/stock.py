@@ -36,7 +36,7 @@ from mae_lm_fairseq.huggingface.weight_files import STOCK_WEIGHTS
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, UNK
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
+from mae_lm_fairseq.utils.hugging_face import import_transformers, without_code
 from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, LM_HEAD, stock_class, stock_config
 
 
@@ -192,7 +192,7 @@ def written_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     if to.task is MASKED_LM and not config.wrapped:  # an original without a head may say anything
         values["tie_word_embeddings"] = not config.untie_output_weights
     if to.original is not None:
-        return _changed(without_kernels(json.loads(to.original.files[CONFIG])), values)
+        return _changed(without_code(json.loads(to.original.files[CONFIG])), values)
     if config.wrapped:
         return stock_config(config.wrapped, **values).to_dict()
     values |= {

@@ -19,12 +19,14 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
     HuggingFaceTokenizer,
     import_tokenizers,
     library_errors,
+    no_panic,
     steps_of,
 )
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.hugging_face import TOKENIZER_CONFIG
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -56,7 +58,7 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
     """
     fast = exported_tokenizer(pretrained.tokenizer, pretrained.symbols, pretrained.config.max_positions)
     fast.save_pretrained(directory)
-    path = directory / "tokenizer_config.json"
+    path = directory / TOKENIZER_CONFIG
     # transformers 4 knows the tokenizer class by this name, too.
     _write_json(path, {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
 
@@ -68,7 +70,7 @@ def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer
     """
     if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level):
         return
-    path, settings = directory / TOKENIZER_JSON, directory / "tokenizer_config.json"
+    path, settings = directory / TOKENIZER_JSON, directory / TOKENIZER_CONFIG
     if path.exists():
         content = json.loads(path.read_bytes())
         for step in steps_of(content["pre_tokenizer"]):
@@ -88,8 +90,9 @@ def pair_differences(fast: "PreTrainedTokenizerFast", texts: Sequence[str] = ("a
 
     Ours are ``<s> A </s> </s> B </s>``, all with the first token type. Each text is joined with the next one.
     """
-    pairs = fast(list(texts[:-1]), list(texts[1:]), verbose=False)
-    singles = itertools.pairwise(fast(list(texts), verbose=False)["input_ids"])
+    with no_panic("the tokenizer (tokenizer.json) cannot encode a pair of texts"):
+        pairs = fast(list(texts[:-1]), list(texts[1:]), verbose=False)
+        singles = itertools.pairwise(fast(list(texts), verbose=False)["input_ids"])
     differences = []
     if any(map(any, pairs.get("token_type_ids", []))):
         differences.append("both texts have the first token type")

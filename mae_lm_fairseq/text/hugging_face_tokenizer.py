@@ -111,7 +111,11 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._order
 
     def library_ids(self, lines: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self.library.encode_batch_fast(lines, add_special_tokens=False)]
+        with self._no_panic():
+            return [encoding.ids for encoding in self.library.encode_batch_fast(lines, add_special_tokens=False)]
+
+    def _no_panic(self) -> contextlib.AbstractContextManager:
+        return no_panic(f"{self.path}: cannot encode or decode a text")
 
     def encode_words(self, words: list[str]) -> list[np.ndarray]:
         # Byte-level BPE does not add the space, and where a pre-tokenizer does, there is only one.
@@ -120,7 +124,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def encode_masked(self, text: str) -> list[int]:
         library, fairseq_ids = self._with_mask
-        return fairseq_ids[library.encode(text, add_special_tokens=False).ids].tolist()
+        with self._no_panic():
+            return fairseq_ids[library.encode(text, add_special_tokens=False).ids].tolist()
 
     @cached_property
     def _with_mask(self) -> tuple[Any, np.ndarray]:
@@ -141,15 +146,18 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         visible = [self.exported_ids[index] for index in ids if index not in (BOS, PAD, EOS)]
-        return self.library.decode(visible, skip_special_tokens=False).replace(self.token(self.mask), MASK)
+        with self._no_panic():
+            return self.library.decode(visible, skip_special_tokens=False).replace(self.token(self.mask), MASK)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        encoding = self.library.encode(text, add_special_tokens=False)
+        with self._no_panic():
+            encoding = self.library.encode(text, add_special_tokens=False)
         return self._fairseq_ids[encoding.ids], np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
 
     def normalize(self, text: str) -> str:
         normalizer = self.library.normalizer
-        return normalizer.normalize_str(text) if normalizer else text
+        with self._no_panic():
+            return normalizer.normalize_str(text) if normalizer else text
 
     def token(self, index: int) -> str:
         """Return the library's token of a fairseq id."""
@@ -160,7 +168,8 @@ class HuggingFaceTokenizer(Tokenizer):
         if index < len(SPECIALS) or index == self.mask:
             return token
         if self.is_byte_level:
-            return self.library.decode([int(self.exported_ids[index])], skip_special_tokens=False)
+            with self._no_panic():
+                return self.library.decode([int(self.exported_ids[index])], skip_special_tokens=False)
         if prefix := getattr(self.library.model, "continuing_subword_prefix", None):  # WordPiece's ##
             return token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
         return token.replace(self._word_start, " ") if self._word_start else token
@@ -232,12 +241,28 @@ def library_errors(message: str) -> Iterator[None]:
         UserError: if the block raises an exception; ``message`` precedes its first line.
         ModuleNotFoundError: if a package is not installed.
     """
+    with no_panic(message):
+        try:
+            yield
+        except (UserError, ModuleNotFoundError):
+            raise
+        except Exception as error:  # many types are raised
+            raise UserError(f"{message}: {first_line(error)}") from None
+
+
+@contextlib.contextmanager
+def no_panic(message: str) -> Iterator[None]:
+    """Convert a panic of the library in the ``with`` block, such as that of a regex that backtracks without end.
+
+    A panic is no ``Exception``: it would pass all who expect one, and end a worker process.
+
+    Raises:
+        UserError: if the block raises a panic; ``message`` precedes its first line.
+    """
     try:
         yield
-    except (UserError, ModuleNotFoundError):
-        raise
-    except BaseException as error:  # many types are raised, and panics are no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
             raise
         raise UserError(f"{message}: {first_line(error)}") from None
 

@@ -20,7 +20,7 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.utils.hugging_face import AS_DATA, import_transformers
+from mae_lm_fairseq.utils.hugging_face import AS_DATA, TOKENIZER_CONFIG, import_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -31,7 +31,7 @@ TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DIC
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
 """The files in words, for messages."""
-_CONFIGS = ("tokenizer_config.json", "config.json")
+_CONFIGS = (TOKENIZER_CONFIG, "config.json")
 """Files of ``transformers``, which can change what the other files of a tokenizer do."""
 
 

@@ -1,17 +1,29 @@
 """How this package imports ``transformers`` and reads its directories: as data, from which no code runs."""
 
 import importlib
+import json
 import sys
 from types import ModuleType
 from typing import Any
 
 AS_DATA = {"local_files_only": True, "trust_remote_code": False}
 """Options of ``from_pretrained``, which otherwise asks whether to run code from the directory."""
-_FETCHES_CODE = {
+TOKENIZER_CONFIG = "tokenizer_config.json"
+_KERNELS = {
     f"{prefix}{part}_implementation{suffix}"
     for part in ("attn", "experts")
     for prefix, suffix in (("", ""), ("_", ""), ("_", "_internal"))
 }
+_CODE = _KERNELS | {
+    *("auto_map", "custom_generate", "custom_pipelines", "trust_remote_code", "code_revision"),
+    *("attribute_map", "sub_configs", "sub_configs_defaults"),  # other names for the keys above
+    *("use_kernels", "kernel_config", "allow_all_kernels"),
+    *("quantization_config", "compression_config"),  # some quantizers load kernels of the hub
+    *("transformers_weights", "init_inputs"),
+    # Options of from_pretrained in sentence-transformers.
+    *(f"{part}_{kind}" for part in ("model", "config", "tokenizer", "processor") for kind in ("args", "kwargs")),
+}
+"""Keys by which ``transformers`` or ``sentence-transformers`` import code, load kernels, or read another file."""
 
 
 def import_transformers() -> ModuleType:
@@ -32,11 +44,28 @@ def hide_broken_torchaudio() -> None:
         sys.modules["torchaudio"] = None  # importlib finds no spec for such a module
 
 
-def without_kernels(config: Any) -> Any:
-    """Return JSON of a configuration without the keys, at any depth, that make ``transformers`` load compiled kernels.
+def without_code(content: Any) -> Any:
+    """Return JSON of a configuration without the keys, at any depth, that lead to code or to other files.
 
-    It looks for a kernel that is not installed on the hub and imports what it finds.
+    ``transformers`` looks for a kernel that is not installed on the hub, and imports what it finds. Networks are
+    computed without these keys, so that files of real models, which have some of them, can be read.
     """
-    if isinstance(config, dict):
-        return {name: without_kernels(value) for name, value in config.items() if name not in _FETCHES_CODE}
-    return [without_kernels(value) for value in config] if isinstance(config, list) else config
+    if isinstance(content, dict):
+        return {name: without_code(value) for name, value in content.items() if name not in _CODE}
+    return [without_code(value) for value in content] if isinstance(content, list) else content
+
+
+def file_without_code(name: str, content: bytes) -> bytes:
+    """Return a JSON file of ``transformers`` after :func:`without_code`; its very bytes if nothing is dropped.
+
+    Of the configuration of a tokenizer, names of files are dropped as well: it would read them wherever they are.
+    Content that is not JSON is returned as it is, and found to be damaged where it is used.
+    """
+    try:
+        parsed = json.loads(content)
+        kept = without_code(parsed)
+    except (ValueError, RecursionError):
+        return content
+    if name == TOKENIZER_CONFIG and isinstance(kept, dict):
+        kept = {key: value for key, value in kept.items() if not key.endswith("_file")}
+    return content if kept == parsed else (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()

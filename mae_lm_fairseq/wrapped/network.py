@@ -13,7 +13,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder, initialise
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.decoder import build_decoder
 from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, TokenClassificationHead
-from mae_lm_fairseq.utils.hugging_face import import_transformers, without_kernels
+from mae_lm_fairseq.utils.hugging_face import import_transformers, without_code
 from mae_lm_fairseq.wrapped.encoder import WrappedDecoder, WrappedEncoder, first_position, kind_of
 
 ENCODER_MODEL, LM_HEAD = "autoencoder.encoder.model.", "autoencoder.lm_head.model."
@@ -31,13 +31,13 @@ _DROPOUTS = {
 
 def describe(config: Mapping[str, Any]) -> str:
     """Return the value of the option ``wrapped`` for the content of a ``config.json``."""
-    kept = {name: value for name, value in without_kernels(dict(config)).items() if name not in _NOT_OF_THE_ENCODER}
+    kept = {name: value for name, value in without_code(dict(config)).items() if name not in _NOT_OF_THE_ENCODER}
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 
 def stock_config(description: str, **changes: Any) -> Any:
     """Return the ``transformers`` configuration of a value of ``wrapped``, with changes."""
-    values = without_kernels(json.loads(description)) | changes
+    values = without_code(json.loads(description)) | changes
     return import_transformers().AutoConfig.for_model(values.pop("model_type"), **values)
 
 

@@ -296,6 +296,38 @@ def damaged(directory):
     }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def backtracking(tmp_path_factory):
+    """Return a tokenizer whose regex backtracks until the library panics, which is no ``Exception``."""
+    library = tokenizers.Tokenizer.from_str(make("bpe").files["tokenizer.json"].decode())
+    endless = tokenizers.Regex("(x+x+)+y")
+    library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(endless, "isolated"), library.pre_tokenizer])
+    library.decoder = tokenizers.decoders.Sequence([library.decoder, tokenizers.decoders.Replace(endless, "")])
+    library.normalizer = normalizers.Replace(endless, "")
+    path = tmp_path_factory.mktemp("backtracking") / "tokenizer.json"
+    path.write_text(library.to_str())
+    return HuggingFaceTokenizer(path)
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda tokenizer, text: tokenizer.encode_lines([text]),
+        lambda tokenizer, text: tokenizer.encode_block([text]),
+        lambda tokenizer, text: tokenizer.encode_words([text]),
+        lambda tokenizer, text: tokenizer.encode_with_offsets(text),
+        lambda tokenizer, text: tokenizer.encode_masked(text),
+        lambda tokenizer, text: tokenizer.normalize(text),
+        lambda tokenizer, text: tokenizer.unknown_texts([text]),
+        lambda tokenizer, text: tokenizer.decode([tokenizer.symbols.index("x")] * len(text)),
+    ],
+    ids=["lines", "block", "words", "offsets", "masked", "normalize", "unknown", "decode"],
+)
+def test_a_panic_of_the_library_is_an_error_that_names_the_file(backtracking, encode):
+    with pytest.raises(UserError, match=r"tokenizer\.json: cannot encode or decode a text"):
+        encode(backtracking, "x" * 40)
+
+
 def test_tokens_of_white_space_are_codes_in_the_dictionary(tmp_path):
     """ModernBERT's tokenizer has tokens for several spaces."""
     library = make("gpt2").library
