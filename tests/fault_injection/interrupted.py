@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import matplotlib.backends.backend_agg  # noqa: F401  once, not in each child
 import torch
 from fairseq import checkpoint_utils
 
@@ -330,7 +331,7 @@ def _study(seeds: int) -> None:
         for seed in model.all_seeds:
             training = workspace.training(model, None, seed)
             if not (result := training.result(1)).exists():
-                training.folder.mkdir(parents=True)
+                training.folder.mkdir(parents=True, exist_ok=True)
                 seconds = {"per_update": 1.0 + seed, "tokens_per_update": 1.0}
                 values = {workspace.key(measure, model): seconds for measure in plan.measures}
                 made_by = {"commit": "x", "machine": "y", "versions": {}, "seconds": 0.0, "kept": {}}
