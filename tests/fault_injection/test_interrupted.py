@@ -12,11 +12,15 @@ NAMES = (
     *("mae-lm prepare", "mae-lm prepare --shards 2", "mae-lm prepare with a tokenizer in the output directory"),
     *("mae-lm bundle", "mae-lm export", "mae-lm average", "results and report, over old ones"),
     *("products that other ones depend on", "the report of a study, over an old one"),
-    "the end of a training of a study",
+    *("the end of a training of a study", "mae-lm finetune tagging, over the results of another model"),
 )
 LAST = 12
 """Calls at the end of a command, which make its files visible; all of them are tried."""
-SLOW = {"mae-lm export": 3, "the report of a study, over an old one": 6}
+SLOW = {
+    "mae-lm export": 3,
+    "the report of a study, over an old one": 6,
+    "mae-lm finetune tagging, over the results of another model": 5,
+}
 """Fewer of them for commands that load transformers or draw figures."""
 pytestmark = pytest.mark.integration  # starts processes
 
