@@ -80,13 +80,13 @@ class Case:
 
     def tree(self) -> dict[str, str]:
         """Return the hashes of the files in the working directory by name, and the names of its directories."""
-        found = {}
+        hashes = {}
         for path in Path().rglob("*"):
             if path.name == LOCK:  # it may stay behind, and does no harm
                 continue
             content = b"" if path.is_dir() or path.name.endswith(self.ignored) else path.read_bytes()
-            found[str(path)] = hashlib.sha256(content).hexdigest()
-        return found
+            hashes[str(path)] = hashlib.sha256(content).hexdigest()
+        return hashes
 
 
 def killed_commands(place: Workplace, times: int) -> Iterator[Row]:
@@ -126,8 +126,8 @@ def killed_at(case: Case, directory: Path, number: int, expected: dict[str, str]
             return f"call {number}: after the kill, {problem}"
         if code := _in_child(case.run, sys.maxsize):
             return f"call {number}: the same command ends with exit code {code}"
-        found = case.tree()
-        names = {name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)}
+        hashes = case.tree()
+        names = {name for name in hashes.keys() | expected.keys() if hashes.get(name) != expected.get(name)}
         return f"call {number}: other or missing files: {sorted(names)}" if names else None
 
 

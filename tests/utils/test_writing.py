@@ -263,8 +263,8 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
         (made / "report.md").write_text("new")
         (made / "results.json").write_text("new")
         assert {path.read_text() for path in tmp_path.glob("*.*") if path.is_file()} == {"old"}
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found == {"results.json": "new", "report.md": "new", "mine.txt": "old"}
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert texts == {"results.json": "new", "report.md": "new", "mine.txt": "old"}
 
 
 def test_files_that_cannot_be_written_replace_none(tmp_path):
