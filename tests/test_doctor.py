@@ -1,6 +1,7 @@
 """Findings of the doctor on environments with known faults."""
 
 import json
+import shutil
 import sys
 from importlib import metadata
 
@@ -10,6 +11,8 @@ import torch
 import mae_lm_fairseq
 from mae_lm_fairseq import cli, doctor
 from mae_lm_fairseq.utils import gpus
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_record
 from tests.support import ROOT
 
 
@@ -97,3 +100,22 @@ def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
     assert "mutable default" in findings["fairseq-fixed"]["details"]
     assert findings["mae_lm_fairseq"]["state"] == "broken"
     assert findings["torch"]["state"] == "works"
+
+
+def test_files_are_compared_with_their_hashes(bundles, tmp_path, capsys):
+    shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "a" / "bundle")
+    write_record(tmp_path / "results.json", {"accuracy": 0.5})
+    assert cli.run("doctor", [str(tmp_path)]) == 0
+    assert "2 files or lists of files are as they were written" in capsys.readouterr().out
+    text = (tmp_path / "results.json").read_text()
+    (tmp_path / "results.json").write_text(text.replace("0.5", "0.6"))
+    (tmp_path / "a" / "bundle" / "dict.txt").write_text("other")
+    assert cli.run("doctor", [str(tmp_path)]) == 1
+    output = capsys.readouterr().out
+    for name in ("results.json is damaged", "dict.txt is damaged"):
+        assert name in output
+
+
+def test_a_directory_without_hashes_is_refused(tmp_path):
+    with pytest.raises(UserError, match="has nothing with hashes"):
+        cli.run("doctor", [str(tmp_path)])

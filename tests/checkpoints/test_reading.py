@@ -14,7 +14,9 @@ from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import build, read, read_bundle, read_checkpoint
 from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.finetuning.origin import origin_of
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.hashes import HASHES
 from tests.fault_injection.damage import damaged
 from tests.support.bundles import VARIANTS, saved
 from tests.support.disks import room_for
@@ -146,9 +148,32 @@ DAMAGE = {
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_bundle_that_would_give_wrong_numbers_is_refused(kind, bundles, tmp_path):
     bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+    (bundle / HASHES).unlink()  # as in bundles of earlier versions, which are read without
+    assert read_bundle(bundle).symbols == read_bundle(bundles["mae_lm_tiny"]).symbols
     DAMAGE[kind](bundle)
     with pytest.raises(UserError, match="bundle"):
         read_bundle(bundle)
+
+
+def flip(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "dict.txt", "sentencepiece.bpe.model", HASHES])
+def test_a_bundle_with_another_bit_is_refused(name, bundles, tmp_path):
+    bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+    flip(bundle / name)
+    with pytest.raises(UserError, match=r"is damaged|cannot be read"):
+        read_bundle(bundle)
+    with pytest.raises(UserError):
+        origin_of(bundle)
+
+
+def test_the_model_card_of_a_bundle_can_be_edited(bundles, tmp_path):
+    bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+    (bundle / "README.md").write_text("# My model")
+    read_bundle(bundle)
 
 
 @settings(max_examples=60, deadline=None)

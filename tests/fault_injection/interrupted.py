@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import matplotlib.backends.backend_agg  # noqa: F401  once, not in each child
 import torch
 from fairseq import checkpoint_utils
 
@@ -26,6 +27,9 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.file_checks import compared_files
 from mae_lm_fairseq.checkpoints.reading import read_bundle
+from mae_lm_fairseq.finetuning import sweep
+from mae_lm_fairseq.finetuning.driver import finetune
+from mae_lm_fairseq.finetuning.options import TaggingOptions
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.measures.kind import Data
@@ -38,16 +42,18 @@ from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.manifest import MANIFEST
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
-from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.training.runner import Run, _execute
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json, write_record
+from mae_lm_fairseq.utils.files import read_record, write_json, write_record, write_text
 from mae_lm_fairseq.utils.locks import LOCK
 from tests.fault_injection.models import small_model
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace, prepare_to_fork
+from tests.support import tagging
 from tests.support.exports import WITHOUT_BIAS
+from tests.support.finetuning import SHAPE, run_here
 
 CALLS = ("rename", "replace", "unlink", "remove", "rmdir", "mkdir", "fsync")
 """Functions of ``os`` before whose calls a process is killed."""
@@ -74,13 +80,13 @@ class Case:
 
     def tree(self) -> dict[str, str]:
         """Return the hashes of the files in the working directory by name, and the names of its directories."""
-        found = {}
+        hashes = {}
         for path in Path().rglob("*"):
             if path.name == LOCK:  # it may stay behind, and does no harm
                 continue
             content = b"" if path.is_dir() or path.name.endswith(self.ignored) else path.read_bytes()
-            found[str(path)] = hashlib.sha256(content).hexdigest()
-        return found
+            hashes[str(path)] = hashlib.sha256(content).hexdigest()
+        return hashes
 
 
 def killed_commands(place: Workplace, times: int) -> Iterator[Row]:
@@ -120,8 +126,8 @@ def killed_at(case: Case, directory: Path, number: int, expected: dict[str, str]
             return f"call {number}: after the kill, {problem}"
         if code := _in_child(case.run, sys.maxsize):
             return f"call {number}: the same command ends with exit code {code}"
-        found = case.tree()
-        names = {name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)}
+        hashes = case.tree()
+        names = {name for name in hashes.keys() | expected.keys() if hashes.get(name) != expected.get(name)}
         return f"call {number}: other or missing files: {sorted(names)}" if names else None
 
 
@@ -209,6 +215,15 @@ def cases(place: Workplace) -> Iterator[Case]:
     yield Case("the report of a study, over an old one", partial(_study, 2), partial(_study, 1), _study_problem)
     trained, logs = partial(_trained, checkpoint), (".log", "training-1.json")
     yield Case("the end of a training of a study", _end_training, trained, _training_problem, logs)
+    finetuned = directory / "finetuned"
+    finetuned.mkdir()
+    with contextlib.chdir(finetuned):
+        _write_words(finetuned / "words")
+        if _in_child(partial(_finetune, finetuned / "words"), sys.maxsize):
+            raise RuntimeError("fine-tuning has failed")
+    copied = partial(_copy_with_another_model, finetuned / "out")
+    name = "mae-lm finetune tagging, over the results of another model"
+    yield Case(name, partial(_finetune, finetuned / "words"), copied, _finetuning_problem)
 
 
 def _prepare(options: PreparationOptions) -> None:
@@ -330,7 +345,7 @@ def _study(seeds: int) -> None:
         for seed in model.all_seeds:
             training = workspace.training(model, None, seed)
             if not (result := training.result(1)).exists():
-                training.folder.mkdir(parents=True)
+                training.folder.mkdir(parents=True, exist_ok=True)
                 seconds = {"per_update": 1.0 + seed, "tokens_per_update": 1.0}
                 values = {workspace.key(measure, model): seconds for measure in plan.measures}
                 made_by = {"commit": "x", "machine": "y", "versions": {}, "seconds": 0.0, "kept": {}}
@@ -377,6 +392,52 @@ def _training_problem() -> str | None:
     if not (folder / "checkpoints" / "checkpoint_last.pt").exists() and not (folder / "training-1.json").exists():
         return "neither checkpoint nor result is there"
     return None
+
+
+def _write_words(directory: Path) -> None:
+    tagging.write_tokenizer(directory / "data-bin")
+    tagging.write_columns(directory / "train.conll", tagging.sentences(20))
+    tagging.write_columns(directory / "dev.conll", tagging.sentences(6, seed=2))
+
+
+def _finetune(words: Path) -> None:
+    """Fine-tune, or use the runs that are finished."""
+    sweep.run_all = run_here
+    options = TaggingOptions(
+        train=words / "train.conll",
+        dev=words / "dev.conll",
+        column="2",
+        model=Path("mae_lm_tiny"),
+        data_bin=words / "data-bin",
+        out=Path("out"),
+        seeds=1,
+        learning_rates=(1e-3,),
+        extra=(*map(str, SHAPE), "--max-update", "3", "--cpu"),
+    )
+    finetune(options)
+
+
+def _copy_with_another_model(finished: Path) -> None:
+    """Copy a finished fine-tuning, with results as of another model."""
+    shutil.copytree(finished, "out")
+    record = read_record(Path("out", MADE))
+    write_record(Path("out", MADE), record | {"model": "another one"})
+    write_text(Path("out", "dev_predictions.conll"), "others")
+    write_results(Path("out"), {"predictions_by": "another one"}, "another one")
+
+
+def _finetuning_problem() -> str | None:
+    out = Path("out")
+    if not (out / "results.json").exists():
+        return None
+    is_old = read_record(out / "results.json")["predictions_by"] == "another one"
+    states = {
+        "report": (out / "report.md").read_text() == "another one",
+        "predictions": (out / "dev_predictions.conll").read_text() == "others",
+        "model": read_record(out / MADE).get("model") == "another one",
+    }
+    differing = [name for name, is_of_another in states.items() if is_of_another != is_old]
+    return f"results beside the {differing[0]} of another model" if differing else None
 
 
 FAULTS = (Fault(killed_commands, 8, 40, 10**6),)

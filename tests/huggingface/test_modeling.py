@@ -16,6 +16,8 @@ from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.hashes import write_hashes
 from tests.support.exports import pretrained, train_sentencepiece
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -135,3 +137,14 @@ class TestWithoutATokenizerForTransformers:
             in (tmp_path / "out" / "README.md").read_text()
         )
         assert read(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": model}
+
+
+def test_a_damaged_bundle_is_refused_and_a_saved_model_has_no_hashes(model, tmp_path):
+    write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    loaded.save_pretrained(tmp_path / "out")
+    AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    write_hashes(tmp_path / "out")
+    (tmp_path / "out" / "dict.txt").write_text("other")
+    with pytest.raises(UserError, match=r"dict\.txt is damaged"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "out")

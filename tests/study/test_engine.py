@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from mae_lm_fairseq.checkpoints.file_checks import compared_files
 from mae_lm_fairseq.commands import study
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
@@ -301,10 +302,54 @@ class TestPlanThatChanged:
         run_study(parse_plan(PLAN, "plan.toml"), Path("changed"), 1)
         assert results(here / "changed")["runs"] == results(finished)["runs"]
 
-    def test_a_damaged_record_of_the_plan_is_named(self, missing, tmp_path):
-        (tmp_path / "out" / "plan.json").write_text("{}")
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda content: content.clear(),
+            lambda content: content.update(threads="2"),
+            lambda content: content["versions"][0].pop("files"),
+            lambda content: content["versions"][0].update(files=["valid.txt"]),
+            lambda content: content["versions"][0].update(plan=None),
+            lambda content: content["looks"][0].pop("question"),
+            lambda content: content.update(looks=[3]),
+        ],
+    )
+    def test_a_damaged_record_of_the_plan_is_named(self, missing, tmp_path, change):
+        """As in earlier versions, it has no hash."""
+        path = tmp_path / "out" / "plan.json"
+        content = read_record(path)
+        path.write_text(json.dumps(content))
+        missing()
+        change(content)
+        path.write_text(json.dumps(content))
         with pytest.raises(UserError, match=r"out/plan\.json is damaged"):
             missing()
+
+    @pytest.mark.parametrize("name", ["plan.json", "training-6.json"])
+    def test_other_content_than_was_written_is_named(self, missing, tmp_path, name):
+        path = next((tmp_path / "out").rglob(name))
+        text = path.read_text()
+        path.write_text(text.replace("1", "2", 1))
+        with pytest.raises(UserError, match=rf"{name} is damaged"):
+            missing()
+
+    @pytest.mark.parametrize("lacking", ["seconds", "result", "command"])
+    def test_a_result_that_lacks_something_is_named(self, missing, tmp_path, lacking):
+        path = next((tmp_path / "out").rglob("training-6.json"))
+        content = read_record(path)
+        del content[lacking]
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=r"training-6\.json is damaged"):
+            missing()
+
+    def test_moments_have_hashes(self, missing, tmp_path):
+        paths = [*(tmp_path / "out" / "runs").rglob("*.safetensors")]
+        assert len(paths) == 4
+        assert not [problem for _, problem in compared_files(tmp_path / "out") if problem]
+        content = paths[0].read_bytes()
+        paths[0].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        [problem] = [problem for _, problem in compared_files(tmp_path / "out") if problem]
+        assert problem.startswith(f"{paths[0]} is damaged")
 
 
 def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, here):

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import re
 import shutil
@@ -198,7 +199,7 @@ def test_shards_hold_the_documents_of_one_data_bin(corpus, again, tmp_path, monk
     for name in ("documents", "lines", "tokens_in", "tokens_out", "unk"):
         counts = [getattr(splits, name) for splits in (total.splits["train"], whole.splits["train"])]
         assert counts == 2 * [sum(getattr(shard, name) for shard in one)]
-    assert total.files == {name: file_sha256(shards / name) for name in content(shards) if name[-3:] in ("bin", "idx")}
+    assert total.files == {name: file_sha256(shards / name) for name in content(shards)}
     for name in ("dict.txt", "sentencepiece.bpe.model", "valid.bin"):
         for number in range(SHARDS):
             assert (shards / f"shard{number}" / name).read_bytes() == (corpus / "data-bin" / name).read_bytes()
@@ -311,6 +312,80 @@ def test_a_signal_while_files_are_moved_waits_for_the_others(again, tmp_path, mo
     expected = content(again(*options, destdir=tmp_path / "expected"))
     interrupt_moves(monkeypatch)
     assert content(again(*options)) == expected
+
+
+@pytest.fixture
+def moving(again, tmp_path, monkeypatch):
+    """Return the output directory of a preparation that ended when it had moved the dictionary."""
+    replace = os.replace
+
+    def fail(source, target):
+        replace(source, target)
+        if Path(target).name == "dict.txt" and "merged" in Path(source).parts:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            again()
+    return tmp_path / "out"
+
+
+def test_the_same_command_finishes_a_move(corpus, again, moving):
+    assert content(again()) == content(corpus / "data-bin")
+    assert {path.name for path in moving.iterdir()} == PRODUCTS
+
+
+def test_another_command_does_not_finish_a_move(again, moving):
+    with pytest.raises(UserError, match=r"exists already"):
+        again("--max-unk-rate", "0.5")
+
+
+def test_a_move_does_not_replace_a_file_of_the_user(again, moving):
+    (moving / "train.bin").write_text("mine")
+    with pytest.raises(UserError, match=r"train\.bin: exists already"):
+        again()
+    (moving / "train.bin").unlink()
+    (moving / "dict.txt").write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        again()
+    assert (moving / "dict.txt").read_text() == "mine"
+
+
+def test_a_journal_that_names_other_files_is_ignored(again, moving):
+    """It may come from somebody else."""
+    (moving / "mine").write_text("mine")
+    path = moving / ".moving.json"
+    path.write_text(path.read_text().replace('"dict.txt"', '"mine"'))
+    with pytest.raises(UserError, match="exists already"):
+        again()
+    assert (moving / "mine").read_text() == "mine"
+
+
+def test_files_of_the_user_among_the_parts_stay(again, tmp_path):
+    for name in ("mine", "train.txt"):
+        (tmp_path / "out" / "parts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / "parts" / name).write_text("mine")
+    again()
+    assert sorted(path.name for path in (tmp_path / "out" / "parts").iterdir()) == ["mine", "train.txt"]
+
+
+def test_parts_behind_a_link_are_refused(again, tmp_path):
+    """They would be removed there in the end."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "train-00000-0123456789ab").touch()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "parts").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="parts is a link"):
+        again()
+    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["train-00000-0123456789ab"]
+
+
+def test_what_a_killed_process_has_left_among_the_parts_is_removed(again, tmp_path):
+    (tmp_path / "out" / "parts" / ".merged.partial" / "new").mkdir(parents=True)
+    (tmp_path / "out" / "parts" / ".train-00000-0123456789ab.x1y2").mkdir()  # by an earlier version
+    again()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == PRODUCTS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,15 @@ from safetensors.torch import save_file
 
 from mae_lm_fairseq.utils.directories import new_directory
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_while_used, make_output_directory, read_json, write_text
+from mae_lm_fairseq.utils.files import (
+    directory_while_used,
+    make_output_directory,
+    read_json,
+    read_record,
+    write_json,
+    write_record,
+    write_text,
+)
 from tests.support.disks import room_for
 
 
@@ -114,3 +122,27 @@ def test_directories_that_existed_or_are_in_use_stay(tmp_path):
     with directory_while_used(tmp_path / "c" / "d"):
         (tmp_path / "c" / "file").touch()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "c", "file"]
+
+
+CONTENT = {"numbers": [1, 0.1, float("inf")], "name": "\u00fc\ud800", "nested": {"a": None, "b": (1, 2)}}
+
+
+@pytest.mark.parametrize("indent", [2, None])
+def test_a_record_is_read_without_its_hash(tmp_path, indent):
+    write_record(tmp_path / "record.json", CONTENT, indent)
+    assert read_record(tmp_path / "record.json") == CONTENT | {"nested": {"a": None, "b": [1, 2]}}
+    assert read_record(tmp_path / "record.json", lambda content: content["numbers"][0]) == 1
+
+
+@pytest.mark.parametrize(("old", "new"), [("0.1", "0.2"), ('"a"', '"b"'), ("[", "[3,"), ('"name"', '"nams"')])
+def test_a_record_with_other_content_is_damaged(tmp_path, old, new):
+    write_record(tmp_path / "record.json", CONTENT)
+    text = (tmp_path / "record.json").read_text()
+    (tmp_path / "record.json").write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=r"record\.json is damaged; restore it"):
+        read_record(tmp_path / "record.json", remedy="restore it")
+
+
+def test_a_record_of_an_earlier_version_has_no_hash(tmp_path):
+    write_json(tmp_path / "record.json", {"a": 1})
+    assert read_record(tmp_path / "record.json") == {"a": 1}

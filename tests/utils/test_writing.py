@@ -51,13 +51,13 @@ def is_writing(call: ast.Call) -> bool:
         return function.id in LIBRARIES or (function.id == "open" and _writes(call, 1))
     if not isinstance(function, ast.Attribute):
         return False
-    of = function.value.id if isinstance(function.value, ast.Name) else ""
+    owner = function.value.id if isinstance(function.value, ast.Name) else ""
     if function.attr == "open":
-        return of == "os" or _writes(call, 0)
+        return owner == "os" or _writes(call, 0)
     if function.attr in OF_MODULES:
-        return of in ("os", "shutil")
+        return owner in ("os", "shutil")
     if function.attr == "save":
-        return of == "torch"
+        return owner == "torch"
     if function.attr == "memmap":
         return not any(keyword.arg == "mode" and ast.unparse(keyword.value) == "'r'" for keyword in call.keywords)
     return function.attr in FILES | CHANGES | LIBRARIES
@@ -69,14 +69,14 @@ def _writes(call: ast.Call, place: int) -> bool:
 
 
 def test_no_other_module_opens_a_file_for_writing_or_removes_one():
-    found = {}
+    writing = {}
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and is_writing(node)]
         if lines:
-            found[str(path.relative_to(PACKAGE))] = lines
-    assert {name: lines for name, lines in found.items() if name not in ALLOWED} == {}
-    assert not ALLOWED.keys() - found.keys(), "these need no exception any more"
+            writing[str(path.relative_to(PACKAGE))] = lines
+    assert {name: lines for name, lines in writing.items() if name not in ALLOWED} == {}
+    assert not ALLOWED.keys() - writing.keys(), "these need no exception any more"
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
         (made / "report.md").write_text("new")
         (made / "results.json").write_text("new")
         assert {path.read_text() for path in tmp_path.glob("*.*") if path.is_file()} == {"old"}
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found == {"results.json": "new", "report.md": "new", "mine.txt": "old"}
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert texts == {"results.json": "new", "report.md": "new", "mine.txt": "old"}
 
 
 def test_files_that_cannot_be_written_replace_none(tmp_path):
