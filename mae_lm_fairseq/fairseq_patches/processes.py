@@ -38,7 +38,7 @@ def start_training_with_checks() -> None:
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
     training = next(filter(trains, args), None)
-    with errors_end_the_program(), _lost_connections(), saves_before_it_ends(training):
+    with errors_end_the_program(), saves_before_it_ends(training), _lost_connections():
         join_started_processes(cfg)
         with gpus_hidden(cfg):
             check_settings(cfg)
@@ -70,7 +70,7 @@ def distributed_main(number: int, main: Callable, *arguments) -> None:
 
     A spawned process imports its main function by name; fairseq's own would run without patches.
     """
-    with errors_end_the_program(), _lost_connections(), saves_before_it_ends(main):
+    with errors_end_the_program(), saves_before_it_ends(main), _lost_connections():
         register()
         fairseq_distributed_main(number, main, *arguments)
 

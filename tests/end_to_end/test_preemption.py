@@ -294,6 +294,16 @@ def test_a_signal_to_one_of_two_processes_ends_both(place, two, undisturbed_two,
     assert_same_end(training, undisturbed_two)
 
 
+def test_the_exit_code_is_that_of_the_signal_if_another_process_ends_first(place, two):
+    training = place.training()
+    ends = within(Trainer, "train_step", 7, partial(receive, signal.SIGTERM))
+    is_killed = within(Trainer, "train_step", 7, partial(os.kill, 0, signal.SIGKILL))
+    first, second = two(training, UPDATES, ends, is_killed)
+    assert (first.code, second.code) == (128 + signal.SIGTERM, -signal.SIGKILL), first.output()
+    assert "error: SIGTERM: lost the connection to another process" in first.output()
+    assert saved_updates(training.last) == 5
+
+
 def test_a_second_signal_ends_a_process_that_waits_for_another_one(place):
     """Python calls no handler there."""
     training = place.training()

@@ -204,7 +204,7 @@ def test_a_process_that_waits_for_a_stopped_one_ends_with_a_message(data_bin, tm
     logs = [tmp_path / "0", tmp_path / "1"]
     processes = [start_training(command, log, job) for log, job in zip(logs, connected(2), strict=True)]
     try:
-        wait_for(lambda: "num_updates=20," in logs[0].read_text())
+        wait_for(lambda: logs[0].exists() and "num_updates=20," in logs[0].read_text())
         os.kill(processes[1].pid, signal.SIGSTOP)
         processes[0].join(120)
         assert processes[0].exitcode == 1
