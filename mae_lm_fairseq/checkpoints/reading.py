@@ -118,8 +118,8 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     """
     if data_bin is None and os.path.exists(path):
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
-    check_hashes(Path(data_bin))
     state = load_as_data(path)
+    check_hashes(Path(data_bin))
     state = with_ema(state, path) if ema else state
     symbols, tokenizer = _read_symbols(Path(data_bin))
     check_dictionary(data_bin, symbols[:-1])

@@ -83,6 +83,8 @@ def _other_criterion(cfg: Any) -> str | None:
     """Return the criterion of a pretraining if it is one of fairseq's that averages over other positions."""
     if getattr(cfg.task, "_name", None) not in PRETRAINING_TASKS or not _is_ours(cfg):
         return None
+    if cfg.common_eval.path is not None:  # fairseq-validate takes the criterion of the checkpoint
+        return None
     name = getattr(cfg.criterion, "_name", None)
     criterion = CRITERION_REGISTRY.get(name)
     is_of_fairseq = criterion is not None and criterion.__module__.startswith("fairseq.")

@@ -193,7 +193,8 @@ def test_a_second_signal_ends_a_training_at_once(place, undisturbed):
     wait_for(lambda: "SIGTERM: the update in progress will be saved" in process.output())
     os.kill(process.pid, signal.SIGINT)
     assert process.wait() == 128 + signal.SIGINT
-    assert process.output().splitlines()[-1].startswith("SIGINT: ended without saving")
+    # Data workers that lose their parent may write after it.
+    assert any(line.startswith("SIGINT: ended without saving") for line in process.output().splitlines())
     assert training.finish(UPDATES) is None
     assert_same_end(training, undisturbed)
 

@@ -81,4 +81,5 @@ def test_every_training_of_the_package_is_a_fairseq_train_process():
     assert {str(path.relative_to(PACKAGE)) for path in modules} == {
         "training/command.py",
         "training/pretrain.py",
+        "training/untrained.py",  # which saves what a training would begin with, and trains nothing
     }
