@@ -27,7 +27,7 @@ fi
 # test, with its process group.
 limit=(timeout --kill-after 60)
 if [ -t 0 ]; then limit+=(--foreground); fi
-limit+=(2h)
+limit+=(1h)
 run=(.venv/bin/pytest)
 if [ -n "${COVERAGE:-}" ]; then
     .venv/bin/coverage erase

@@ -69,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(before, f"torchinductor_{getpass.getuser()}")))
     os.environ["TMPDIR"] = tempfile.tempdir = directory.name
     config.add_cleanup(directory.cleanup)
+    config.add_cleanup(processes.kill_left_processes)
     config.add_cleanup(multiprocessing.util._run_finalizers)  # before, as one of them removes a directory in it
 
 

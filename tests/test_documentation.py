@@ -116,6 +116,19 @@ def test_file_names_exist(page):
             assert (ROOT / name).exists() or (ROOT / "mae_lm_fairseq" / name).exists(), f"{page}: {name}"
 
 
+def test_every_promise_of_security_names_tests_that_exist():
+    text = (DOCS / "security.md").read_text(encoding="utf-8")
+    _, _, *promises = (line for line in text.splitlines() if line.startswith("| "))
+    assert promises
+    for promise in promises:
+        named = re.findall(r"\[(test_[^\]]+)\]\(([^)]+)\)", promise)
+        assert named, promise
+        for tests, path in named:
+            source = (DOCS / path).read_text(encoding="utf-8")
+            for test in tests.split(", "):
+                assert f"def {test}(" in source, test
+
+
 @pytest.fixture(scope="module")
 def generated():
     return runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))["pages"]()

@@ -9,6 +9,7 @@ import torch
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.utils.hashes import HASHES
 from mae_lm_fairseq.utils.hugging_face import file_without_code, without_code
 from tests.support.huggingface import save_model, tiny_masked_lm
 
@@ -108,6 +109,7 @@ def test_an_export_keeps_no_key_that_leads_to_code(tmp_path):
         path = tmp_path / "bundle-2" / "original" / name
         assert json.loads(path.read_text()).keys().isdisjoint(keys.keys() - {"smuggled"})
         path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+    (tmp_path / "bundle-2" / HASHES).unlink()
     run("export", tmp_path / "bundle-2", "--out", tmp_path / "stock")
     for name, keys in HOSTILE.items():
         assert json.loads((tmp_path / "stock" / name).read_text()).keys().isdisjoint(keys.keys() - {"smuggled"})
@@ -132,6 +134,7 @@ def test_a_bundle_read_by_transformers_loads_no_kernel(bundles, tmp_path, monkey
     bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
     config = json.loads((bundle / "config.json").read_text())
     (bundle / "config.json").write_text(json.dumps(config | SMUGGLED | {"attn_implementation": KERNEL}))
+    (bundle / HASHES).unlink()
     model = AutoModelForMaskedLM.from_pretrained(bundle)
     assert model.config._attn_implementation != KERNEL
     assert {"attribute_map", "attn_implementation"}.isdisjoint(model.config.to_dict())

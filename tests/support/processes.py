@@ -11,12 +11,15 @@ import gc
 import io
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -36,6 +39,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """Environment of the commands; asking CUDA itself for GPUs in the server would keep its children from using them."""
 LONGEST_COMMAND_SECONDS = 560.0
 """Below the time limit of a test, so that a command that hangs is reported with its output."""
+SERVER_STOPS_SECONDS = 30.0
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = ["fairseq_cli.train", "torch._dynamo", "mae_lm_fairseq.study.engine", __name__]
 _SERVER.set_forkserver_preload(_PRELOADED)
@@ -191,6 +195,7 @@ def _run(environment: Mapping[str, str], function: Callable, arguments: tuple) -
     os.environ.update(environment)
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     runner.subprocess = SimpleNamespace(Popen=_FairseqTrain)
+    runner.start_process = _start_run  # of runs of this run, as of the fine-tunings that a study measures with
     workers._start(function, arguments)
 
 
@@ -220,12 +225,34 @@ def _train_as(command: list[str]) -> None:
 def stop_server() -> None:
     """Stop the server and wait for it, so that this process is charged with the CPU time of the server's children.
 
-    The server runs as long as a process holds its pipe, as the data workers do that tests have left.
+    The server runs as long as a process holds its pipe. A process that a test has left does so, and it may never end.
     """
+    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    if server is None:
+        return
     for worker in multiprocessing.active_children():
         worker.kill()
         worker.join()
+    kill = threading.Timer(SERVER_STOPS_SECONDS, os.kill, (server, signal.SIGKILL))
+    kill.start()
     multiprocessing.forkserver._forkserver._stop()
+    kill.cancel()
+
+
+def kill_left_processes() -> None:
+    """Kill the processes that the tests have left, and name them.
+
+    The directory for temporary files, which is of this run alone, tells them from others.
+    """
+    directory = f"TMPDIR={os.environ['TMPDIR']}".encode()
+    staying = {os.getpid(), multiprocessing.resource_tracker._resource_tracker._pid}
+    for process in psutil.process_iter():
+        if process.pid in staying:
+            continue
+        with contextlib.suppress(OSError, psutil.Error):
+            if directory in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                print(f"killed, as a test left it: {shlex.join(process.cmdline())}", file=sys.__stderr__)
+                process.kill()
 
 
 def _train(threads: int) -> None:
