@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import argparse
+import faulthandler
 import getpass
 import multiprocessing.util
 import os
@@ -17,7 +18,7 @@ import torch
 from fairseq import options
 from fairseq_cli import preprocess
 
-from tests.support import ROOT, processes
+from tests.support import ROOT, processes, timeouts
 from tests.support.bundles import bundles, checkpoints, text_data  # noqa: F401  fixtures
 from tests.support.composing import compose_groups_once
 from tests.support.nodes import Node, NotPermittedError, two_nodes
@@ -42,6 +43,7 @@ if sys.gettrace() is not None:
     fairseq.dataclass.utils.compose = processes.untraced()(fairseq.dataclass.utils.compose)
 
 
+ENDS_WITHIN_SECONDS = 120
 INTEGRATION = {"end_to_end", "fault_injection"}
 """Directories of integration tests."""
 
@@ -73,8 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(multiprocessing.util._run_finalizers)  # before, as one of them removes a directory in it
 
 
-def pytest_sessionfinish() -> None:
-    """Stop the server that runs commands."""
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the server that runs commands. A worker of pytest-xdist that does not end would keep the run from ending."""
+    if hasattr(session.config, "workerinput"):
+        faulthandler.dump_traceback_later(ENDS_WITHIN_SECONDS, exit=True, file=timeouts._stderr)
     processes.stop_server()
 
 
