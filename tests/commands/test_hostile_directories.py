@@ -161,6 +161,26 @@ def test_cleaning_up_does_not_reach_a_users_checkpoints(tmp_path, victim, link, 
     assert sorted(os.listdir(victim / "checkpoints")) == ["checkpoint_best.pt", "mine.pt"]
 
 
+@pytest.mark.parametrize("link", ["run", "run/checkpoints"])
+def test_a_run_does_not_train_in_a_directory_behind_a_link(tmp_path, victim, link):
+    """It would resume from a user's checkpoints, replace them, and remove the older ones."""
+    path = tmp_path / "out" / "runs" / link
+    path.parent.mkdir(parents=True)
+    path.symlink_to(victim if link == "run" else victim / "checkpoints")
+    before = sorted(victim.rglob("*"))
+    run = Run("a run", (), tmp_path / "out" / "runs" / "run" / "result.json", lambda run: {})
+    with pytest.raises(UserError, match=f"{path.name} leads to another directory by a link"):
+        run_all([run])
+    assert sorted(victim.rglob("*")) == before
+
+
+def test_runs_may_be_on_another_disk(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "runs").symlink_to(tmp_path / "scratch")
+    assert run_all([Run("a run", (), tmp_path / "out/runs/run/result.json", lambda run: {"a": 1})]) == [{"a": 1}]
+
+
 def _checkpoint(directory: Path) -> Path:
     torch.save({"model": {}, "cfg": {}, "last_optimizer_state": {}}, directory / "checkpoint.pt")
     return directory / "checkpoint.pt"
