@@ -12,6 +12,7 @@ import torch
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning.sweep import keep_best_checkpoint
 from mae_lm_fairseq.study.results import remove_checkpoints
+from mae_lm_fairseq.training import runner
 from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.errors import UserError
@@ -174,11 +175,14 @@ def test_a_run_does_not_train_in_a_directory_behind_a_link(tmp_path, victim, lin
     assert sorted(victim.rglob("*")) == before
 
 
-def test_runs_may_be_on_another_disk(tmp_path):
+def test_runs_may_be_on_another_disk(tmp_path, monkeypatch):
     (tmp_path / "scratch").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "runs").symlink_to(tmp_path / "scratch")
-    assert run_all([Run("a run", (), tmp_path / "out/runs/run/result.json", lambda run: {"a": 1})]) == [{"a": 1}]
+    monkeypatch.setattr(runner, "start_process", lambda *_: "started")
+    run = Run("a run", (), tmp_path / "out" / "runs" / "run" / "result.json", dict)
+    assert runner._Active.start(run, 1, {}).process == "started"
+    assert (tmp_path / "scratch" / "run" / "result.log").exists()
 
 
 def _checkpoint(directory: Path) -> Path:
