@@ -171,7 +171,7 @@ def test_a_run_does_not_train_in_a_directory_behind_a_link(tmp_path, victim, lin
     before = sorted(victim.rglob("*"))
     run = Run("a run", (), tmp_path / "out" / "runs" / "run" / "result.json", lambda run: {})
     with pytest.raises(UserError, match=f"{path.name} leads to another directory by a link"):
-        run_all([run])
+        runner._Active.start(run, 1, {})
     assert sorted(victim.rglob("*")) == before
 
 
