@@ -74,8 +74,9 @@ _SIZE_OPTIONS = (
     "decoder_ffn_embed_dim",
     "decoder_attention_heads",
 )
+MOST_LAYERS = 10_000
 _MAXIMA = {
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), 10_000),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), MOST_LAYERS),
     **dict.fromkeys((*_SIZE_OPTIONS, "max_positions"), 1 << 24),
     "mask_states": 1_000,
     **dict.fromkeys(("relative_buckets", "relative_max_distance", "decoder_relative_buckets"), 1 << 24),

@@ -19,7 +19,7 @@ from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
 from mae_lm_fairseq.fairseq_patches.preemption import UNVALIDATED
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
-from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration, forget_user_dir
+from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration, forget_what_acts
 from mae_lm_fairseq.utils.errors import UserError, first_line
 from mae_lm_fairseq.utils.training_options import differences
 
@@ -63,7 +63,7 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
 def _load_weights_only(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
     state = read_checked(load, path, *args, **{**kwargs, "weights_only": True})
     check_saved_configuration(state, path)
-    forget_user_dir(state)
+    forget_what_acts(state)
     return state
 
 

@@ -56,8 +56,12 @@ Few of them belong to a component of :data:`ALLOWED`, but a component of the use
 _WORD = re.compile(r"[\w-]*")
 """A value that is a name, as of ``--decoder-attention``. Evaluating it calls nothing."""
 
+ACTING = ("user_dir", "save_predictions")
+"""Options of components that may be built, by which fairseq loads code or writes a file as soon as it builds them."""
+
 MOST_VALUES = 100_000
 """Maximum number of values in a configuration; fairseq's have a few hundred."""
+
 Key = tuple[str, ...]
 
 
@@ -69,11 +73,13 @@ def check_saved_configuration(state: Mapping[str, Any], path: str) -> None:
 
     Raises:
         RefusedFile: if a component is another one of fairseq's, a field that fairseq evaluates is neither a literal
-            nor a word, a value refers to a resolver, such as ``${oc.env:HOME}``, or there are too many values. The
-            message names the key.
+            nor a word, a value refers to a resolver, such as ``${oc.env:HOME}``, there are too many values, or the
+            configuration is text. The message names the key.
         UserError: if ``args`` name a component that nothing has registered, which fairseq needs to convert them.
     """
     for part in ("args", "cfg"):
+        if isinstance(state.get(part), str):  # OmegaConf would parse it as YAML, in which a line can grow to gigabytes
+            raise RefusedFile(f"refused {path}: {part} is text, and no configuration")
         strings = list(_strings(path, part, state.get(part)))
         for key, value in strings:
             if (kind := _kind(key)) is not None:
@@ -86,15 +92,20 @@ def check_saved_configuration(state: Mapping[str, Any], path: str) -> None:
                 _check_evaluated(path, key, value)
 
 
-def forget_user_dir(state: Mapping[str, Any]) -> None:
-    """Remove ``user_dir`` from the content of a checkpoint: code comes from the command line alone."""
+def forget_what_acts(state: Mapping[str, Any]) -> None:
+    """Remove options that load code or write files when a component is built: they come from the command line alone.
+
+    These are ``user_dir``, and ``save_predictions`` of fairseq's criterion ``sentence_ranking``, which empties the file
+    of that name.
+    """
     configuration = state.get("cfg")
-    common = configuration.get("common") if isinstance(configuration, Mapping | DictConfig) else None
-    for options in (state.get("args"), common):
-        if isinstance(options, Namespace):
-            options.user_dir = None
-        elif isinstance(options, dict | DictConfig) and "user_dir" in options:
-            options["user_dir"] = None
+    groups = configuration.values() if isinstance(configuration, Mapping | DictConfig) else ()
+    for options in (state.get("args"), *groups):
+        for name in ACTING:
+            if isinstance(options, Namespace) and hasattr(options, name):
+                setattr(options, name, None)
+            elif isinstance(options, dict | DictConfig) and name in options:
+                options[name] = None
 
 
 def _strings(path: str, part: str, configuration: Any) -> Iterator[tuple[Key, str]]:
@@ -109,6 +120,8 @@ def _strings(path: str, part: str, configuration: Any) -> Iterator[tuple[Key, st
             value = OmegaConf.to_container(value, resolve=False)
         if isinstance(value, Namespace):
             value = vars(value)
+        if isinstance(value, bytes | bytearray):  # Python evaluates them, too
+            value = value.decode(errors="replace")
         if isinstance(value, str):
             yield key, value
         elif isinstance(value, Mapping):

@@ -23,6 +23,8 @@ SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").
 """Plans of this package by name."""
 CONTRASTS = "contrasts"
 """Name of the figure of all contrasts, beside the figures that have the names of measures."""
+MOST_BYTES = 1 << 20
+"""Maximum size of a plan."""
 LONGEST_NAME = 200
 """Bytes of a name that becomes that of a file; file systems have 255 with all that is added."""
 
@@ -197,7 +199,7 @@ def read_plan(name: str) -> Plan:
     if path.suffix != ".toml" and not path.exists():
         raise UserError(f"{name} is neither a file nor a shipped plan: {', '.join(SHIPPED)}")
     try:
-        text = read_bytes(path).decode()
+        text = read_bytes(path, MOST_BYTES).decode()
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8") from None
     return parse_plan(text, path.name if name in SHIPPED else name)

@@ -42,6 +42,10 @@ RESERVED_OPTIONS = {
     *("save-dir", "restore-file", "user-dir", "log-format", "no-save", "save-interval-updates"),
     *("keep-interval-updates", "cpu", "distributed-world-size", "no-save-optimizer-state"),
     *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader"),
+    # They write outside of the output directory, start a program, or connect to a server.
+    *("log-file", "tensorboard-logdir", "save-predictions", "plasma-path", "use-plasma-view"),
+    *("aim-repo", "aim-run-hash", "wandb-project", "azureml-logging"),
+    *("checkpoint-suffix", "distributed-init-method", "distributed-port", "distributed-backend"),
 }
 """Options of fairseq-train that a study decides on."""
 

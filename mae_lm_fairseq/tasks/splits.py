@@ -98,7 +98,9 @@ def load_sequences(
     further = (f"{prefix}{number}" for number in itertools.count(1)) if combine else ()
     for part in (prefix, *itertools.takewhile(lambda part: os.path.exists(f"{part}.idx"), further)):
         check_data_bin(part, dictionary.index("<mask>"))
-    lines = data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
+    # The kind that was checked: fairseq prefers a file of text without an ending, and passes the names of others to a
+    # shell.
+    lines = data_utils.load_indexed_dataset(prefix, dictionary, dataset_impl="mmap", combine=combine)
     block_size = (cfg.tokens_per_sample - 1) // cfg.repeat_tokens  # one less for <s>
     lines = maybe_shorten_dataset(lines, split, cfg.shorten_data_split_list, cfg.shorten_method, block_size, cfg.seed)
     if cfg.sample_break_mode != "none" and np.max(lines.sizes, initial=0) > block_size:

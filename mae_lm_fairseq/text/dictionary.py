@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_bytes, write_text
+from mae_lm_fairseq.utils.files import MOST_JSON_BYTES, read_bytes, write_text
 
 
 def read_symbols(path: str | Path) -> tuple[str, ...]:
@@ -16,7 +16,7 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
         UserError: if the file cannot be read, a line is not "symbol count", or a symbol is repeated. Counts may be any
             integers, as for fairseq: a ``.vocab`` of sentencepiece has negative ones.
     """
-    return parse_symbols(read_bytes(path), path)
+    return parse_symbols(read_bytes(path, MOST_JSON_BYTES), path)
 
 
 def parse_symbols(content: bytes, path: str | Path) -> tuple[str, ...]:

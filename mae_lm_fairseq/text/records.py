@@ -7,11 +7,14 @@ beginning, because a quoted field may contain line breaks.
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
 
 from mae_lm_fairseq.text.text_files import (
     LONGEST_LINE,
@@ -23,7 +26,14 @@ from mae_lm_fairseq.text.text_files import (
 )
 from mae_lm_fairseq.utils.errors import UserError
 
-_BATCH_ROWS = 256
+_BATCH_ROWS, _BATCH_BYTES = 256, 1 << 28
+_LARGEST_TABLE, _LARGEST_RATIO = 1 << 29, 64
+"""Memory of a table of Parquet from which on it must not be larger than its file by this factor.
+
+A file of kilobytes can repeat a text any number of times.
+"""
+_OBJECT_BYTES, _ROW_BYTES = 64, 250
+"""About the memory of a Python object, without its text, and of the dictionary of a row."""
 
 
 class Format(Protocol):
@@ -206,6 +216,39 @@ class Parquet:
     def name(self, path: Path, start: int, number: int) -> str:
         with parquet_file(path) as file:
             return f"row {number + sum(file.metadata.row_group(group).num_rows for group in range(start))}"
+
+
+def parquet_rows(path: Path) -> list[dict[str, Any]]:
+    """Return all rows of a Parquet file.
+
+    Raises:
+        UserError: if it cannot be read, or its rows would fill the memory.
+    """
+    rows, taken, most = [], 0, max(_LARGEST_TABLE, _LARGEST_RATIO * path.stat().st_size)
+    with parquet_file(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        # A cell is at most as large as its column, in which it may be stored once for many rows.
+        largest = max((column.total_uncompressed_size for column in columns), default=1)
+        for batch in file.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))):
+            taken += sum(map(_memory, batch.columns)) + _ROW_BYTES * len(batch)
+            if taken > most:
+                raise UserError(f"{path}: its rows take more than {most >> 20} MB; divide it into several files")
+            rows += batch.to_pylist()
+    return rows
+
+
+def _memory(values: Any) -> int:
+    """Return about how many bytes an array of pyarrow takes as Python objects."""
+    from pyarrow import types
+
+    if types.is_dictionary(values.type):
+        sizes = np.array([sys.getsizeof(value) for value in values.dictionary.to_pylist()])
+        return int(sizes[values.indices.drop_null().to_numpy()].sum())
+    if types.is_struct(values.type):
+        return sum(map(_memory, values.flatten())) + _OBJECT_BYTES * len(values)
+    inside = _memory(values.flatten()) if hasattr(values, "flatten") else values.nbytes
+    return inside + _OBJECT_BYTES * len(values)
 
 
 def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.text.records import check_no_json, csv_rows, parquet_file
+from mae_lm_fairseq.text.records import check_no_json, csv_rows, parquet_rows
 from mae_lm_fairseq.text.text_files import open_text, read_chunks
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
@@ -79,8 +79,7 @@ def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
     elif suffix in (".jsonl", ".json"):
         table = _of_objects(path, _json_objects(path, lines))
     elif suffix == ".parquet":
-        with parquet_file(path) as file:
-            table = _of_objects(path, list(enumerate(file.read().to_pylist(), start=1)))
+        table = _of_objects(path, list(enumerate(parquet_rows(path), start=1)))
     else:
         table = Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in enumerate(lines, 1)])
     if twice := [column for column in table.columns if table.columns.count(column) > 1]:

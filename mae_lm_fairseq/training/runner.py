@@ -25,7 +25,7 @@ from mae_lm_fairseq.utils.files import read_record, write_record
 from mae_lm_fairseq.utils.output import progress_bar
 from mae_lm_fairseq.utils.signals import ENDING, REPEATED_WITHIN, handled_by, signals_as_errors
 from mae_lm_fairseq.utils.workers import start_process
-from mae_lm_fairseq.utils.writing import append_to_file
+from mae_lm_fairseq.utils.writing import append_to_file, check_no_link
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 600
@@ -160,7 +160,11 @@ class _Active:
 
     @classmethod
     def start(cls, run: Run, threads: int, environment: Mapping[str, str]) -> "_Active":
-        run.result.parent.mkdir(parents=True, exist_ok=True)
+        directory = run.result.parent
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in (directory, *directory.iterdir()):
+            if path.is_dir():  # a training replaces and removes checkpoints, which may be another one's behind a link
+                check_no_link(path, below=directory.parent)
         append_to_file(run.log).close()  # an error of the run's process would be looked for in the log
         limits, done = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)), run.fraction_done()
         return cls(run, start_process(limits | environment, _execute, run), environment, done)

@@ -17,6 +17,11 @@ HASH = "content_sha256"
 """Key of a record's hash."""
 KEPT = "kept"
 """Key of the hashes of files beside a result file of a study, by name."""
+MOST_BYTES, MOST_JSON_BYTES = 1 << 28, 1 << 26
+"""Maximum sizes of a file that is read at once, and of one whose content takes many times its size in memory.
+
+An archive of a few kilobytes can unpack to a file of any size. The largest tokenizers have less than 70 MB.
+"""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -84,7 +89,7 @@ def read_json(path: str | Path, part: Callable[[Any], Any] = lambda content: con
     Raises:
         UserError: if it cannot be read or is damaged, or lacks that part; the message ends with the remedy.
     """
-    return parse_json(read_bytes(path), path, part, remedy)
+    return parse_json(read_bytes(path, MOST_JSON_BYTES), path, part, remedy)
 
 
 def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], remedy: str = "") -> Any:
@@ -100,12 +105,23 @@ def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], r
         raise UserError(f"{source} is damaged; {remedy}") from None
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file; raise a UserError if it cannot be read."""
+def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        most: its maximum size.
+
+    Raises:
+        UserError: if it cannot be read, or is larger.
+    """
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
+    if len(content) > most:
+        raise UserError(f"{path}: has more than {most >> 20} MB, as no such file has; restore it")
+    return content
 
 
 def check_link(path: Path) -> None:
@@ -124,6 +140,8 @@ def check_link(path: Path) -> None:
 
 def file_sha256(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file; raise a UserError if it cannot be read."""
+    if path.exists() and not path.is_file():  # a device such as /dev/zero has no end
+        raise UserError(f"{path}: cannot be read: it is no file")
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -192,8 +210,9 @@ def system_error(error: BaseException) -> str | None:
 def writable_file(text: str) -> Path:
     """Return the path of a file; raise ArgumentTypeError unless it can be written later."""
     path = Path(text)
-    if path.is_dir():
-        raise ArgumentTypeError(f"{text} is a directory")
+    if path.exists() and not path.is_file():  # the new file would replace it: root would lose /dev/null
+        kind = "directory" if path.is_dir() else "device or pipe"
+        raise ArgumentTypeError(f"{text} is a {kind}; name a file")
     if not os.access(path.absolute().parent, os.W_OK):
         raise ArgumentTypeError(f"{text}: {path.absolute().parent} is not a writable directory")
     return path

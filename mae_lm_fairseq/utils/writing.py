@@ -41,15 +41,21 @@ def append_to_file(path: Path) -> BinaryIO:
     """Open a file to append to it, and create it unless it exists.
 
     Raises:
-        UserError: if it is a link, whose target would be changed.
+        UserError: if it is a link, also a hard one, whose target would be changed, or a pipe or device.
         OSError: if it cannot be opened.
     """
+    # O_NONBLOCK: a pipe would wait for a reader.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
-        raise UserError(f"{path} is a link, which is not written through; remove it") from None
+        raise UserError(f"{path} is a link or a pipe, which is not written through; remove it") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise UserError(f"{path} is a device, or a file with another name, too, which is not written to; remove it")
     return open(descriptor, "ab")
 
 
@@ -96,13 +102,15 @@ def remove(path: Path, below: Path | None = None) -> None:
 
 
 def check_no_link(directory: Path, below: Path) -> None:
-    """Check that neither a directory nor those between it and ``below`` are links, before anything in it is removed.
+    """Check that neither a directory nor those between it and ``below`` are links, before its files are changed.
 
     Raises:
         UserError: if one is.
     """
     if directory.resolve() != below.resolve() / directory.relative_to(below):
-        raise UserError(f"{directory} leads to another directory by a link, whose files are not removed; unlink it")
+        raise UserError(
+            f"{directory} leads to another directory by a link, whose files are not changed or removed; unlink it"
+        )
 
 
 def make_empty_directory(path: Path) -> Path:

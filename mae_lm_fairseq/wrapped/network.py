@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder, initialise
-from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.config import MOST_LAYERS, DecoderAttention, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.decoder import build_decoder
 from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_code
@@ -36,9 +36,19 @@ def describe(config: Mapping[str, Any]) -> str:
 
 
 def stock_config(description: str, **changes: Any) -> Any:
-    """Return the ``transformers`` configuration of a value of ``wrapped``, with changes."""
+    """Return the ``transformers`` configuration of a value of ``wrapped``, with changes.
+
+    Raises:
+        ValueError: if its type is not in :data:`~mae_lm_fairseq.wrapped.encoder.KINDS`, as of models that fetch parts
+            from the hub, or its layers would fill the memory.
+    """
     values = without_code(json.loads(description)) | changes
-    return import_transformers().AutoConfig.for_model(values.pop("model_type"), **values)
+    model_type = values.pop("model_type", None)
+    kind_of(model_type)
+    config = import_transformers().AutoConfig.for_model(model_type, **values)
+    if config.num_hidden_layers > MOST_LAYERS:
+        raise ValueError(f"it has {config.num_hidden_layers:,} layers, more than {MOST_LAYERS:,}")
+    return config
 
 
 @lru_cache

@@ -12,6 +12,7 @@ import torch
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning.sweep import keep_best_checkpoint
 from mae_lm_fairseq.study.results import remove_checkpoints
+from mae_lm_fairseq.training import runner
 from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.errors import UserError
@@ -159,6 +160,29 @@ def test_cleaning_up_does_not_reach_a_users_checkpoints(tmp_path, victim, link, 
     with contextlib.suppress(UserError):
         clean_up(run, *folder)
     assert sorted(os.listdir(victim / "checkpoints")) == ["checkpoint_best.pt", "mine.pt"]
+
+
+@pytest.mark.parametrize("link", ["run", "run/checkpoints"])
+def test_a_run_does_not_train_in_a_directory_behind_a_link(tmp_path, victim, link):
+    """It would resume from a user's checkpoints, replace them, and remove the older ones."""
+    path = tmp_path / "out" / "runs" / link
+    path.parent.mkdir(parents=True)
+    path.symlink_to(victim if link == "run" else victim / "checkpoints")
+    before = sorted(victim.rglob("*"))
+    run = Run("a run", (), tmp_path / "out" / "runs" / "run" / "result.json", lambda run: {})
+    with pytest.raises(UserError, match=f"{path.name} leads to another directory by a link"):
+        runner._Active.start(run, 1, {})
+    assert sorted(victim.rglob("*")) == before
+
+
+def test_runs_may_be_on_another_disk(tmp_path, monkeypatch):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "runs").symlink_to(tmp_path / "scratch")
+    monkeypatch.setattr(runner, "start_process", lambda *_: "started")
+    run = Run("a run", (), tmp_path / "out" / "runs" / "run" / "result.json", dict)
+    assert runner._Active.start(run, 1, {}).process == "started"
+    assert (tmp_path / "scratch" / "run" / "result.log").exists()
 
 
 def _checkpoint(directory: Path) -> Path:

@@ -20,7 +20,12 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
 import mae_lm_fairseq
-from mae_lm_fairseq.fairseq_patches.saved_configurations import ALLOWED, EVALUATED, check_saved_configuration
+from mae_lm_fairseq.fairseq_patches.saved_configurations import (
+    ACTING,
+    ALLOWED,
+    EVALUATED,
+    check_saved_configuration,
+)
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 from tests.support.bundles import saved
 from tests.support.fairseq_commands import STATE, config, refusal, settings
@@ -159,6 +164,44 @@ def test_a_configuration_that_grows_is_refused(tmp_path):
     assert str(path) in refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_bytes_are_evaluated_like_text(tmp_path, kind):
+    path, canary = tmp_path / "hostile.pt", tmp_path / "it-ran"
+    code = kind(evil(canary).encode())
+    torch.save(roberta(optimizer={"_name": "adam", "adam_betas": code}), path)
+    assert "cfg.optimizer.adam_betas" in refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
+    assert not canary.exists()
+    eval(code)
+    assert canary.exists()  # Python evaluates what is refused
+
+
+@pytest.mark.parametrize("part", ["cfg", "args"])
+def test_a_configuration_that_is_text_is_refused(tmp_path, part):
+    """OmegaConf parses it as YAML, in which a few lines make any number of values."""
+    path = tmp_path / "hostile.pt"
+    torch.save(STATE | {part: "model: &a [1, 2]\ntask: [*a, *a]\n"}, path)
+    assert f"refused {path}: {part} is text" in refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
+
+
+@pytest.mark.parametrize("form", ["dict", "namespace", "args"])
+def test_building_a_criterion_of_a_checkpoint_writes_no_file(tmp_path, form):
+    """fairseq's sentence_ranking opens the file of its option --save-predictions for writing as soon as it is built."""
+    path, victim = tmp_path / "hostile.pt", tmp_path / "victim"
+    victim.write_text("mine")
+    options = {"criterion": "sentence_ranking", "ranking_head_name": "x", "num_classes": 2}
+    options["save_predictions"] = str(victim)
+    if form == "args":
+        args = settings()
+        vars(args).update(options)
+        torch.save(STATE | {"args": args}, path)
+    else:
+        criterion = {"_name": "sentence_ranking", **options}
+        torch.save(roberta(criterion=Namespace(**criterion) if form == "namespace" else criterion), path)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    tasks.FairseqTask(Namespace()).build_criterion(state["cfg"]["criterion"])
+    assert victim.read_text() == "mine"
+
+
 class TestWhatIsRealStillWorks:
     @pytest.mark.parametrize("name", ["mae_lm_tiny", "exlm_tiny", "classification", "regression", "span", "tags"])
     def test_checkpoints_of_this_package(self, checkpoints, name):
@@ -245,6 +288,17 @@ def test_allowed_components_run_nothing(kind, name):
         assert function not in {"torch.load", "yaml.load", "exec", "importlib.import_module", "pickle.load"}
         if function in EVALUATORS:
             assert argument.rpartition(".")[2] in EVALUATED
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in ALLOWED for name in sorted(ALLOWED[kind])])
+def test_allowed_components_write_no_file_that_a_checkpoint_names(kind, name):
+    if name not in REGISTRY[kind]:
+        pytest.skip("is not in this version of fairseq")
+    module = importlib.import_module(REGISTRY[kind][name].__module__)
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "open" and len(node.args) > 1:
+            file, mode = map(ast.unparse, node.args[:2])
+            assert mode in ("'r'", "'rb'") or file in ACTING
 
 
 def test_the_refusal_is_a_user_error():

@@ -324,6 +324,13 @@ def test_models_and_contrasts_may_have_slashes():
     assert parse_plan(text, "plan.toml").models[0].directory == "80-10-10"
 
 
+def test_a_plan_that_would_fill_the_memory_is_refused(tmp_path):
+    with open(tmp_path / "plan.toml", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match=r"plan\.toml: has more than 1 MB"):
+        read_plan(str(tmp_path / "plan.toml"))
+
+
 def test_measure_and_value_may_have_dots():
     text = PLAN.replace('kind = "loss"', 'kind = "loss"\nname = "loss, version 1.5"')
     text = text.replace("[rates]", '[rates]\nlowest = "loss, version 1.5.accuracy"')
@@ -348,11 +355,18 @@ class TestCodeComesFromTheCommandLineAlone:
             ('user-dir = "{}"', "user-dir"),
             ('user_dir = "{}"', "user_dir"),
             ('"user-dir={}" = true', "user-dir="),
-            ('wandb-project = "--user-dir={}"', "--wandb-project"),
-            ('"wandb-project --user-dir" = "{}"', "wandb-project --user-dir"),
+            ('wandb-project = "mine"', "--wandb-project"),
+            ('train-subset = "--user-dir={}"', "--train-subset"),
+            ('"train-subset --user-dir" = "{}"', "train-subset --user-dir"),
             ('adam-betas = "__import__(\\"evil\\")"', r"optimizer\.adam_betas"),
             ('pipeline-balance = "__import__(\\"evil\\")"', "pipeline_balance"),
             ('criterion = "ctc"\nwer-args = "__import__(\\"evil\\")"', r"criterion\._name"),
+            ('log-file = "{}"', "log-file"),
+            ('tensorboard-logdir = "{}"', "tensorboard-logdir"),
+            ('criterion = "sentence_ranking"\nsave-predictions = "{}"', "save-predictions"),
+            ('use_plasma_view = true\nplasma-path = "{}"', "use_plasma_view"),
+            ('checkpoint-suffix = "/../{}"', "checkpoint-suffix"),
+            ('distributed-init-method = "tcp://example.org:1"', "distributed-init-method"),
         ],
     )
     @pytest.mark.parametrize("place", ["[options]", "[model.options]"])

@@ -1,6 +1,9 @@
 """Comparison of data-bins with the hashes in their manifests, once per training."""
 
+from pathlib import Path
+
 import pytest
+from fairseq import tasks
 from fairseq_cli import train
 
 from mae_lm_fairseq import cli
@@ -75,3 +78,16 @@ def test_a_manifest_does_not_name_files_elsewhere(prepared, cfg, name):
     write_json(prepared / MANIFEST, content | {"files": {name: "0" * 64}})
     with pytest.raises(UserError, match="names a file in another directory"):
         splits.check_token_ids(cfg.task)
+
+
+def test_nothing_beside_a_data_bin_is_read_in_its_place(tmp_path, prepared, cfg, monkeypatch):
+    """fairseq prefers a text without an ending, which no check has seen, and gives the path of a FASTA to a shell."""
+    monkeypatch.chdir(tmp_path)
+    directory = prepared.rename(tmp_path / "x;touch it-ran;")
+    cfg.task.data = str(directory)
+    task = tasks.setup_task(cfg.task)
+    expected = len(splits.load_sequences(cfg.task, task.source_dictionary, "train", 1, combine=True))
+    (directory / "train").write_text("a\n")
+    (directory / "train1.fasta").write_text(">x\nA\n")
+    assert len(splits.load_sequences(cfg.task, task.source_dictionary, "train", 1, combine=True)) == expected
+    assert not Path("it-ran").exists()

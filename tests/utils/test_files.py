@@ -1,6 +1,8 @@
 """Atomic writing of files and directories."""
 
 import os
+from argparse import ArgumentTypeError
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +12,12 @@ from mae_lm_fairseq.utils.directories import new_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import (
     directory_while_used,
+    file_sha256,
     make_output_directory,
+    read_bytes,
     read_json,
     read_record,
+    writable_file,
     write_json,
     write_record,
     write_text,
@@ -146,3 +151,33 @@ def test_a_record_with_other_content_is_damaged(tmp_path, old, new):
 def test_a_record_of_an_earlier_version_has_no_hash(tmp_path):
     write_json(tmp_path / "record.json", {"a": 1})
     assert read_record(tmp_path / "record.json") == {"a": 1}
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "pipe"])
+def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path, monkeypatch, name):
+    """Of root, --out /dev/null would replace the device for all programs of the machine."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    if Path(name).is_file():
+        pytest.skip("is redirected to a file")
+    with pytest.raises(ArgumentTypeError, match=name):
+        writable_file(name)
+
+
+@pytest.mark.parametrize("read", [read_bytes, read_json])
+@pytest.mark.parametrize("kind", ["sparse", "endless"])
+def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, read, kind):
+    path = tmp_path / "config.json"
+    if kind == "sparse":
+        with open(path, "wb") as file:
+            file.truncate(1 << 40)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"config\.json: has more than"):
+        read(path)
+
+
+def test_a_device_has_no_hash(tmp_path):
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="zero: cannot be read"):
+        file_sha256(tmp_path / "zero")

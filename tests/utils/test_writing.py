@@ -203,6 +203,15 @@ def test_a_log_is_not_appended_to_through_a_link(tmp_path):
     assert (tmp_path / "victim").read_text() == "mine"
 
 
+@pytest.mark.parametrize("kind", ["hard link", "pipe"])
+def test_a_log_that_is_no_file_of_its_own_is_not_appended_to(tmp_path, kind):
+    (tmp_path / "victim").write_text("mine")
+    os.link(tmp_path / "victim", tmp_path / "log") if kind == "hard link" else os.mkfifo(tmp_path / "log")
+    with pytest.raises(UserError, match="log is a"):
+        append_to_file(tmp_path / "log")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_directory_that_is_a_link_is_written_to(tmp_path, writer):
     """As to scratch disks."""

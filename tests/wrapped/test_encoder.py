@@ -1,5 +1,7 @@
 """Encoders of ``transformers`` behind our interface compute what they compute there, type by type."""
 
+import json
+import socket
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from mae_lm_fairseq.core.packing import batch_layout, unpack
 from mae_lm_fairseq.models.finetuning import freeze_below, mark_depths
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
-from mae_lm_fairseq.wrapped.network import build_network
+from mae_lm_fairseq.wrapped.network import build_network, options_of
 from tests.support.wrapped import MASK, PAD, VOCABULARY, stock, wrap
 
 IN_GATE = ("deberta-v2", "electra", "modernbert")
@@ -190,3 +192,18 @@ def test_other_decoders_are_this_package_s(kind):
     pair = wrap(stock(kind))
     config, decoder = new_decoder(replace(pair.network.config, mask_join=MaskJoin.decoder, decoder_layers=2), {})
     assert (config.decoder_relative_buckets, decoder) == (32, {})
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"model_type": "detr", "use_timm_backbone": False, "backbone": "microsoft/resnet-50"}, "model type is 'detr'"),
+        ({"model_type": "timm_wrapper", "architecture": "hf-hub:a/b"}, "model type is 'timm_wrapper'"),
+        ({}, "model type is None"),
+        ({"model_type": "bert", "num_hidden_layers": 10**7}, "10,000,000 layers"),
+    ],
+)
+def test_a_description_that_would_fetch_parts_or_fill_the_memory_is_refused(monkeypatch, description, message):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("asks for a server"))
+    with pytest.raises(ValueError, match=message):
+        options_of(json.dumps(description))

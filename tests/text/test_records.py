@@ -1,0 +1,47 @@
+"""Rows of Parquet files, which a few kilobytes can repeat any number of times."""
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from mae_lm_fairseq.text import records
+from mae_lm_fairseq.text.records import parquet_rows
+from mae_lm_fairseq.utils.errors import UserError
+
+TABLE = {
+    "numbers": [1, None, 3],
+    "texts": ["x", None, "zz"],
+    "lists": [["p", "q"], [], None],
+    "objects": [{"k": 1, "l": ["a"]}, None, {"k": 2, "l": []}],
+    "categories": pa.array(["u", None, "u"]).dictionary_encode(),
+    "bytes": [b"1", b"2", None],
+    "nulls": [None] * 3,
+    "nested": [[{"m": [{"n": "o"}]}]] * 3,
+}
+
+
+@pytest.mark.parametrize("rows", [3, 0])
+def test_rows_of_every_type_are_read(tmp_path, rows):
+    table = pa.table(TABLE).slice(0, rows)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert parquet_rows(tmp_path / "a.parquet") == table.to_pylist()
+
+
+REPEATED = {
+    "a text": ["x" * 1000] * 10_000,
+    "a category": pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int32()), ["x" * 1000]),
+    "a long text": ["x" * 1_000_000] * 10,
+    "nothing": pa.nulls(100_000),
+    "nothing in a list": [[None] * 200_000],
+}
+
+
+@pytest.mark.parametrize("content", REPEATED)
+def test_a_small_file_that_repeats_a_value_is_refused(tmp_path, monkeypatch, content):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": REPEATED[content]}), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    parquet_rows(path)
+    monkeypatch.setattr(records, "_LARGEST_TABLE", 5_000_000)
+    with pytest.raises(UserError, match=r"a\.parquet: its rows take more than"):
+        parquet_rows(path)
