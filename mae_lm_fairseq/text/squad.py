@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.files import parse_json, read_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ def read_squad(
             questions: a missing key, a value of the wrong type, an answer that is not at ``answer_start``, a duplicate
             id, a question without an answer, or a question that has answers but is marked as impossible.
     """
-    articles = read_json(path, _articles, "it must be JSON in SQuAD's format")
+    # Not read_json, which reads 64 MB only: this may be a large data set of the user's.
+    articles = parse_json(read_bytes(path), path, _articles, "it must be JSON in SQuAD's format")
     paragraphs, malformed, seen = [], [], set()
     for number, parts in enumerate(articles, 1):
         for index, (context, items) in enumerate(parts, 1):

@@ -16,7 +16,7 @@ from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
-from mae_lm_fairseq.utils.files import read_json, write_json, write_text
+from mae_lm_fairseq.utils.files import parse_json, read_bytes, write_json, write_text
 
 PREDICTIONS, NA_PROB = "predictions.json", "na_prob.json"
 
@@ -70,7 +70,8 @@ def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int)
     questions = read_squad(path, options.version_2, skip_malformed=options.skip_malformed)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     if options.skip_malformed:
-        total = sum(len(part["qas"]) for article in read_json(path)["data"] for part in article["paragraphs"])
+        content = parse_json(read_bytes(path), path, dict, "restore it")
+        total = sum(len(part["qas"]) for article in content["data"] for part in article["paragraphs"])
         counts["malformed_questions"] = total - counts["questions"]
     return counts
 
