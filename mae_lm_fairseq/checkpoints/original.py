@@ -4,16 +4,18 @@ These are its configuration and tokenizer, its pooling for ``sentence-transforme
 has no place for. ``mae-lm export`` writes them back.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import load_safetensors, save_safetensors
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_bytes, read_json, write_bytes
-from mae_lm_fairseq.utils.hugging_face import TOKENIZER_CONFIG, file_without_code
+from mae_lm_fairseq.utils.hugging_face import TOKENIZER_CONFIG, file_without_code, without_code
 
 ORIGINAL, KEPT_WEIGHTS = "original", "kept.safetensors"
 """Folder in a bundle, and the file of weights in it."""
@@ -35,7 +37,9 @@ STOCK_FILES = (
 MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 """Files of ``sentence-transformers``: the modules of a model, its pooling, and the length at which texts are cut."""
 SENTENCE_FILES = (MODULES, POOLING, LENGTH, "config_sentence_transformers.json")
-_POOLING_MODULES = {"/Transformer", "1_Pooling/Pooling", "2_Normalize/Normalize"}
+ANY_FOLDER = "*"
+_KEPT_MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": ANY_FOLDER}
+"""Folders of the modules that are kept; normalisation has no files."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,16 @@ def stock_files(directory: Path) -> dict[str, bytes]:
     Raises:
         UserError: if one cannot be read, or is a link to another directory.
     """
-    pools = (directory / MODULES).exists() and read_json(directory / MODULES, _pools, "restore it")
+    modules, lost = sentence_modules(directory)
+    pools = any(module["type"].endswith(".Pooling") for module in modules)
     found = [name for name in (*STOCK_FILES, *SENTENCE_FILES * pools) if (directory / name).exists()]
     for name in found:
         check_link(directory / Path(name).parts[0])
         check_link(directory / name)
-    return {name: _without_code(name, read_bytes(directory / name)) for name in found}
+    contents = {name: _without_code(name, read_bytes(directory / name)) for name in found}
+    if pools and lost:
+        contents[MODULES] = json.dumps(without_code(modules), indent=2).encode()
+    return contents
 
 
 def _without_code(name: str, content: bytes) -> bytes:
@@ -83,10 +91,33 @@ def _without_code(name: str, content: bytes) -> bytes:
     return file_without_code(name, content) if is_configuration else content
 
 
-def _pools(modules: list[dict[str, str]]) -> bool:
-    """Return whether a model only pools and normalises; other modules have weights or code of their own."""
-    kinds = {f"{module['path']}/{module['type'].rpartition('.')[2]}" for module in modules}
-    return kinds <= _POOLING_MODULES and all(one["type"].startswith("sentence_transformers.") for one in modules)
+def sentence_modules(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the modules of a sentence encoder that can be kept, and the folders and types of its others.
+
+    The encoder itself, its pooling and normalisation are kept. Others have weights or code of their own. Both lists are
+    empty for a directory without ``modules.json``.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    if not (directory / MODULES).exists():
+        return [], []
+    kept, lost = [], []
+    for module in read_json(directory / MODULES, _checked_modules, "restore it"):
+        package, _, kind = module["type"].partition(".")
+        folder = _KEPT_MODULES.get(kind.rpartition(".")[2])
+        if package == "sentence_transformers" and folder in (module["path"], ANY_FOLDER):
+            kept.append(module)
+        else:
+            lost.append(f"{module['path']} ({module['type']})")
+    return kept, lost
+
+
+def _checked_modules(modules: list[dict[str, str]]) -> list[dict[str, str]]:
+    for module in modules:
+        if not (isinstance(module["path"], str) and isinstance(module["type"], str)):
+            raise ValueError("a module has no path or type")
+    return modules
 
 
 def read_original(bundle: Path) -> Original | None:

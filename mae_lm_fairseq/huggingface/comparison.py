@@ -16,7 +16,7 @@ from mae_lm_fairseq.huggingface.task_classes import ENCODER, MASKED_LM, WORDS
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers, no_panic
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, SPECIALS
+from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hugging_face import import_transformers
@@ -25,27 +25,6 @@ TOLERANCE = 1e-4
 """Maximum absolute difference of hidden states and logits in float32."""
 _NOTHING_WRITTEN = "the export was not written"
 _BATCH = 16
-
-SENTENCES = (
-    "The quick brown fox jumps over the lazy dog.",
-    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.",
-    "On 14 July 1789, at 5:30 p.m., about 1,000 people (mostly from the suburbs) stood before the gate.",
-    "Wait - what? \"No!\" she said; 'never again'... & then 50% of them left for $3.99 @ home_page #7.",
-    "Die Straße führt über Köln nach Łódź; l'été, à Besançon, était très chaud — ¿y mañana?",
-    "Η γλώσσα είναι ελληνική. Быстрая лиса прыгает. שלום עולם. مرحبا بالعالم.",  # noqa: RUF001
-    "東京は日本の首都です。 我们今天去北京。 안녕하세요 세계.",
-    "A cup of coffee ☕, a smile 😀 and ½ a cake ① for ﬁve people.",
-    "  Spaces   in front,  between    and behind   ",
-    "One.",
-    "",
-)
-"""Sentences that every comparison includes: several scripts and lengths."""
-
-
-def comparable(lines: Sequence[str]) -> list[str]:
-    """Return :data:`SENTENCES` and the lines without literal special tokens, which the tokenizers read differently."""
-    specials = (*SPECIALS, MASK, "[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
-    return [*SENTENCES, *(line for line in lines if not any(special in line for special in specials))]
 
 
 def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines: Sequence[str]) -> int:

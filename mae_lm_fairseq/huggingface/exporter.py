@@ -8,7 +8,8 @@ from typing import Literal
 
 from mae_lm_fairseq.checkpoints.original import CONFIG, LENGTH, MODULES, POOLING, SENTENCE_FILES
 from mae_lm_fairseq.checkpoints.reading import Pretrained
-from mae_lm_fairseq.huggingface.comparison import check_stock, comparable
+from mae_lm_fairseq.huggingface.comparison import check_stock
+from mae_lm_fairseq.huggingface.comparison_texts import texts_for
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
 from mae_lm_fairseq.huggingface.task_classes import WORDS
@@ -27,14 +28,14 @@ def export_stock(
     """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card, and return the name of the class.
 
     Args:
-        lines: are also compared, see :func:`~mae_lm_fairseq.huggingface.comparison.comparable`.
+        lines: are also compared, see :func:`~mae_lm_fairseq.huggingface.comparison_texts.texts_for`.
         pooling: what ``sentence-transformers`` makes a vector of; None for what an imported model had, if anything.
 
     Raises:
         UserError: if the directory exists, ``transformers`` has no equivalent model, or the exported model computes
             something else. Nothing is written in this case.
     """
-    to, lines = counterpart(pretrained), comparable(lines)
+    to, lines = counterpart(pretrained), texts_for(pretrained.tokenizer, lines)
     with new_directory(out) as directory:
         # The files that an import has kept may be damaged in ways that only their use shows.
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():

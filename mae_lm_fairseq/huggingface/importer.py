@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
 from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, new_decoder
+from mae_lm_fairseq.checkpoints.original import MODULES, sentence_modules
 from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task, transformers_type
 from mae_lm_fairseq.checkpoints.validation import PREDICTION, check_fit, head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin, preset_config
@@ -74,9 +75,14 @@ def notes(path: Path) -> list[str]:
     """Return what a user should know about the model imported from a ``transformers`` directory or a checkpoint."""
     if not path.is_dir():
         return []
-    differences = pair_differences(load_from_transformers(path))
-    here = " and ".join(differences)
-    return [f"pairs of texts: here {here}; single texts are computed exactly"] if differences else []
+    found = []
+    if differences := pair_differences(load_from_transformers(path)):
+        here = " and ".join(differences)
+        found.append(f"pairs of texts: here {here}; single texts are computed exactly")
+    _, lost = sentence_modules(path)
+    for module in lost:
+        found.append(f"{path / MODULES}: {module} is not imported; vectors of sentences are computed without it")
+    return found
 
 
 def usage(pretrained: Pretrained, bundle: Path) -> str:

@@ -10,7 +10,8 @@ from mae_lm_fairseq.checkpoints.conversion import architecture_of, predicts, pre
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import MaskJoin
-from mae_lm_fairseq.huggingface.comparison import comparable, compare_ids
+from mae_lm_fairseq.huggingface.comparison import compare_ids
+from mae_lm_fairseq.huggingface.comparison_texts import texts_for
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -80,7 +81,7 @@ def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         try:
             write_tokenizer(pretrained, Path(temporary))
-            compare_ids(Path(temporary), pretrained, comparable([]))
+            compare_ids(Path(temporary), pretrained, texts_for(pretrained.tokenizer))
         except (UserError, ModuleNotFoundError) as reason:
             return str(reason)
         for path in Path(temporary).iterdir():

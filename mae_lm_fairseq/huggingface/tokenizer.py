@@ -8,15 +8,16 @@ in any script, including unknown characters, except for the cases that model car
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.hugging_face_tokenizer import (
     TOKENIZER_JSON,
     HuggingFaceTokenizer,
+    exported_library,
     import_tokenizers,
     library_errors,
     no_panic,
@@ -76,6 +77,9 @@ def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer
         for step in steps_of(content["pre_tokenizer"]):
             if step["type"] == "ByteLevel":
                 step["add_prefix_space"] = True
+        for step in content["post_processor"].get("processors", [content["post_processor"]]):
+            if step["type"] in ("ByteLevel", "RobertaProcessing"):
+                step["add_prefix_space"] = True
         _write_json(path, content)
     before = json.loads(settings.read_bytes()) if settings.exists() else {}
     _write_json(settings, before | {"add_prefix_space": True})
@@ -103,7 +107,8 @@ def pair_differences(fast: "PreTrainedTokenizerFast", texts: Sequence[str] = ("a
 
 def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "PreTrainedTokenizerFast":
     tokenizers = import_tokenizers()
-    library = tokenizers.Tokenizer.from_str(tokenizer.library.to_str())
+    library = exported_library(tokenizer)
+    described = json.loads(library.to_str())
     if library.get_vocab_size() > tokenizer.mask + 1:
         raise UserError(
             f"{tokenizer.path}: dict.txt lacks some of its tokens; fairseq reads them as <unk>, and transformers cannot"
@@ -116,11 +121,21 @@ def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "Pre
         pair=f"{bos.content} $A {eos.content} {eos.content} $B {eos.content}",
         special_tokens=[(token.content, library.token_to_id(token.content)) for token in (bos, eos)],
     )
-    # Offsets without the space that byte-level BPE puts before a word.
-    library.post_processor = tokenizers.processors.Sequence(
-        [tokenizers.processors.ByteLevel(trim_offsets=True), template]
-    )
+    library.post_processor = template
+    if tokenizer.is_byte_level:
+        trim = tokenizers.processors.ByteLevel(**_offset_settings(described))
+        library.post_processor = tokenizers.processors.Sequence([trim, template])
     return _with_roles(library, specials, max_length)
+
+
+def _offset_settings(described: Mapping[str, Any]) -> dict[str, bool]:
+    """Return how byte-level BPE reports offsets: as the original does, or else as RoBERTa, whose subwords begin after
+    the space before a word.
+    """
+    adds_space = any(step.get("add_prefix_space") for step in steps_of(described["pre_tokenizer"]))
+    processor = described["post_processor"] or {}
+    trims = [step["trim_offsets"] for step in processor.get("processors", [processor]) if "trim_offsets" in step]
+    return {"trim_offsets": all(trims), "add_prefix_space": adds_space}
 
 
 def _with_roles(library, specials: Sequence, max_length: int) -> "PreTrainedTokenizerFast":

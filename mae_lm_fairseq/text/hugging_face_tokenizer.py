@@ -1,13 +1,15 @@
 """Tokenizers of Hugging Face's library ``tokenizers``, and GPT-2's byte-level BPE in the files of fairseq's RoBERTa.
 
-The library's ids are mapped to fairseq's by a table. For tokenizers trained by this package it is the identity. Special
-tokens in a text are ordinary text, as for sentencepiece.
+The library's ids are mapped to fairseq's by a table. For tokenizers trained by this package it is the identity.
+
+In a text, ``<s> <pad> </s> <unk> <mask>`` are ordinary text, as for sentencepiece. Further special tokens, such as
+markers of entities, are tokens.
 """
 
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,11 +72,17 @@ class HuggingFaceTokenizer(Tokenizer):
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise UserError(f"{path}: its ids are not 0, 1, 2, ...; use another tokenizer")
         roles = _special_tokens(vocabulary)
+        self.further_specials = _further_specials(library, roles.values())
+        if self.further_specials:
+            library = _with_special(library, self.further_specials, False)
         ordinary = [token for token in sorted(vocabulary, key=vocabulary.get) if token not in roles.values()]
         tokens = [*(roles[name] for name in SPECIALS), *ordinary, roles[MASK]]
         order = np.array([vocabulary[token] for token in tokens])
         self._start(path, {TOKENIZER_JSON: content}, library, [*SPECIALS, *map(_symbol, ordinary)], order)
         self.unknown_ids = self._find_unknown_ids()
+
+    further_specials: frozenset[str] = frozenset()
+    """Special tokens without a role here. They are found in a text, which the library does for others only."""
 
     def _start(self, path: str | Path, files: Mapping[str, bytes], library, symbols: Sequence[str], order: np.ndarray):
         # Where a model finds special tokens in ordinary text, as Unigram does, they are unknown.
@@ -120,7 +128,17 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode_words(self, words: list[str]) -> list[np.ndarray]:
         # Byte-level BPE does not add the space, and where a pre-tokenizer does, there is only one.
         adds_space = any(step["type"] == "Prepend" for step in self._steps)
-        return super().encode_words(words if adds_space else [f" {word}" for word in words])
+        added = tuple(self.added_tokens)
+        # The library adds none before an added token.
+        spaced = [word if adds_space or word.startswith(added) else f" {word}" for word in words]
+        return super().encode_words(spaced)
+
+    @cached_property
+    def added_tokens(self) -> list[str]:
+        """Tokens that the library finds in a text before its model splits it, without those that have a role here."""
+        roles = {self.token(index) for index in (*range(len(SPECIALS)), self.mask)}
+        added = self.library.get_added_tokens_decoder().values()
+        return sorted({token.content for token in added} - roles)
 
     def encode_masked(self, text: str) -> list[int]:
         library, fairseq_ids = self._with_mask
@@ -287,6 +305,25 @@ def _add_special_tokens(library) -> bool:
         [added(token, special=True, normalized=False, lstrip=token == MASK) for token in lacking]
     )
     return bool(lacking)
+
+
+def _further_specials(library, roles: Iterable[str]) -> frozenset[str]:
+    added = library.get_added_tokens_decoder().values()
+    return frozenset({token.content for token in added if token.special} - set(roles))
+
+
+def _with_special(library, contents: Collection[str], is_special: bool):
+    """Return a tokenizer of the library in which some added tokens are special ones, or are not."""
+    described = json.loads(library.to_str())
+    for token in described["added_tokens"]:
+        if token["content"] in contents:
+            token["special"] = is_special
+    return import_tokenizers().Tokenizer.from_str(json.dumps(described))
+
+
+def exported_library(tokenizer: HuggingFaceTokenizer):
+    """Return a copy of the library's tokenizer as its file describes it: further special tokens are special."""
+    return _with_special(tokenizer.library, tokenizer.further_specials, True)
 
 
 def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:

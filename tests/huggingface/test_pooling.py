@@ -60,14 +60,22 @@ def test_the_user_may_choose_another_one(pooling, released, tmp_path):
     assert len(found) == 3
 
 
-@pytest.mark.parametrize(
-    "listed",
-    [modules(*KINDS[:2], "Dense"), modules(*KINDS, package="custom_st"), modules(*KINDS)[::2] + modules("Pooling")],
-)
-def test_other_modules_are_not_kept(listed, released, tmp_path):
+@pytest.mark.parametrize("listed", [modules(*KINDS, package="custom_st"), modules(*KINDS)[::2] + modules("Pooling")])
+def test_without_a_pooling_that_can_be_kept_nothing_is(listed, released, tmp_path):
     """Weights or code of their own would be missing in the export."""
     (released / "modules.json").write_text(json.dumps(listed))
     assert export(released, tmp_path) == {}
+
+
+@pytest.mark.parametrize("lost", ["Dense", "Pooling"])
+def test_modules_that_are_not_kept_are_named_and_the_others_stay(lost, released, tmp_path, capsys):
+    listed = modules("Transformer", "Pooling", lost, "Normalize")
+    (released / "modules.json").write_text(json.dumps(listed))
+    cli.run("import", [str(released), "--out", str(tmp_path / "named")])
+    assert f"2_{lost} (sentence_transformers.models.{lost}) is not imported" in capsys.readouterr().out
+    files = export(released, tmp_path)
+    assert json.loads(files.pop("modules.json")) == [listed[0], listed[1], listed[3]]
+    assert files == {name: (released / name).read_bytes() for name in FILES[1:]}
 
 
 def test_links_to_other_directories_are_refused(released, tmp_path):

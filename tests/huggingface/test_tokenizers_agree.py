@@ -19,7 +19,7 @@ from tests.support.exports import train_sentencepiece
 from tests.support.tokenizers import given as library_of, paragraphs
 
 PIECES = st.sampled_from(
-    ["the", "of", "Łódź", "don't", "New", "<url>", "É", "e\u0301", "ﬁ", "日", "😀", "\u200b", ",", "."]
+    ["the", "of", "Łódź", "don't", "New", "<url>", "[E1]", "[e1]", "É", "e\u0301", "ﬁ", "日", "😀", "\u200b", ",", "."]
 )
 GAPS = st.sampled_from(["", " ", "  ", "\t", "\u00a0"])
 TEXTS = st.lists(st.one_of(PIECES, GAPS), max_size=9).map("".join)
@@ -29,7 +29,7 @@ ROBERTA = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "eos": "</s>", "sep": "</
 BERT = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 
 
-def save(directory: Path, library: Tokenizer, roles: dict, user: tuple[str, ...] = ()):
+def save(directory: Path, library: Tokenizer, roles: dict, user: tuple[str, ...] = (), special: tuple[str, ...] = ()):
     library.add_special_tokens([str(token) if token is not MASK_TOKEN else token for token in roles.values()])
     first, last = ((roles[role], library.token_to_id(roles[role])) for role in ("cls", "sep"))
     if library.post_processor is None:
@@ -39,20 +39,21 @@ def save(directory: Path, library: Tokenizer, roles: dict, user: tuple[str, ...]
         tokenizer_object=library, model_input_names=["input_ids", "attention_mask"], **names
     )
     fast.add_tokens(list(user))
+    fast.add_special_tokens({"additional_special_tokens": list(special)})
     fast.save_pretrained(directory)
 
 
-def byte_bpe(directory, prefix, trimmed):
+def byte_bpe(directory, prefix, trimmed, special=()):
     library = library_of("roberta")
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     library.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trimmed, prefix)
-    save(directory, library, ROBERTA)
+    save(directory, library, ROBERTA, special=special)
 
 
-def wordpiece(directory, lower, user=()):
+def wordpiece(directory, lower, user=(), special=()):
     library = library_of("bert")
     library.normalizer = normalizers.BertNormalizer(lowercase=lower)
-    save(directory, library, BERT, user)
+    save(directory, library, BERT, user, special)
 
 
 def byte_fallback(directory):
@@ -77,6 +78,8 @@ DIRECTORIES = {
     "byte-level BPE, prefix space": lambda path: byte_bpe(path, True, True),
     "WordPiece, cased": lambda path: wordpiece(path, False),
     "WordPiece, uncased, user's tokens": lambda path: wordpiece(path, True, ("New", "<url>")),
+    "byte-level BPE, further special tokens": lambda path: byte_bpe(path, False, True, ("[E1]", "<url>")),
+    "WordPiece, further special tokens": lambda path: wordpiece(path, True, ("New",), ("[E1]", "<url>")),
     "Unigram": lambda path: save(path, library_of("unigram"), ROBERTA),
     "Unigram, user's tokens": lambda path: save(path, library_of("unigram"), ROBERTA, ("New", "<url>")),
     "BPE, byte fallback": byte_fallback,
@@ -115,6 +118,9 @@ def test_a_directory_of_transformers_has_its_ids_everywhere(kind, tmp_path):
             assert ours.exported_ids[ids].tolist() == theirs["input_ids"]
             assert list(map(tuple, offsets.tolist())) == theirs["offset_mapping"]
             assert ours.encode_lines([text])[0].tolist() == ours.encode_masked(text) == ids.tolist()
+            if kind.startswith("byte-level"):
+                again = exported(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+                assert (again["input_ids"], again["offset_mapping"]) == (theirs["input_ids"], theirs["offset_mapping"])
             complete = ours.exported_ids[[BOS, *ours.encode_masked(masked), EOS]].tolist()
             assert complete == fast(with_mask)["input_ids"] == exported(with_mask)["input_ids"]
 

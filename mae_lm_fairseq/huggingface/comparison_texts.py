@@ -1,0 +1,52 @@
+"""Text on which tokenizers are compared: all that has made two of them differ."""
+
+from collections.abc import Iterable, Sequence
+
+from mae_lm_fairseq.text.hugging_face_tokenizer import HuggingFaceTokenizer
+from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer
+
+SENTENCES = (
+    "The quick brown fox jumps over the lazy dog.",
+    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.",
+    "On 14 July 1789, at 5:30 p.m., about 1,000 people (mostly from the suburbs) stood before the gate.",
+    "Wait - what? \"No!\" she said; 'never again'... & then 50% of them left for $3.99 @ home_page #7.",
+    "Die Straße führt über Köln nach Łódź; l'été, à Besançon, était très chaud — ¿y mañana?",
+    "Η γλώσσα είναι ελληνική. Быстрая лиса прыгает. שלום עולם. مرحبا بالعالم.",  # noqa: RUF001
+    "東京は日本の首都です。 我们今天去北京。 안녕하세요 세계.",
+    "A cup of coffee ☕, a smile 😀 and ½ a cake ① for ﬁve people.",
+    "  Spaces   in front,  between    and behind   ",
+    "One.",
+    "",
+)
+"""Sentences that every comparison includes: several scripts and lengths."""
+
+WHAT_NORMALISERS_CHANGE = (
+    "HELLO Hello hElLo; e\u0301 and \u00e9, \uff21 and A, \u0130stanbul.",
+    "\ta\ttab,\u00a0no\u200bbreak\u3000and\u2028more\ufeff",
+    "👩\u200d👩\u200d👧 🇩🇪 ☕\ufe0f",
+    "▁a ▁ Ġb ##c @@ a\x07b",
+)
+"""Text on which sentencepiece and its fast tokenizer may differ (``cards.toml``), and which others must agree on."""
+
+
+def texts_for(tokenizer: Tokenizer | None, lines: Sequence[str] = ()) -> list[str]:
+    """Return :data:`SENTENCES`, text that this kind of tokenizer must agree on, and lines.
+
+    The text has what normalisers change, and each added token beside words and alone. Lines with literal special tokens
+    that have a role are left out: here they are ordinary text.
+    """
+    further: list[str] = []
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        further = [*WHAT_NORMALISERS_CHANGE, *texts_with(tokenizer.added_tokens)]
+    roles = (*SPECIALS, MASK, "[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+    comparable = [line for line in lines if not any(role in line for role in roles)]
+    return [*SENTENCES, *further, *comparable]
+
+
+def texts_with(tokens: Iterable[str]) -> list[str]:
+    """Return texts with each token alone, at the beginning, middle and end, inside a word, and in another case."""
+    texts = []
+    for token in tokens:
+        texts += [token, f"{token} word", f"a word {token}", f"Two {token} words", f"a{token}b", f"{token}{token}"]
+        texts += [token.lower(), token.upper(), f"  {token}  café 😀"]
+    return texts
