@@ -30,13 +30,13 @@ _PLUGINS = {
     "fairseq.models.MODEL_REGISTRY": {"mae_lm": "models.mae_lm"},
     "fairseq.tasks.TASK_REGISTRY": {
         "masked_autoencoder_lm": "tasks.masked_autoencoder_lm",
-        "question_answering": "finetuning.squad.task",
-        "token_classification": "finetuning.tagging.task",
+        "question_answering": "tasks.squad",
+        "token_classification": "tasks.tagging",
     },
     "fairseq.criterions.CRITERION_REGISTRY": {
         "masked_autoencoder_lm": "criterions.masked_autoencoder_lm",
-        "question_answering": "finetuning.squad.task",
-        "token_classification": "finetuning.tagging.task",
+        "question_answering": "tasks.squad",
+        "token_classification": "tasks.tagging",
     },
     "fairseq.optim.OPTIMIZER_REGISTRY": {"fused_adamw": "optim.fused_adamw"},
 }

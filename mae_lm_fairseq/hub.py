@@ -16,7 +16,6 @@ from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.finetuning.squad.prediction import Answers, answer_all
-from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.masked_prediction import (
@@ -27,6 +26,7 @@ from mae_lm_fairseq.measures.masked_prediction import (
 from mae_lm_fairseq.measures.readers import as_words
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.text.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 
@@ -235,7 +235,7 @@ class MAELMHubInterface(nn.Module):
         paragraph = Paragraph(context, (Question("", question, ()),))
         longest = min(TOKENS_PER_SAMPLE, self.model.max_positions())
         windows = SpanWindows([paragraph], self._tokenizer(), longest, DOC_STRIDE, seed=0)
-        batch = windows.collater([windows[index] for index in range(len(windows))])
+        batch = windows.batch([windows[index] for index in range(len(windows))])
         logits = module(self.extract_features(batch["net_input"]["src_tokens"])).cpu()
         return answer_all([(batch, logits)], windows)[""]
 

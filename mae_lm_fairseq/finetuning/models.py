@@ -1,14 +1,15 @@
 """Fine-tuned models: the best one as a hub interface, the checkpoint of a run with its task, and logits in batches."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, utils
-from fairseq.data import FairseqDataset
+from fairseq import checkpoint_utils
 from fairseq.tasks import FairseqTask
+from torch import Tensor
 
 import mae_lm_fairseq
 from mae_lm_fairseq.text.tokenizer_files import NAMES
@@ -61,15 +62,18 @@ def by_length(sizes: Sequence[int], batch_size: int) -> list[np.ndarray]:
 
 @torch.no_grad()
 def batch_logits(
-    model: torch.nn.Module, dataset: FairseqDataset, batches: Iterable[Sequence[int]], head: str
-) -> Iterator[tuple[Sequence[int], dict, torch.Tensor]]:
-    """Yield the numbers of the rows of each batch, the batch dict, and the logits of a head.
+    model: torch.nn.Module,
+    samples: Sequence[dict[str, Any]],
+    collate: Callable[[list[dict[str, Any]]], dict[str, Any]],
+    batches: Iterable[Sequence[int]],
+    head: str,
+) -> Iterator[tuple[Sequence[int], dict[str, Any], Tensor]]:
+    """Yield the numbers of the samples of each batch, the batch that ``collate`` makes of them, and a head's logits.
 
     The model is in evaluation mode.
     """
-    on_gpu = next(model.parameters()).is_cuda
-    for rows in batches:
-        batch = dataset.collater([dataset[int(row)] for row in rows])
-        batch = utils.move_to_cuda(batch) if on_gpu else batch
-        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)
-        yield rows, batch, logits
+    device = next(model.parameters()).device
+    for numbers in batches:
+        batch = collate([samples[int(number)] for number in numbers])
+        logits, _ = model.classify(batch["net_input"]["src_tokens"].to(device), head)
+        yield numbers, batch, logits

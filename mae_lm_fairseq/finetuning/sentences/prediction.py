@@ -129,8 +129,8 @@ def data_bin_logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
     dataset = task.dataset(split)
     sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
     results = np.empty((len(dataset), task.cfg.num_classes), dtype=np.float32)
-    batches = by_length(sizes, BATCH)
-    for rows, _, output in batch_logits(model, dataset, batches, task.cfg.classification_head_name):
+    batches, head = by_length(sizes, BATCH), task.cfg.classification_head_name
+    for rows, _, output in batch_logits(model, dataset, dataset.collater, batches, head):
         results[rows] = output.float().cpu().numpy()
     return results
 

@@ -11,7 +11,7 @@ from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_batches
-from mae_lm_fairseq.finetuning.squad.windows import TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
@@ -83,7 +83,7 @@ def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
     """
     model, task = load(checkpoint, options.tokenizer)
     task.load_dataset("valid")
-    windows = task.dataset("valid")
+    windows = task.dataset("valid").windows
     answers = answer_all(logits_of_batches(model, windows), windows)
     predictions = {name: found.text for name, found in answers.items()}
     na_probs = {name: found.no_answer_probability for name, found in answers.items()}

@@ -15,7 +15,7 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.info import AnswerTask
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
-from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.text.span_windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.utils.files import write_json
 
@@ -94,7 +94,8 @@ def answer_all(batches: Iterator[tuple[dict, Tensor]], windows: SpanWindows) -> 
     answers = {window.question.id: Answers() for window in windows.windows}
     for batch, logits in batches:
         null_scores = logits[:, NO_ANSWER].float().sum(-1).tolist()
-        spans = (each.tolist() for each in best_spans(logits, batch["answerable"]))
+        answerable = batch["answerable"].to(logits.device)
+        spans = (each.tolist() for each in best_spans(logits, answerable))
         for index, null_score, *of_window in zip(batch["id"].tolist(), null_scores, *spans, strict=True):
             window = windows.windows[index]
             found = answers[window.question.id]
@@ -118,7 +119,7 @@ def logits_of_batches(
 ) -> Iterator[tuple[dict, Tensor]]:
     """Yield batches of windows of similar length, with their start and end logits."""
     batches = progress(by_length(windows.sizes, BATCH))
-    return ((batch, logits) for _, batch, logits in batch_logits(model, windows, batches, ANSWER_HEAD))
+    return ((batch, logits) for _, batch, logits in batch_logits(model, windows, windows.batch, batches, ANSWER_HEAD))
 
 
 def answer_file(model: torch.nn.Module, source: Path, out: Path):

@@ -12,13 +12,13 @@ from mae_lm_fairseq.finetuning.models import load, open_finetuned
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, report
-from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_name, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
-from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
-from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE, TokenClassificationTask
-from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
+from mae_lm_fairseq.finetuning.tagging.prediction import Tagger, word_logits
+from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE, TokenClassificationTask
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.word_files import WordFile, column_of, plain_name, read_words
+from mae_lm_fairseq.text.word_labels import learn_labels
+from mae_lm_fairseq.text.word_windows import WordWindows
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
