@@ -1,29 +1,28 @@
 """Loss of a trained model on the validation split of a data-bin, masked as in training."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq import checkpoint_utils, utils
+from fairseq import utils
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from mae_lm_fairseq.core.packing import restore
 from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
+from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.tasks.loading import load_with_task
 
 BATCH_SIZE = 32
 """Sequences of the validation split that are computed at a time."""
 
 
-def load_with_validation_split(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module, object]:
-    """Load a trained model in evaluation mode, and its task with the validation split of a data-bin.
-
-    ``task_options`` replace those of the training, such as ``mask_prob``.
-    """
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides={"data": str(data), **task_options}
-    )
+def load_with_validation_split(checkpoint: Path, data: Path, **options: Any) -> tuple[MAELMModel, FairseqTask]:
+    """Load a trained model and its task, see :func:`load_with_task`, with the validation split of a data-bin."""
+    model, task = load_with_task(checkpoint, data, **options)
     task.load_dataset("valid")
-    return models[0].eval(), task
+    return model, task
 
 
 @torch.no_grad()
