@@ -50,9 +50,11 @@ def read_options(parse: Callable, parser: Any, input_args: Any = None, *args, **
 
 
 def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    of_task = dict.fromkeys(map(option, TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__), f"needs --task {_TASK}")
+    of_task = map(option, TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__)
+    hints = {name: f"{name} needs --task {_TASK}" for name in of_task} | HINTS
+    hints |= {name: f"{name} {reason}" for name, reason in OF_ROBERTA.items()}
     unknown, known = message.partition(UNRECOGNIZED)[2].split(), parser._option_string_actions
-    told = suggestions(unknown, known, of_task | HINTS | OF_ROBERTA)
+    told = suggestions(unknown, known, hints)
     parser.exit(2, f"{parser.prog}: error: {message.replace('invalid <lambda> value', 'invalid value')}{told}\n")
 
 

@@ -95,7 +95,7 @@ def origin_of(path: Path) -> Origin:
         config, heads = saved_config(state), tuple(head_names(state["model"]))
     updates = value_at(state, "optimizer_history", -1, "num_updates")
     if updates is None:  # fairseq asks for it
-        raise UserError(f"{path}: has weights alone; fine-tune a bundle of it, which mae-lm bundle makes")
+        raise UserError(f"{path}: has no training state. Run mae-lm bundle, then fine-tune its output")
     options = _model_options(value_at(state, "cfg", "model", "_name"), config)
     dictionary = value_at(state, "task_state", "dictionary")
     return Origin(path.resolve(), options, config.max_positions, dictionary, heads, updates, file_sha256(path))
