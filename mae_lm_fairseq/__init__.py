@@ -20,23 +20,22 @@ if __name__ != "mae_lm_fairseq":  # the imports below would find another copy of
 from mae_lm_fairseq import fairseq_patches
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 
-__all__ = ["PACKAGE", "MAELMModel", "register"]
+__all__ = ["PACKAGE", "MAELMModel", "load", "register"]
 
 PACKAGE = Path(__file__).resolve().parent
 """Directory to pass to fairseq's ``--user-dir``."""
 
-_PUBLIC = {"MAELMModel": "mae_lm_fairseq.hub"}
 _PLUGINS = {
     "fairseq.models.MODEL_REGISTRY": {"mae_lm": "models.mae_lm"},
     "fairseq.tasks.TASK_REGISTRY": {
         "masked_autoencoder_lm": "tasks.masked_autoencoder_lm",
-        "question_answering": "finetuning.squad.task",
-        "token_classification": "finetuning.tagging.task",
+        "question_answering": "tasks.squad",
+        "token_classification": "tasks.tagging",
     },
     "fairseq.criterions.CRITERION_REGISTRY": {
         "masked_autoencoder_lm": "criterions.masked_autoencoder_lm",
-        "question_answering": "finetuning.squad.task",
-        "token_classification": "finetuning.tagging.task",
+        "question_answering": "tasks.squad",
+        "token_classification": "tasks.tagging",
     },
     "fairseq.optim.OPTIMIZER_REGISTRY": {"fused_adamw": "optim.fused_adamw"},
 }
@@ -45,10 +44,12 @@ _registered = False
 
 
 def __getattr__(name: str):
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    register()
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name == "load":
+        return importlib.import_module("mae_lm_fairseq.hub").load
+    if name == "MAELMModel":
+        register()
+        return importlib.import_module("mae_lm_fairseq.models.mae_lm").MAELMModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register() -> None:
@@ -68,7 +69,7 @@ def register() -> None:
         with _root_logger_unchanged():
             fairseq_patches.apply()
             _import_plugins()
-            importlib.import_module("mae_lm_fairseq.hub")  # adds MAELMModel.from_pretrained
+            _add_from_pretrained()
     except BaseException:
         _registered = False
         raise
@@ -104,6 +105,12 @@ def _import_plugins() -> None:
                     f"{registry[name].__module__} has already registered the name {name}, which {module.__name__} "
                     "needs; use only one of the two"
                 )
+
+
+def _add_from_pretrained() -> None:
+    """Give the model its class method, which needs modules above the model's."""
+    model_type = importlib.import_module("mae_lm_fairseq.models.mae_lm").MAELMModel
+    model_type.from_pretrained = classmethod(importlib.import_module("mae_lm_fairseq.hub").from_pretrained)
 
 
 def _is_loaded_by_user_dir() -> bool:

@@ -110,8 +110,8 @@ class Options(Base):
         valid: held-out text to measure on, in other files.
         text_field: field of records with the text.
         out: output directory.
-        objective: mlm predicts in the encoder, mae_lm and 3ml in a decoder (default: the model's own, for models of
-            transformers mlm).
+        objective: mlm: [MASK] enters the encoder; mae_lm, 3ml: a decoder predicts (default: the model's own, and mlm
+            for models of transformers).
         updates: number of updates.
         learning_rate: maximum learning rate; it rises for 6 % of the updates, then falls to 0.
         batch_size: tokens per update.

@@ -39,17 +39,23 @@ VERBS = {
 If the work needs torch and the options do not, ``main`` is in a module of its own, the third one: wrong options and
 ``--help`` do not wait for torch.
 """
-HELP = "\n".join(
-    [
-        "usage: mae-lm VERB [arguments], or mae-lm --version",
-        "",
-        "Pretrain, fine-tune and analyse masked language models.",
-        "",
-        *(f"  {verb:25}{summary}" for verb, (_, summary, *_) in VERBS.items()),
-        "",
-        "mae-lm VERB --help describes the arguments of a verb.",
-    ]
-)
+GROUPS = {
+    "Begin": ("quickstart", "doctor"),
+    "Pretrain, and adapt what others have pretrained": ("prepare", "plan", "pretrain", "adapt", "average"),
+    "Fine-tune, and predict": (*(verb for verb in VERBS if verb.startswith("finetune ")), "predict"),
+    "Measure and compare": ("evaluate", "rank", "probe", "minimal-pairs", "retrieval", "study"),
+    "Share": ("bundle", "export", "import"),
+}
+"""The verbs by what a person wants."""
+
+
+def overview() -> str:
+    """Return the help on all verbs."""
+    lines = ["usage: mae-lm VERB [arguments], or mae-lm --version"]
+    for title, verbs in GROUPS.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {verb:25}{VERBS[verb][1]}" for verb in verbs]
+    return "\n".join([*lines, "", "mae-lm VERB --help describes the arguments of a verb."])
 
 
 def run(verb: str, words: list[str], program: str | None = None) -> int | None:
@@ -84,7 +90,7 @@ def main() -> int | None:
         print(f"error: this Python removes docstrings, from which mae-lm makes its help; {advice}", file=sys.stderr)
         return 2
     if not words or words[0] in ("-h", "--help"):
-        print(HELP)
+        print(overview())
         return 0
     if words[0] == "--version":
         print(f"mae-lm {package_version('mae_lm_fairseq')}")

@@ -1,4 +1,4 @@
-"""Hub interface: use a trained model, like the hub interfaces of fairseq. Returned by MAELMModel.from_pretrained."""
+"""Hub interface: use a trained model, like the hub interfaces of fairseq. This is what ``load`` returns."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL
+from mae_lm_fairseq.checkpoints.model import TrainedModel
 from mae_lm_fairseq.checkpoints.reading import Pretrained, build_all, read, transformers_type
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead
 from mae_lm_fairseq.core.packing import batch_layout, to_device, unpack
 from mae_lm_fairseq.finetuning.squad.prediction import Answers, answer_all
-from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagged, Tagger
 from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.masked_prediction import (
@@ -25,8 +25,8 @@ from mae_lm_fairseq.measures.masked_prediction import (
     pseudo_log_likelihoods,
 )
 from mae_lm_fairseq.measures.readers import as_words
-from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.text.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 
@@ -235,7 +235,7 @@ class MAELMHubInterface(nn.Module):
         paragraph = Paragraph(context, (Question("", question, ()),))
         longest = min(TOKENS_PER_SAMPLE, self.model.max_positions())
         windows = SpanWindows([paragraph], self._tokenizer(), longest, DOC_STRIDE, seed=0)
-        batch = windows.collater([windows[index] for index in range(len(windows))])
+        batch = windows.batch([windows[index] for index in range(len(windows))])
         logits = module(self.extract_features(batch["net_input"]["src_tokens"])).cpu()
         return answer_all([(batch, logits)], windows)[""]
 
@@ -318,8 +318,23 @@ class MAELMHubInterface(nn.Module):
         return Filling((before + word + after).lstrip(), probability, word)
 
 
+def load(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> MAELMHubInterface:
+    """Load a trained model. This is ``mae_lm_fairseq.load``; fairseq is not needed.
+
+    Args:
+        path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; a directory of ``transformers``, which is
+            imported; or a checkpoint of fairseq-train.
+        data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
+        ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
+
+    Raises:
+        UserError: if a file is missing, damaged, could run code, or does not match the others.
+    """
+    return hub_interface(open_pretrained(path, data_bin, ema))
+
+
 def from_pretrained(
-    model_type: type[MAELMModel],
+    model_type: type[TrainedModel],
     path: str | Path | None = None,
     data_bin: str | Path | None = None,
     ema: bool | str | Path = False,
@@ -328,23 +343,15 @@ def from_pretrained(
     checkpoint_file: str | Path | None = None,
     data_name_or_path: str | Path | None = None,
 ) -> MAELMHubInterface:
-    """Load a trained model for use outside of fairseq's programs, without a task.
+    """Load a trained model as one of fairseq's.
 
-    This is the class method ``MAELMModel.from_pretrained``. It also takes fairseq's arguments,
-    ``from_pretrained(model_name_or_path, checkpoint_file="checkpoint_last.pt", data_name_or_path=".")``: if one of them
+    This is the class method ``MAELMModel.from_pretrained``. It takes the arguments of :func:`load`, and fairseq's:
+    ``from_pretrained(model_name_or_path, checkpoint_file="checkpoint_last.pt", data_name_or_path=".")``, if one of them
     is named, or if ``path`` is a directory and ``data_bin`` none. Data that begin with a dot are below the first
-    directory, as in fairseq.
-
-    Args:
-        path: a bundle, written by ``mae-lm bundle`` or ``mae-lm import``; a directory of ``transformers``, which is
-            imported; or a checkpoint of fairseq-train.
-        data_bin: for a checkpoint, the directory of its ``dict.txt`` and tokenizer.
-        ema: for a checkpoint, use the moving average of the weights, which ``--store-ema`` adds.
-        model_name_or_path, checkpoint_file, data_name_or_path: as in fairseq, which has further arguments, such as
-            ``bpe``: here, model and tokenizer say it all.
+    directory, as in fairseq, which has further arguments, such as ``bpe``: here, model and tokenizer say it all.
 
     Raises:
-        UserError: if a file is missing, damaged, could run code, or does not match the others.
+        UserError: see :func:`load`.
     """
     is_named = model_name_or_path or checkpoint_file or data_name_or_path
     if is_named or (data_bin is not None and os.path.isdir(path) and not os.path.isdir(data_bin)):
@@ -353,18 +360,20 @@ def from_pretrained(
         path = directory / (checkpoint_file or (places.pop(0) if places else "checkpoint_last.pt"))
         data = str(data_name_or_path or (places.pop(0) if places else "."))
         data_bin, ema = directory / data if data.startswith(".") else data, ema is True
+    return hub_interface(open_pretrained(path, data_bin, bool(ema)), model_type)
+
+
+def open_pretrained(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
+    """Read what is at a path; see :func:`load`."""
     if data_bin is None and not ema and transformers_type(path):
-        return hub_interface(import_foreign(Path(path), "mae_lm_roberta"), model_type)
-    return hub_interface(read(path, data_bin, ema), model_type)
+        return import_foreign(Path(path), "mae_lm_roberta")
+    return read(path, data_bin, ema)
 
 
-MAELMModel.from_pretrained = classmethod(from_pretrained)
-
-
-def hub_interface(pretrained: Pretrained, model_type: type[MAELMModel] = MAELMModel) -> MAELMHubInterface:
+def hub_interface(pretrained: Pretrained, model_type: type[TrainedModel] = TrainedModel) -> MAELMHubInterface:
     """Return the hub interface of a pretrained network, with a model of a class."""
-    fingerprint = dictionary_fingerprint(pretrained.symbols)
     network, heads = build_all(pretrained)
+    fingerprint = dictionary_fingerprint(pretrained.symbols)
     model = model_type(network, pretrained.pad, pretrained.mask, dictionary=fingerprint)
     model.classification_heads = heads
     return MAELMHubInterface(model, pretrained).eval()

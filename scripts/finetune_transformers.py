@@ -94,7 +94,7 @@ def _glue(arguments: LoopOptions) -> tuple[str, object, Callable]:
 def _tagging(arguments: LoopOptions) -> tuple[str, object, Callable]:
     from benchmark.finetuning import Settings, WordClassification
     from mae_lm_fairseq.finetuning.tagging.adapter import BERT
-    from mae_lm_fairseq.finetuning.tagging.files import read_words
+    from mae_lm_fairseq.text.word_files import read_words
 
     train, dev = (read_words(path, arguments.name) for path in (arguments.train, arguments.dev))
     updates = _updates(BERT.epochs, len(train.sentences), BERT.batch_size, arguments.max_updates)

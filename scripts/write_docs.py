@@ -71,13 +71,13 @@ Defined in `mae_lm_fairseq/optim/fused_adamw.py`. Options that fairseq's `adam` 
 
 ## Task `question_answering`
 
-Defined in `mae_lm_fairseq/finetuning/squad/task.py`. `mae-lm finetune squad` sets these options.
+Defined in `mae_lm_fairseq/tasks/squad.py`. `mae-lm finetune squad` sets these options.
 
 {squad}
 
 ## Task `token_classification`
 
-Defined in `mae_lm_fairseq/finetuning/tagging/task.py`. `mae-lm finetune tagging` sets these options.
+Defined in `mae_lm_fairseq/tasks/tagging.py`. `mae-lm finetune tagging` sets these options.
 
 {tagging}
 
@@ -417,11 +417,11 @@ def options() -> str:
     mae_lm_fairseq.register()
     from mae_lm_fairseq.fairseq_patches.option_checks import CHECKS
     from mae_lm_fairseq.fairseq_patches.parsing import OF_ROBERTA
-    from mae_lm_fairseq.finetuning.squad.task import QuestionAnsweringConfig
-    from mae_lm_fairseq.finetuning.tagging.task import TokenClassificationConfig
     from mae_lm_fairseq.models.architectures import MAELMModelConfig
     from mae_lm_fairseq.optim.fused_adamw import FusedAdamWConfig
     from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
+    from mae_lm_fairseq.tasks.squad import QuestionAnsweringConfig
+    from mae_lm_fairseq.tasks.tagging import TokenClassificationConfig
 
     network = fields(MaskedAutoencoderConfig)
     names = {option.name for option in network}

@@ -70,7 +70,11 @@ def test_python_without_docstrings_is_refused(words):
         (["pretrain", "--help"], 0, "usage: mae-lm pretrain "),
         (["pretrain", "mae_lm_tiny", "data", "saved", "--updat-freq", "2"], 2, "error: unknown option --updat-freq "),
         (["pretrain", "mae_lm_tiny", "data", "saved", "--arch=x"], 2, "error: --arch is the argument PRESET here"),
-        (["pretrain", "mae_lm_tiny", "data", "saved", "--dry-run"], 2, "--dry-run is an option of mae-lm study"),
+        (
+            ["pretrain", "mae_lm_tiny", "data", "saved", "--dry-run"],
+            2,
+            "; mae-lm pretrain prints its estimate when it starts",
+        ),
         (["finetune", "squad", "m", "--trian=t"], 2, "error: unrecognized arguments: --trian; is --train meant?"),
         (["pretrain", "mae_lm_tini", "data", "saved"], 1, "error: no preset mae_lm_tini"),
         (
@@ -126,3 +130,9 @@ def test_help_of_a_verb_with_several_kinds(monkeypatch, capsys):
     assert [line.split()[:3] for line in listed] == [
         ["mae-lm", *verb.split()] for verb in cli.VERBS if verb.startswith("finetune ")
     ]
+
+
+def test_the_overview_has_every_verb_once():
+    grouped = [verb for verbs in cli.GROUPS.values() for verb in verbs]
+    assert sorted(grouped) == sorted(cli.VERBS)
+    assert all(f"  {verb} " in cli.overview() for verb in cli.VERBS)

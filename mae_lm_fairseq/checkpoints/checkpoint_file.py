@@ -1,4 +1,4 @@
-"""Safe reading of checkpoint files: no code in them runs, and damage raises a clear error message."""
+"""Checkpoint files: no code in them runs, damage raises a clear error message, and they are written atomically."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import safetensors
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
+from mae_lm_fairseq.utils.files import system_error
 from mae_lm_fairseq.utils.writing import replacing_file
 
 ALIGNMENT = 64
@@ -93,6 +94,35 @@ def load_as_data(path: str | Path, mapped: bool = False) -> dict[str, Any]:
     allow_plain_values()
     options = {"map_location": "cpu", "weights_only": True, "mmap": mapped and zipfile.is_zipfile(path)}
     return read_checked(torch.load, str(path), path, **options)
+
+
+def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
+    """Save the content of a checkpoint: the file appears complete or not at all.
+
+    Raises:
+        UserError: if the file cannot be written, as on a full disk.
+    """
+    try:
+        write_checkpoint(state, path)
+    except Exception as error:
+        raise_cannot_save(path, error)
+
+
+def write_checkpoint(state: Any, path: Path) -> None:
+    """Write a checkpoint; see :func:`save_checkpoint`, which names the file in its errors."""
+    with replacing_file(path) as file:
+        torch.save(state, file)
+
+
+def raise_cannot_save(path: str | Path, error: Exception) -> NoReturn:
+    """Raise a UserError for an error of the operating system, such as a full disk; re-raise other errors."""
+    reason = system_error(error)
+    if reason is None:
+        raise error
+    raise UserError(
+        f"cannot save {path}: {reason}; existing checkpoints are unchanged. Fix the cause, and run the same "
+        "command again"
+    ) from error
 
 
 @contextlib.contextmanager

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fairseq import checkpoint_utils
-
-from mae_lm_fairseq import register
 from mae_lm_fairseq.checkpoints.averaging import average
+from mae_lm_fairseq.checkpoints.checkpoint_file import save_checkpoint
 from mae_lm_fairseq.utils.command_line import Argument, Options as Base, OutputFile
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -34,8 +32,7 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Write the average and print the names of the checkpoints."""
-    register()  # lets torch read fairseq's checkpoints as data, and fairseq save atomically
     if options.out.resolve() in [path.resolve() for path in options.models]:
         raise UserError(f"--out {options.out} is one of the checkpoints; choose another file")
-    checkpoint_utils.torch_persistent_save(average(options.models), str(options.out))
+    save_checkpoint(average(options.models), options.out)
     print(f"{options.out}: mean of {', '.join(path.name for path in options.models)}")

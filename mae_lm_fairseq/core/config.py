@@ -1,5 +1,6 @@
 """Network configuration: options, their validation, and the table of sizes and presets."""
 
+import difflib
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -343,6 +344,14 @@ ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for si
     "mae_lm": ("mae_lm", "base")
 }
 """Preset and size of each architecture."""
+
+
+def no_preset(name: str) -> str:
+    """Return the error message for a name that is no architecture."""
+    near = difflib.get_close_matches(name, ARCHITECTURES, 1, cutoff=0.8)
+    question = f" Is {near[0]} meant?" if near else ""
+    presets = ", ".join(PRESETS)
+    return f"no preset {name}.{question} Presets: {presets}, each with a size: {', '.join(SIZES)}"
 
 
 def preset_config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:

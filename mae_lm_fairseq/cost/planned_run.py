@@ -5,12 +5,18 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, preset_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, no_preset, preset_config
 from mae_lm_fairseq.cost.flops import Sample
 from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options, Probability
 
 PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
 """Precisions. In ``fairseq-train`` they are the options: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
+
+
+def _preset(name: str) -> str:
+    if name not in ARCHITECTURES:
+        raise argparse.ArgumentTypeError(no_preset(name))
+    return name
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Run(Options):
         ValueError: if values are out of range or do not fit each other; the message begins with the name of the field.
     """
 
-    preset: Annotated[Literal[*ARCHITECTURES], Argument("PRESET", positional=True)]
+    preset: Annotated[Literal[*ARCHITECTURES], Argument("PRESET", positional=True, parse=_preset)]
     mask_prob: Probability = 0.15
     mask_in_encoder: Annotated[float, Argument("F", at_least=0, at_most=1)] = 0.0
     vocab_size: Annotated[int, Argument("N", at_least=6)] = 32_000

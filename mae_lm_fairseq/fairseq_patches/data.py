@@ -8,6 +8,7 @@ import numpy as np
 from fairseq.data import bucket_pad_length_dataset, iterators
 from fairseq.trainer import Trainer
 
+from mae_lm_fairseq.fairseq_patches.hooks import TaskHooks
 from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
 
 
@@ -39,14 +40,14 @@ def check_splits(get: Callable, trainer: Trainer, epoch: int, *args, **kwargs) -
     """Load validation splits before training starts, and tell the task the update of the next batch.
 
     fairseq fails at the first validation, which is before the first checkpoint, if a validation split has no batch or
-    sequences that are too long. The method ``number_batches(iterator, updates, batches per update)`` of the task, if
-    any, is called before the iterator begins.
+    sequences that are too long. The method ``number_batches`` of the task, if it has
+    :class:`~mae_lm_fairseq.fairseq_patches.hooks.TaskHooks`, is called before the iterator begins.
     """
     if kwargs.get("load_dataset", True) and not trainer.cfg.dataset.disable_validation:
         for subset in trainer.cfg.dataset.valid_subset.split(","):
             trainer.get_valid_iterator(subset)
     iterator = get(trainer, epoch, *args, **kwargs)
-    if hasattr(trainer.task, "number_batches"):
+    if isinstance(trainer.task, TaskHooks):
         batches = trainer.cfg.optimization.update_freq
         trainer.task.number_batches(iterator, trainer.get_num_updates(), batches[min(epoch, len(batches)) - 1])
     return iterator

@@ -16,6 +16,7 @@ from mae_lm_fairseq.checkpoints.averaging import EMA, EXACT_EMA
 from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_checked
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
+from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
 from mae_lm_fairseq.fairseq_patches.preemption import UNVALIDATED
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
@@ -74,9 +75,9 @@ def check_checkpoints_before_restoring(
     """Let the model check a checkpoint before anything is restored from it, and start from bundles.
 
     fairseq restores whatever fits and raises a bare ``Exception`` for the rest. It saves the task's state but never
-    compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint(filename, state,
-    resumes)`` of the model, if any, is called once the file has been read; ``resumes`` says whether the state of the
-    optimizer is restored, too. The position in the epoch is converted to the number of processes. A run does not resume
+    compares it, so a changed dictionary is not noticed. With this patch, the method ``check_checkpoint`` of a
+    model with :class:`~mae_lm_fairseq.fairseq_patches.hooks.ModelHooks` is called once the file has been read. The
+    position in the epoch is converted to the number of processes. A run does not resume
     from a checkpoint without optimizer state, with which fairseq repeats the whole training.
     ``--finetune-from-model`` also takes a bundle, which is a directory. ``--store-ema`` can start from a checkpoint
     without EMA weights, which ended in a traceback. A run that resumes names the options that are not the checkpoint's.
@@ -125,7 +126,8 @@ def _read_and_check(
     if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
         processes = trainer.cfg.distributed_training.distributed_world_size
         convert_position(state, processes, batch_limits(trainer.cfg.dataset))
-    if hasattr(model := trainer.get_model(), "check_checkpoint"):
+    model = trainer.get_model()
+    if isinstance(model, ModelHooks):
         model.check_checkpoint(path, state, resumes)
     if trainer.cfg.ema.store_ema:  # the trainer deletes the model's weights before it would start from them
         state["extra_state"].setdefault(EMA, state["model"])

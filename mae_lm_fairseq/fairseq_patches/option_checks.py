@@ -20,6 +20,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS
+from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_few_segments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import unusable_gpu
@@ -76,7 +77,8 @@ def _out_of_range(section: str, name: str, least: float, most: float, cfg: Any) 
 
 def is_our_model(cfg: Any) -> bool:
     """Return whether a configuration trains a model of this package. Others may have options that ours do not have."""
-    return hasattr(ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None)), "begin_training")
+    model_type = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
+    return model_type is not None and issubclass(model_type, ModelHooks)
 
 
 def _other_criterion(cfg: Any) -> str | None:

@@ -14,6 +14,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings, option
 from mae_lm_fairseq.fairseq_patches.patching import patch
 from mae_lm_fairseq.utils.command_line import HINTS, UNRECOGNIZED, suggestions
@@ -49,9 +50,11 @@ def read_options(parse: Callable, parser: Any, input_args: Any = None, *args, **
 
 
 def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    of_task = dict.fromkeys(map(option, TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__), f"needs --task {_TASK}")
+    of_task = map(option, TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__)
+    hints = {name: f"{name} needs --task {_TASK}" for name in of_task} | HINTS
+    hints |= {name: f"{name} {reason}" for name, reason in OF_ROBERTA.items()}
     unknown, known = message.partition(UNRECOGNIZED)[2].split(), parser._option_string_actions
-    told = suggestions(unknown, known, of_task | HINTS | OF_ROBERTA)
+    told = suggestions(unknown, known, hints)
     parser.exit(2, f"{parser.prog}: error: {message.replace('invalid <lambda> value', 'invalid value')}{told}\n")
 
 
@@ -62,14 +65,15 @@ def suppress_warnings() -> None:
 
 @patch(Trainer, "__init__")
 def check_options_of_the_trainer(init: Callable, trainer: Trainer, cfg: Any, *args, **kwargs) -> None:
-    """Check options when the trainer is created, and call the model's ``begin_training(device)`` if it has one.
+    """Check options when the trainer is created, and call the model's ``begin_training`` if it has
+    :class:`~mae_lm_fairseq.fairseq_patches.hooks.ModelHooks`.
 
     ``fairseq-hydra-train`` loads this package after it has started training, too late for the checks of the commands.
     """
     check_settings(cfg)
     init(trainer, cfg, *args, **kwargs)
     model = trainer.get_model()
-    if hasattr(model, "begin_training"):
+    if isinstance(model, ModelHooks):
         model.to(trainer.device).begin_training(trainer.device)  # of several processes, fairseq moves it later
 
 

@@ -16,6 +16,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
 from mae_lm_fairseq import register
+from mae_lm_fairseq.fairseq_patches.hooks import TaskHooks
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.preemption import saves_before_it_ends, signal_received, trains
@@ -46,12 +47,12 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
             if training:
                 _check_end(cfg)
             task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
-            if training and rank == 0 and hasattr(task, "check_data"):
+            is_asked = training and task is not None and issubclass(task, TaskHooks)
+            if is_asked and rank == 0:
                 task.check_data(cfg.task)
             result = call(cfg, *args, **kwargs)
-        summary = getattr(task, "closing_summary", None)
-        if summary and training and not (rank or cfg.distributed_training.distributed_rank):
-            print(summary(cfg), flush=True)
+        if is_asked and not (rank or cfg.distributed_training.distributed_rank):
+            print(task.closing_summary(cfg), flush=True)
         return result
 
 

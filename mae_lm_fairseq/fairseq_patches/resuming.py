@@ -72,10 +72,10 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
     except RuntimeError as error:
         if "dataloader mismatch" not in str(error):
             raise
-        raise UserError(f"the checkpoint is in an epoch that has fewer batches now; {remedy}") from error
+        raise UserError(f"the data changed: the epoch of the checkpoint has fewer batches now; {remedy}") from error
     before, now = (extra_state or {}).get(_SEQUENCES), len(iterator.dataset)
     if iterator.iterations_in_epoch and before not in (None, now):
-        raise UserError(f"the checkpoint is in an epoch of {before:,} sequences, which are {now:,} now; {remedy}")
+        raise UserError(f"the data changed: {before:,} sequences per epoch at the checkpoint, {now:,} now; {remedy}")
     _restore_patience(extra_state or {})
     resets = cfg.reset_lr_scheduler or cfg.reset_optimizer
     if extra_state and not (resets or cfg.reset_dataloader):

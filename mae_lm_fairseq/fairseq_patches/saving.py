@@ -5,16 +5,15 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import raise_cannot_save, write_checkpoint
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import system_error
 from mae_lm_fairseq.utils.locks import lock_directory
 from mae_lm_fairseq.utils.writing import replacing_file
 
@@ -41,12 +40,11 @@ def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool 
         return
     for seconds_to_next_attempt in (2.5, 2.5, None):
         try:
-            with replacing_file(Path(filename)) as file:
-                torch.save(obj, file)
+            write_checkpoint(obj, Path(filename))
             return
         except Exception as error:
             if seconds_to_next_attempt is None:
-                _raise_cannot_save(filename, error)
+                raise_cannot_save(filename, error)
             time.sleep(seconds_to_next_attempt)
 
 
@@ -57,7 +55,7 @@ def _copy_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bo
         with open(src_path, "rb") as source, replacing_file(Path(dst_path)) as file:
             shutil.copyfileobj(source, file, 1 << 20)
     except OSError as error:
-        _raise_cannot_save(dst_path, error)
+        raise_cannot_save(dst_path, error)
     return dst_path
 
 
@@ -68,17 +66,6 @@ def _check_directory(verify: Callable, save_dir: str) -> None:
     os.makedirs(save_dir, exist_ok=True)
     if not os.access(save_dir, os.W_OK):
         raise UserError(f"--save-dir {save_dir} is not a writable directory; choose another one")
-
-
-def _raise_cannot_save(filename: str, error: Exception) -> NoReturn:
-    """Raise a UserError for an error of the operating system, such as a full disk; re-raise other errors."""
-    reason = system_error(error)
-    if reason is None:
-        raise error
-    raise UserError(
-        f"cannot save {filename}: {reason}; existing checkpoints are unchanged. Fix the cause, and the same command "
-        "resumes from the last one"
-    ) from error
 
 
 def lock_save_dir(cfg: Any, trainer: Any) -> None:

@@ -1,14 +1,13 @@
-"""Fine-tuned models: the best one as a hub interface, the checkpoint of a run with its task, and logits in batches."""
+"""Fine-tuned models, and their logits in batches."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, utils
-from fairseq.data import FairseqDataset
-from fairseq.tasks import FairseqTask
+from torch import Tensor
 
 import mae_lm_fairseq
 from mae_lm_fairseq.text.tokenizer_files import NAMES
@@ -24,9 +23,9 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
         data_bin: for a checkpoint, the data-bin of its fine-tuning.
 
     Raises:
-        UserError: if the files are not valid, as for ``from_pretrained``, or the model was not fine-tuned.
+        UserError: if the files are not valid, as for ``load``, or the model was not fine-tuned.
     """
-    model = mae_lm_fairseq.MAELMModel.from_pretrained(path, data_bin)
+    model = mae_lm_fairseq.load(path, data_bin)
     if not model.model.classification_heads:
         raise UserError(
             f"{path} is a pretrained model, which has no task yet; fine-tune it with mae-lm finetune, and name the "
@@ -36,15 +35,6 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> torch.nn.Module:
         raise UserError(f"{data_bin or path}: has no {NAMES}; put that of the pretraining run there")
     # The precision of evaluation, also for weights that were trained in half precision.
     return model.float().to("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def load(checkpoint: Path, data: Path) -> tuple[torch.nn.Module, FairseqTask]:
-    """Load a fine-tuned model in evaluation mode, and its task."""
-    mae_lm_fairseq.register()
-    overrides = {"data": str(data), "autocast": "none"}  # evaluation is in float32, as by open_finetuned
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
-    model = models[0].eval()
-    return (model.cuda() if torch.cuda.is_available() else model), task
 
 
 def with_progress(batches: Sequence) -> Iterable:
@@ -61,15 +51,18 @@ def by_length(sizes: Sequence[int], batch_size: int) -> list[np.ndarray]:
 
 @torch.no_grad()
 def batch_logits(
-    model: torch.nn.Module, dataset: FairseqDataset, batches: Iterable[Sequence[int]], head: str
-) -> Iterator[tuple[Sequence[int], dict, torch.Tensor]]:
-    """Yield the numbers of the rows of each batch, the batch dict, and the logits of a head.
+    model: torch.nn.Module,
+    samples: Sequence[dict[str, Any]],
+    collate: Callable[[list[dict[str, Any]]], dict[str, Any]],
+    batches: Iterable[Sequence[int]],
+    head: str,
+) -> Iterator[tuple[Sequence[int], dict[str, Any], Tensor]]:
+    """Yield the numbers of the samples of each batch, the batch that ``collate`` makes of them, and a head's logits.
 
     The model is in evaluation mode.
     """
-    on_gpu = next(model.parameters()).is_cuda
-    for rows in batches:
-        batch = dataset.collater([dataset[int(row)] for row in rows])
-        batch = utils.move_to_cuda(batch) if on_gpu else batch
-        logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)
-        yield rows, batch, logits
+    device = next(model.parameters()).device
+    for numbers in batches:
+        batch = collate([samples[int(number)] for number in numbers])
+        logits, _ = model.classify(batch["net_input"]["src_tokens"].to(device), head)
+        yield numbers, batch, logits

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
 from safetensors import SafetensorError, safe_open
 
 from mae_lm_fairseq.checkpoints.averaging import with_ema
-from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, value_at
+from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, save_checkpoint, value_at
 from mae_lm_fairseq.checkpoints.conversion import architecture_of
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, check_bundle, read_description
 from mae_lm_fairseq.checkpoints.validation import head_names, saved_config
@@ -67,7 +66,7 @@ def find_origin(options: FinetuningOptions, heads: Sequence[str] = ()) -> Origin
     if options.ema:
         state, written = with_ema(load_as_data(model), model), options.out / _EMA / model.name
         written.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint_utils.torch_persistent_save(state, str(written))
+        save_checkpoint(state, written)
         origin = origin_of(written)
     elif os.path.exists(model) or str(model) not in ARCHITECTURES:  # Path.exists raises for names that are too long
         origin = origin_of(model)
@@ -96,7 +95,7 @@ def origin_of(path: Path) -> Origin:
         config, heads = saved_config(state), tuple(head_names(state["model"]))
     updates = value_at(state, "optimizer_history", -1, "num_updates")
     if updates is None:  # fairseq asks for it
-        raise UserError(f"{path}: has weights alone; fine-tune a bundle of it, which mae-lm bundle makes")
+        raise UserError(f"{path}: has no training state. Run mae-lm bundle, then fine-tune its output")
     options = _model_options(value_at(state, "cfg", "model", "_name"), config)
     dictionary = value_at(state, "task_state", "dictionary")
     return Origin(path.resolve(), options, config.max_positions, dictionary, heads, updates, file_sha256(path))

@@ -8,10 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
-
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data
+from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, save_checkpoint
 from mae_lm_fairseq.checkpoints.original import read_original
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
@@ -175,4 +173,4 @@ def keep_best_checkpoint(run: Run):
         if other != kept:
             remove(other, below=run.result.parent.parent)
     if state.pop("last_optimizer_state", None) is not None:
-        checkpoint_utils.torch_persistent_save(state, str(kept))
+        save_checkpoint(state, kept)

@@ -162,9 +162,9 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
     if bias == (MPNET_BUCKETS, MPNET_DISTANCE, RelativeBucketing.t5) and not config.pre_norm:
         return "mpnet"
     raise UserError(
-        "of the classes of transformers, only MPNet has a relative position bias, which is that of --relative-buckets "
-        f"{MPNET_BUCKETS}, --relative-max-distance {MPNET_DISTANCE} and --relative-bucketing t5, and it is post-norm; "
-        "mae-lm bundle writes the model with a class of this package"
+        "cannot export this position bias: in transformers, only MPNet computes one, post-norm, with "
+        f"--relative-buckets {MPNET_BUCKETS}, --relative-max-distance {MPNET_DISTANCE} and --relative-bucketing t5. "
+        "Use mae-lm bundle, or pretrain with --relative-buckets 0"
     )
 
 

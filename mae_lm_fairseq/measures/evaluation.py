@@ -14,16 +14,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import torch
-import torch.nn.functional as F
-from fairseq import checkpoint_utils, utils
-from torch import Tensor
-
-from mae_lm_fairseq.core.packing import restore
-from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMCriterion
 from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
 from mae_lm_fairseq.measures.masked_prediction import (
     NEVER_MASKED,
@@ -43,8 +35,6 @@ from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
-BATCH_SIZE = 32
-"""Sequences of the validation split that are computed at a time."""
 LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
 _WORDS = {
@@ -86,6 +76,8 @@ class Loss(Kind, MaskedText):
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
         if self.on == "text":
             return text_loss(model.open(with_head=True), model, self)
+        from mae_lm_fairseq.tasks.validation_loss import load_with_validation_split, validation_loss  # needs fairseq
+
         masking = {"mask_prob": self.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
         masking |= {"mask_whole_words": False, "seed": self.seed}
         return {"loss": validation_loss(*load_with_validation_split(model.path, model.data.data_bin, **masking))}
@@ -179,44 +171,6 @@ def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, f
 
 def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
     return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
-
-
-def load_with_validation_split(checkpoint: Path, data: Path, **task_options) -> tuple[torch.nn.Module, object]:
-    """Load a trained model in evaluation mode, and its task with the validation split of a data-bin.
-
-    ``task_options`` replace those of the training, such as ``mask_prob``.
-    """
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides={"data": str(data), **task_options}
-    )
-    task.load_dataset("valid")
-    return models[0].eval(), task
-
-
-@torch.no_grad()
-def validation_loss(model: torch.nn.Module, task) -> float:
-    """Return the cross-entropy in nats per masked token of the validation split, computed on a GPU if available.
-
-    Which tokens are masked depends on the task's options and seed, not on the model. For a model that expands
-    ``<mask>`` tokens, whose training loss is that of all targets together, each target is predicted on its own.
-    """
-    states = model.autoencoder.config.mask_states
-    criterion, dataset = MaskedAutoencoderLMCriterion(task), task.dataset("valid")
-    rows, size = range(len(dataset)), max(1, BATCH_SIZE // states**2)
-    batches = (dataset.collater([dataset[row] for row in rows[at : at + size]]) for at in rows[::size])
-    if torch.cuda.is_available():
-        model, batches = model.cuda(), map(utils.move_to_cuda, batches)
-    loss_of = criterion if states == 1 else marginal_loss  # which holds the logits of all states
-    losses, predicted, *_ = zip(*(loss_of(model, batch) for batch in batches), strict=True)
-    return float(sum(losses)) / sum(predicted)
-
-
-def marginal_loss(model: torch.nn.Module, batch: dict) -> tuple[Tensor, int]:
-    """Return the summed cross-entropy at the predicted positions, and their number."""
-    layout = restore(batch["layout"])
-    targets = batch["target"].flatten().index_select(0, layout.predicted.index)
-    logits, _ = model(**batch["net_input"], layout=layout)
-    return F.cross_entropy(logits.float(), targets, reduction="sum"), len(targets)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,19 @@
 """The network as a fairseq model."""
 
-import contextlib
 import logging
+from contextlib import AbstractContextManager
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
-from torch import Tensor, nn
+from torch import Tensor
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
+from mae_lm_fairseq.checkpoints.model import TrainedModel
 from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
+from mae_lm_fairseq.core.packing import BatchLayout
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.finetuning import (
@@ -35,7 +36,7 @@ TOKEN = 4
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
-class MAELMModel(BaseFairseqModel):
+class MAELMModel(TrainedModel, BaseFairseqModel):
     """Masked language model for fairseq's trainer: MAE-LM, 3ML, ExLM or vanilla MLM, depending on the architecture.
 
     For a task that does not pretrain, :meth:`build_model` builds the encoder only; the task adds its heads.
@@ -55,15 +56,10 @@ class MAELMModel(BaseFairseqModel):
         classifier_dropout: float = 0.0,
         dictionary: str | None = None,
     ):
-        super().__init__()
-        self.autoencoder = autoencoder
-        self.pad = pad
-        self.mask = mask
+        super().__init__(autoencoder, pad, mask, dictionary)
         self.autocast = autocast
         self.backend = BackendChoice(autoencoder, attention_backend, autocast, compile)
         self.classifier_dropout = classifier_dropout
-        self.dictionary = dictionary
-        self.classification_heads = nn.ModuleDict()
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":
@@ -184,94 +180,10 @@ class MAELMModel(BaseFairseqModel):
             return self.predicted_logits(src_tokens, layout, return_all_hiddens)
         return self.token_logits(src_tokens, masked_tokens, early_masks, return_all_hiddens)
 
-    def masked_loss(self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, dict]:
-        """Compute the head's summed loss of the predicted tokens, without materialising all logits.
-
-        Args:
-            src_tokens: [B, T] int64.
-            layout: layout of the batch, which masked_autoencoder_lm adds to its batches.
-            targets: [number predicted] int64.
-
-        Returns:
-            The loss in nats, and a dictionary with ``encoder_tokens``, the number of tokens that the encoder sees (mean
-            over its layers), and ``correct``, the number of correct predictions or None, see :class:`AlignmentHead`.
-        """
-        self.resolve_backend(src_tokens.device)
-        with self._precision(src_tokens):
-            predicted_states = self.autoencoder.predicted_states(src_tokens, layout)
-            loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets, layout)
-        return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
-
-    def predicted_logits(
-        self, src_tokens: Tensor, layout: BatchLayout, return_all_hiddens: bool = False
-    ) -> tuple[Tensor, dict]:
-        """Compute the logits [number predicted, vocabulary] of the predicted positions.
-
-        The returned dictionary has ``encoder_tokens`` as in :meth:`masked_loss` and, with ``return_all_hiddens``,
-        ``inner_states`` as in :meth:`extract_features`.
-        """
-        self.resolve_backend(src_tokens.device)
-        with self._precision(src_tokens):
-            states = self.autoencoder.encode(src_tokens, layout)
-            logits = self.autoencoder.predict(states[-1], layout)
-        return logits, self._extra(states, layout, src_tokens, return_all_hiddens)
-
-    def token_logits(
-        self,
-        src_tokens: Tensor,
-        masked_tokens: Tensor | None = None,
-        early_masks: Tensor | None = None,
-        return_all_hiddens: bool = False,
-    ) -> tuple[Tensor, dict]:
-        """Compute the logits of a batch without a layout. Computing the layout costs one synchronisation on a GPU.
-
-        Args:
-            src_tokens: [B, T] int64.
-            masked_tokens: [B, T] bool, the positions to predict; None for all positions.
-            early_masks: [B, T] bool, ``<mask>`` tokens that the encoder sees (``--mask-in-encoder``); None for none of
-                them.
-            return_all_hiddens: also return the hidden states of all encoder layers.
-
-        Returns:
-            Logits [number of masked_tokens, vocabulary], or [B, T, vocabulary] without ``masked_tokens``; zero at
-            padding. And the dictionary of :meth:`predicted_logits`.
-        """
-        layout = self._layout(src_tokens, masked_tokens, early_masks)
-        logits, extra = self.predicted_logits(src_tokens, layout, return_all_hiddens)
-        return self._in_place(logits, layout, masked_tokens, src_tokens.shape[1]), extra
-
-    def extract_features(self, src_tokens: Tensor, return_all_hiddens: bool = False, **unused) -> tuple[Tensor, dict]:
-        """Compute the encoder's output [B, T, dim], zero at padding and, in MAE-LM, at ``<mask>``.
-
-        With ``return_all_hiddens``, the dictionary has ``inner_states``, the same for the embeddings and every layer.
-        If ``<mask>`` tokens join inside the encoder, they are zero in the layers below.
-        """
-        layout = self._layout(src_tokens)
-        self.resolve_backend(src_tokens.device)
-        with self._precision(src_tokens):
-            states = self.autoencoder.encode(src_tokens, layout)
-        features = unpack(states[-1], self.autoencoder.encoder_layouts(layout)[-1], src_tokens.shape[1])
-        return features, self._extra(states, layout, src_tokens, return_all_hiddens)
-
-    def classify(self, src_tokens: Tensor, head: str, return_all_hiddens: bool = False) -> tuple[Tensor, dict]:
-        """Compute the logits of a head: [B, number of classes], or those of every token.
-
-        For start and end of an answer these are [B, T, 2], for labels of words [B, T, number of labels].
-
-        The dictionary is that of :meth:`extract_features`.
-        """
-        features, extra = self.extract_features(src_tokens, return_all_hiddens)
-        with self._precision(src_tokens):
-            return self.classification_heads[head](features), extra
-
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
         """Return float32 (log-)probabilities from the output of :meth:`forward`."""
         logits = net_output[0].float()
         return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
-
-    def max_positions(self) -> int:
-        """Return the maximum sequence length in tokens."""
-        return self.autoencoder.config.max_positions
 
     def begin_training(self, device: torch.device):
         """Prepare for training on a device, see :class:`BackendChoice`. Called by the patched trainer."""
@@ -294,43 +206,10 @@ class MAELMModel(BaseFairseqModel):
         """Choose the attention backend for a device, see :class:`BackendChoice`."""
         self.backend.resolve(device, self.training)
 
-    def _layout(
-        self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
-    ) -> BatchLayout:
-        """Compute the layout of a batch on the CPU, with a single transfer from the device."""
-        is_predicted = torch.ones_like(src_tokens) if masked_tokens is None else masked_tokens.to(src_tokens)
-        is_early = torch.zeros_like(src_tokens) if early_masks is None else early_masks.to(src_tokens)
-        tokens, is_predicted, is_early = torch.stack([src_tokens, is_predicted, is_early]).cpu()
-        needs = self.autoencoder.needs()
-        layout = batch_layout(tokens, is_predicted.bool(), self.pad, self.mask, is_early.bool(), needs)
-        return to_device(layout, src_tokens.device)
-
-    @staticmethod
-    def _in_place(logits: Tensor, layout: BatchLayout, masked_tokens: Tensor | None, length: int) -> Tensor:
-        """Return logits for exactly the requested positions, with zeros at padding.
-
-        fairseq's ``masked_lm`` also requests padding when a batch has no masked token.
-        """
-        if masked_tokens is None:
-            return unpack(logits, layout.predicted, length)
-        if layout.predicted.index.numel() < int(masked_tokens.sum()):
-            return unpack(logits, layout.predicted, length)[masked_tokens]
-        return logits
-
-    def _precision(self, src_tokens: Tensor):
+    def _precision(self, tokens: Tensor) -> AbstractContextManager:
         if self.autocast is Autocast.none:
-            return contextlib.nullcontext()  # keeps the caller's setting
-        return torch.autocast(src_tokens.device.type, torch.bfloat16)
-
-    def _encoder_tokens(self, layout: BatchLayout) -> float:
-        seen = [layer.index.numel() for layer in self.autoencoder.encoder_layouts(layout)[1:]]
-        return sum(seen) / len(seen)
-
-    def _extra(self, states: list, layout: BatchLayout, src_tokens: Tensor, return_all_hiddens: bool) -> dict:
-        extra = {"encoder_tokens": self._encoder_tokens(layout)}
-        if return_all_hiddens:
-            extra["inner_states"] = self.autoencoder.unpack_states(states, layout, src_tokens.shape[1])
-        return extra
+            return super()._precision(tokens)
+        return torch.autocast(tokens.device.type, torch.bfloat16)
 
 
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):

@@ -14,8 +14,6 @@ from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningO
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-from mae_lm_fairseq.finetuning.tagging.files import column_of, plain_name, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
 from mae_lm_fairseq.measures.kind import Data, Kind, Trained
 from mae_lm_fairseq.measures.minimal_pairs import MinimalPairs
@@ -26,6 +24,8 @@ from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.text.tables import read_table, write_table
 from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced
+from mae_lm_fairseq.text.word_files import column_of, plain_name, read_words
+from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_text

@@ -70,7 +70,7 @@ class HuggingFaceTokenizer(Tokenizer):
             content = library.to_str(pretty=True).encode()
         vocabulary = library.get_vocab(with_added_tokens=True)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-            raise UserError(f"{path}: its ids are not 0, 1, 2, ...; use another tokenizer")
+            raise UserError(f"{path}: token ids have gaps; save the tokenizer without them")
         roles = _special_tokens(vocabulary)
         self.further_specials = _further_specials(library, roles.values())
         if self.further_specials:

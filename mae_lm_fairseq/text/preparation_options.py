@@ -48,8 +48,8 @@ class PreparationOptions(Options):
         workers: number of worker processes (default: number of available cores).
         shards: spread the training documents over N data-bins DIR/shard0, DIR/shard1, ..., which fairseq-train reads in
             turn, one in each epoch (at most 256: so many pairs of files are open at the same time).
-        part: make only the I-th of N fractions of the parts, in DIR/parts; run it for I from 1 to N, on any machines
-            that share a file system, then the command without it, which merges them.
+        part: prepare every N-th part, from part I, in DIR/parts; run it for I from 1 to N, on any machines that share a
+            file system, then run without --part to merge.
         scheduler: encode on the Dask cluster of this scheduler, such as tcp://host:8786.
     """
 

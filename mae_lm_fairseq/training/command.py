@@ -147,7 +147,8 @@ def check_option_names(words: Sequence[str]) -> None:
         text = source.read_text(encoding="utf-8", errors="replace")
         known.update(re.findall(r"--[\w-]+", text))
         known.update(f"--{name.replace('_', '-')}" for name in re.findall(r"^    (\w+):", text, re.MULTILINE))
-    for name in unknown_options(words, known - HINTS.keys()):
+    known -= HINTS.keys()
+    for name in unknown_options(words, known):
         raise ValueError(f"unknown option {name} of fairseq-train{suggestions([name], known)}")
 
 

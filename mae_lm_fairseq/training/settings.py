@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.core.config import ARCHITECTURES, no_preset
 from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, merge
 from mae_lm_fairseq.training.published import ADAM, PUBLISHED, Setting
 from mae_lm_fairseq.utils.errors import UserError
@@ -49,7 +49,7 @@ def recipe(architecture: str, name: str | None = None) -> dict[str, Setting]:
         UserError: if the architecture does not exist; the message lists the presets.
     """
     if architecture not in ARCHITECTURES:
-        raise UserError(f"no preset {architecture}; choose one of {', '.join(ARCHITECTURES)}")
+        raise UserError(no_preset(architecture))
     preset, size = ARCHITECTURES[architecture]
     rows = PUBLISHED[RECIPES[name or RECIPE_OF_SIZE[size]]]
     if preset.startswith("mae_lm_3ml"):

@@ -128,10 +128,11 @@ def helps(options: type) -> dict[str, str]:
 
 
 HINTS = {
-    "--dry-run": "is an option of mae-lm study; mae-lm pretrain prints its estimate when it starts, mae-lm plan before",
-    "--recipe": "is an option of mae-lm pretrain alone; docs/recipes.md has the values of each",
+    "--dry-run": "mae-lm pretrain prints its estimate when it starts, and mae-lm plan before",
+    "--learning-rate": "the learning rate is --lr",
+    "--recipe": "mae-lm pretrain alone has --recipe; docs/reference/recipes.md lists the values of each recipe",
 }
-"""Options that users look for in other verbs."""
+"""What a command says about an option that users look for and that it lacks."""
 
 
 def unknown_options(words: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -141,13 +142,15 @@ def unknown_options(words: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def suggestions(unknown: Iterable[str], known: Iterable[str], hints: Mapping[str, str] = HINTS) -> str:
-    """Return the end of an error message about unknown options: hints, or the known options that they resemble."""
-    told, known = "", [*known, *HINTS]
+    """Return the end of an error message about unknown options: what to use in place of each, if one resembles it."""
+    known = list(known)
+    told = ""
     for name in dict.fromkeys(word.partition("=")[0] for word in unknown):
-        if name in hints:
-            told += f"; {name} {hints[name]}"
-        elif name.startswith("--"):
-            told += "".join(f"; is {one} meant?" for one in difflib.get_close_matches(name, known, 1, cutoff=0.8))
+        if not name.startswith("-"):
+            continue
+        near = [name] if name in hints else difflib.get_close_matches(name, [*known, *hints], 1, cutoff=0.8)
+        for option in near:
+            told += f"; {hints[option]}" if option in hints and option not in known else f"; is {option} meant?"
     return told
 
 

@@ -21,10 +21,10 @@ from transformers import (
 
 from mae_lm_fairseq.finetuning.sentences.rows import Rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
-from mae_lm_fairseq.finetuning.tagging.files import WordFile
-from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, learn_labels
+from mae_lm_fairseq.text.word_files import WordFile
+from mae_lm_fairseq.text.word_labels import OUTSIDE, learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values
-from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
+from mae_lm_fairseq.text.word_windows import IGNORED
 from mae_lm_fairseq.training.command import warmup_updates
 from mae_lm_fairseq.utils.output import progress_bar
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmark.finetuning import Settings, WordClassification
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-from mae_lm_fairseq.finetuning.tagging.files import read_words
+from mae_lm_fairseq.text.word_files import read_words
 from tests.support import ROOT, glue, tagging
 from tests.support.huggingface import save_model
 

@@ -142,7 +142,7 @@ class TestAverage:
         run("average", path, path, "--out", run_of / "mean.pt")
         weights = saved(run_of / "mean.pt")["model"]
         assert all(torch.equal(weights[name], weight) for name, weight in state["model"].items())
-        with pytest.raises(UserError, match=r"published\.pt: has weights alone; fine-tune a bundle of it"):
+        with pytest.raises(UserError, match=r"published\.pt: .* mae-lm bundle"):
             origin_of(path)
 
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):

@@ -11,9 +11,8 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
-from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import GlueOptions
-from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
+from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.utils.errors import UserError
@@ -92,8 +91,8 @@ def evaluated_labels(out, task, split="valid"):
     of_lr = f"lr{content['learning_rate']:g}"
     scores = content["metrics"]["score"]["values"]
     [kept] = out.glob(f"runs/{of_lr}-seed{1 + int(np.argmax(scores))}-*/checkpoints/*.pt")
-    model, fairseq_task = load(kept, out / "data-bin")
-    return kept, predictions(task, data_bin_logits(model, fairseq_task, split))
+    sets = DataBinSets(kept, out / "data-bin")
+    return kept, predictions(task, sets.logits(split))
 
 
 def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluation(

@@ -283,6 +283,9 @@ def test_training_begins_on_its_device(monkeypatch):
         def begin_training(self, device):
             self.found = self.weight.device, device
 
+        def check_checkpoint(self, filename, state, resumes=False):
+            pass
+
     model, device = Model(1, 1), torch.device("meta")
     trainer = SimpleNamespace(device=device, get_model=lambda: model)
     monkeypatch.setattr(parsing, "check_settings", lambda cfg: None)

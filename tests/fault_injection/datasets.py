@@ -15,9 +15,9 @@ from pyarrow import parquet
 from mae_lm_fairseq.finetuning.sentences import preparation as glue_preparation
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
-from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.span_windows import SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from tests.fault_injection.damage import TEXTS, Damage, attempt_file, damaged, damaged_json
 from tests.fault_injection.outcomes import VALID_OR_NOTHING, outcome, product_outcome, quietly

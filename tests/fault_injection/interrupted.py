@@ -19,11 +19,10 @@ from pathlib import Path
 
 import matplotlib.backends.backend_agg  # noqa: F401  once, not in each child
 import torch
-from fairseq import checkpoint_utils
 
-from mae_lm_fairseq import register
 from mae_lm_fairseq.checkpoints.averaging import average
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.checkpoint_file import save_checkpoint
 from mae_lm_fairseq.checkpoints.conversion import read_training_state
 from mae_lm_fairseq.checkpoints.file_checks import compared_files
 from mae_lm_fairseq.checkpoints.reading import read_bundle
@@ -269,8 +268,7 @@ def _export(pretrained) -> None:
 
 
 def _average(checkpoint: Path) -> None:
-    register()
-    checkpoint_utils.torch_persistent_save(average([checkpoint, checkpoint]), "average.pt")
+    save_checkpoint(average([checkpoint, checkpoint]), Path("average.pt"))
 
 
 def _old_results() -> None:

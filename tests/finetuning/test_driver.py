@@ -12,11 +12,10 @@ from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
-from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import GlueOptions
 from mae_lm_fairseq.finetuning.origin import origin_of
 from mae_lm_fairseq.finetuning.sentences.adapter import settings_of
-from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
+from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
@@ -105,12 +104,12 @@ def test_every_kind_of_task_starts_from_every_kind_of_pretraining(options, check
     assert "last_optimizer_state" not in saved
     # The shape comes from the checkpoint, not from the architecture.
     assert saved["model"]["autoencoder.encoder.embed_tokens.weight"].shape[1] == 16
-    model, fairseq_task = load(run, options.out / "data-bin")
-    logits = data_bin_logits(model, fairseq_task, "valid")
-    dataset, singly = fairseq_task.dataset("valid"), []
+    sets = DataBinSets(run, options.out / "data-bin")
+    logits = sets.logits("valid")
+    dataset, singly = sets._task.dataset("valid"), []
     for row in range(len(dataset)):
         tokens = dataset[row]["net_input.src_tokens"][None]
-        singly.append(model(tokens, features_only=True, classification_head_name=name)[0].detach().numpy()[0])
+        singly.append(sets.model(tokens, features_only=True, classification_head_name=name)[0].detach().numpy()[0])
     # Rows of a batch are computed together, which rounds differently in float32.
     np.testing.assert_allclose(logits, singly, rtol=0, atol=1e-5)
     files = ["MNLI-m.tsv", "MNLI-mm.tsv"] if name == "MNLI" else [f"{name}.tsv"]
@@ -137,7 +136,7 @@ def test_a_new_row_names_its_metrics_and_further_options_reach_fairseq(options, 
     assert (used["optimizer"]["layer_lr_decay"], used["model"]["autocast"]) == (0.5, "bf16")
     assert used["checkpoint"]["best_checkpoint_metric"] == "mcc"
     assert used["criterion"]["report_mcc"]
-    model, _ = load(kept, options.out / "data-bin")
+    model = DataBinSets(kept, options.out / "data-bin").model
     assert model.autocast == "none"  # evaluation is in float32
 
 

@@ -8,13 +8,13 @@ import zipfile
 import pandas
 import pytest
 
-from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.measures.minimal_pairs import read_paradigms
 from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.text.corpus import Reading, open_corpus, sample_corpus
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.text.text_samples import read_text
+from mae_lm_fairseq.text.word_files import read_words
 from mae_lm_fairseq.utils.errors import UserError
 
 FRAME = pandas.DataFrame({"text": [f"row {number}" for number in range(9)], "label": list("ababababa")})

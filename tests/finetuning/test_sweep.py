@@ -163,7 +163,7 @@ def test_the_best_checkpoint_of_a_run_is_kept_whatever_fails(data_bin, tmp_path,
         run.clean_up(run)
     assert kept.with_name("checkpoint_last.pt").exists()
     torch.save({"model": {}, "cfg": {}, "last_optimizer_state": {}}, kept)
-    monkeypatch.setattr(sweeps.checkpoint_utils, "torch_persistent_save", fail)
+    monkeypatch.setattr(sweeps, "save_checkpoint", fail)
     with pytest.raises(OSError, match="No space left"):
         run.clean_up(run)
     assert [*kept.parent.iterdir()] == [kept]

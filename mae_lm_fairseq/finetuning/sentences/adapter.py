@@ -5,17 +5,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-from fairseq.tasks import FairseqTask
-
 from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
-from mae_lm_fairseq.finetuning.models import load
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
+from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
-from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits, targets
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, measure, predictions
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
@@ -120,23 +116,23 @@ def evaluate(task: Task, checkpoint: Path, data: Path, is_test_scored: bool = Fa
         is_test_scored: also return the metrics on the labelled test set, as ``test_accuracy``; they are no part of
             ``score``, which selects.
     """
-    model, fairseq_task = load(checkpoint, data)
+    sets = DataBinSets(checkpoint, data)
     metrics, further = {}, {}
     for number, suffix in enumerate(task.dev_suffixes):
-        values = split_metrics(task, model, fairseq_task, f"valid{number or ''}")
+        values = split_metrics(task, sets, f"valid{number or ''}")
         metrics |= {name + suffix: values[name] for name in task.metrics}
         further |= {name + suffix: values[name] for name in task.also_reported}
     score = fmean(metrics.values())
     if is_test_scored:
-        values = split_metrics(task, model, fairseq_task, "test")
+        values = split_metrics(task, sets, "test")
         further |= {f"{TEST}{name}": value for name, value in values.items()}
     return {**metrics, **further, "score": score}
 
 
-def split_metrics(task: Task, model: torch.nn.Module, fairseq_task: FairseqTask, split: str) -> dict[str, float]:
+def split_metrics(task: Task, sets: DataBinSets, split: str) -> dict[str, float]:
     """Return the task's metrics on a set of its data-bin, in per cent."""
-    predicted = predictions(task, data_bin_logits(model, fairseq_task, split))
-    true = targets(fairseq_task, split)
+    predicted = predictions(task, sets.logits(split))
+    true = sets.targets(split)
     if task.is_regression:
         true = task.from_unit(true)
     return measure((*task.metrics, *task.also_reported), predicted, true)

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.models import load
-from mae_lm_fairseq.finetuning.sentences.prediction import data_bin_logits
+from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, DROP, Rows, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
@@ -75,9 +74,9 @@ class GlueFiles:
 
     def predict(self, best: Run, out: Path, made: Path) -> dict[str, Any]:
         """Write the predictions on the test sets, by a run's best checkpoint, for the GLUE server, to ``made``."""
-        model, fairseq_task = load(best_checkpoint(best), out / DATA_BIN)
+        sets = DataBinSets(best_checkpoint(best), out / DATA_BIN)
         for split, name in self.task.submission_files.items():
-            predicted = predictions(self.task, data_bin_logits(model, fairseq_task, split))
+            predicted = predictions(self.task, sets.logits(split))
             write_text(made / name, submission(self.task, predicted))
         return {"test_predictions_by": best.name}
 

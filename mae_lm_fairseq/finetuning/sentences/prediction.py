@@ -1,4 +1,4 @@
-"""Predictions of sentence classification and regression for the rows of a file, and for the sets of a data-bin."""
+"""Predictions of sentence classification and regression for the rows of a file."""
 
 import logging
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, SentenceTask
-from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
+from mae_lm_fairseq.finetuning.models import by_length, with_progress
 from mae_lm_fairseq.finetuning.options import PredictOptions
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
@@ -121,21 +121,3 @@ def task_of(model: torch.nn.Module) -> Task:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
-
-
-def data_bin_logits(model: torch.nn.Module, task, split: str) -> np.ndarray:
-    """Return the logits of a set, [rows, classes] float32, in data-bin order."""
-    task.load_dataset(split)
-    dataset = task.dataset(split)
-    sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
-    results = np.empty((len(dataset), task.cfg.num_classes), dtype=np.float32)
-    batches = by_length(sizes, BATCH)
-    for rows, _, output in batch_logits(model, dataset, batches, task.cfg.classification_head_name):
-        results[rows] = output.float().cpu().numpy()
-    return results
-
-
-def targets(task, split: str) -> np.ndarray:
-    """Return the true classes or values of a set that is loaded, [rows], in data-bin order."""
-    dataset = task.dataset(split)
-    return np.array([np.asarray(dataset[row]["target"]).item() for row in range(len(dataset))])

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
-from mae_lm_fairseq.finetuning.models import load
+from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
-from mae_lm_fairseq.finetuning.squad.prediction import answer_all, logits_of_batches
-from mae_lm_fairseq.finetuning.squad.windows import TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.finetuning.squad.prediction import answers_to
+from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.training.keys import Products
@@ -82,13 +82,11 @@ def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
     For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
     the papers do for the development set.
     """
-    model, task = load(checkpoint, options.tokenizer)
-    task.load_dataset("valid")
-    windows = task.dataset("valid")
-    answers = answer_all(logits_of_batches(model, windows), windows)
+    questions = read_squad(options.dev, options.version_2, skip_malformed=options.skip_malformed)
+    answers = answers_to(open_finetuned(checkpoint, options.tokenizer), questions)
     predictions = {name: found.text for name, found in answers.items()}
     na_probs = {name: found.no_answer_probability for name, found in answers.items()}
-    gold = gold_answers(read_squad(options.dev, options.version_2, skip_malformed=options.skip_malformed))
+    gold = gold_answers(questions)
     if options.version_2:
         searched = evaluate_2_0(gold, predictions, na_probs)
         threshold = searched["best_f1_thresh"]

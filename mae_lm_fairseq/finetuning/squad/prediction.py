@@ -15,8 +15,8 @@ from torch import Tensor
 from mae_lm_fairseq.checkpoints.info import AnswerTask
 from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.finetuning.models import batch_logits, by_length, with_progress
-from mae_lm_fairseq.finetuning.squad.windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
-from mae_lm_fairseq.text.squad import read_squad
+from mae_lm_fairseq.text.span_windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.text.squad import Paragraph, read_squad
 from mae_lm_fairseq.utils.files import write_json
 
 BATCH = 32
@@ -94,7 +94,8 @@ def answer_all(batches: Iterator[tuple[dict, Tensor]], windows: SpanWindows) -> 
     answers = {window.question.id: Answers() for window in windows.windows}
     for batch, logits in batches:
         null_scores = logits[:, NO_ANSWER].float().sum(-1).tolist()
-        spans = (each.tolist() for each in best_spans(logits, batch["answerable"]))
+        answerable = batch["answerable"].to(logits.device)
+        spans = (each.tolist() for each in best_spans(logits, answerable))
         for index, null_score, *of_window in zip(batch["id"].tolist(), null_scores, *spans, strict=True):
             window = windows.windows[index]
             found = answers[window.question.id]
@@ -118,28 +119,42 @@ def logits_of_batches(
 ) -> Iterator[tuple[dict, Tensor]]:
     """Yield batches of windows of similar length, with their start and end logits."""
     batches = progress(by_length(windows.sizes, BATCH))
-    return ((batch, logits) for _, batch, logits in batch_logits(model, windows, batches, ANSWER_HEAD))
+    return ((batch, logits) for _, batch, logits in batch_logits(model, windows, windows.batch, batches, ANSWER_HEAD))
+
+
+def answers_to(
+    model: torch.nn.Module, paragraphs: list[Paragraph], progress: Callable[[Sequence], Iterable] = iter
+) -> dict[str, Answers]:
+    """Return the answers of a fine-tuned model's hub interface by id; sequences are those of the fine-tuning."""
+    task = task_of(model)
+    length = min(max(task.tokens_per_sample, MIN_SAMPLE), model.model.max_positions())
+    windows = SpanWindows(paragraphs, model.tokenizer, length, task.doc_stride, seed=0)
+    return answer_all(logits_of_batches(model.model, windows, progress), windows)
+
+
+def task_of(model: torch.nn.Module) -> AnswerTask:
+    """Return the settings of a model's fine-tuning, or the usual ones if it does not know them, as after an import."""
+    task = model.about.finetuned_on
+    if isinstance(task, AnswerTask):
+        return task
+    return AnswerTask(TOKENS_PER_SAMPLE, DOC_STRIDE, version_2=False)
 
 
 def answer_file(model: torch.nn.Module, source: Path, out: Path):
     """Write the answers of a fine-tuned model's hub interface as the JSON that SQuAD's official scripts read.
 
-    Sequences are those of the fine-tuning. After SQuAD 2.0 an answer is empty if no answer is more probable than the
-    threshold that was best for the development set.
+    After SQuAD 2.0 an answer is empty if no answer is more probable than the threshold that was best for the
+    development set.
 
     Raises:
         UserError: if the questions are not in SQuAD's format, or the file cannot be written.
     """
     paragraphs = read_squad(source, version_2=True, with_answers=False)
-    task = model.about.finetuned_on
-    if not isinstance(task, AnswerTask):
-        task = AnswerTask(TOKENS_PER_SAMPLE, DOC_STRIDE, version_2=False)
-    length = min(max(task.tokens_per_sample, MIN_SAMPLE), model.model.max_positions())
-    windows = SpanWindows(paragraphs, model.tokenizer, length, task.doc_stride, seed=0)
-    answers = answer_all(logits_of_batches(model.model, windows, with_progress), windows)
+    answers = answers_to(model, paragraphs, with_progress)
     threshold = math.inf
-    if task.version_2:
+    if task_of(model).version_2:
         threshold = (model.about.development_set or {}).get("best_f1_thresh", EVEN_CHANCE)
-    write_json(
-        out, {name: "" if found.no_answer_probability > threshold else found.text for name, found in answers.items()}
-    )
+    texts = {}
+    for name, answer in answers.items():
+        texts[name] = "" if answer.no_answer_probability > threshold else answer.text
+    write_json(out, texts)

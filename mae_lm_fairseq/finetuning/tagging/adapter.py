@@ -5,20 +5,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
-from mae_lm_fairseq.finetuning.models import load, open_finetuned
+from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, report
-from mae_lm_fairseq.finetuning.tagging.files import WordFile, column_of, plain_name, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
-from mae_lm_fairseq.finetuning.tagging.task import TOKENS_PER_SAMPLE, TokenClassificationTask
-from mae_lm_fairseq.finetuning.tagging.windows import WordWindows, word_logits
+from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.word_files import WordFile, column_of, plain_name, read_words
+from mae_lm_fairseq.text.word_labels import learn_labels
+from mae_lm_fairseq.text.word_windows import WordWindows
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
@@ -113,15 +111,14 @@ class TaggingAdapter(Adapter):
 
 def evaluate(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None = None) -> dict[str, float]:
     """Return the metrics of a checkpoint on the development file in per cent, and on a test file, as ``test_f1``."""
-    model, task = load(checkpoint, data)
-    metrics = file_metrics(model, task, dev)
+    tagger = Tagger(open_finetuned(checkpoint, data))
+    metrics = file_metrics(tagger, dev)
     if test is not None:
-        metrics |= {f"{TEST}{name}": value for name, value in file_metrics(model, task, test).items()}
+        metrics |= {f"{TEST}{name}": value for name, value in file_metrics(tagger, test).items()}
     return metrics
 
 
-def file_metrics(model: torch.nn.Module, task: TokenClassificationTask, file: WordFile) -> dict[str, float]:
+def file_metrics(tagger: Tagger, file: WordFile) -> dict[str, float]:
     """Return the metrics of a model on a labelled file, in per cent."""
-    windows = WordWindows(file.words, task.tokenizer, task.cfg.tokens_per_sample)
-    predicted = [task.labels.best(logits) for logits in word_logits(model, windows)]
-    return values(ratios(task.labels, predicted, file.labels))
+    predicted = [tagger.labels.best(logits) for logits in tagger.logits(file.words)]
+    return values(ratios(tagger.labels, predicted, file.labels))

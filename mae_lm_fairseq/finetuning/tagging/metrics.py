@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.tagging.labels import OUTSIDE, Entity, LabelSet, entities
 from mae_lm_fairseq.statistics.effective_rank import ratio_interval
+from mae_lm_fairseq.text.word_labels import OUTSIDE, Entity, LabelSet, entities
 
 SEPARATOR = ": "
 """Between a type of entities and the name of its metric."""

@@ -9,13 +9,14 @@ import torch
 
 from mae_lm_fairseq.checkpoints.info import WordTask
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
-from mae_lm_fairseq.finetuning.models import with_progress
-from mae_lm_fairseq.finetuning.tagging.files import WordFile, plain_name, read_words
-from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, scheme_of, valid_bio
-from mae_lm_fairseq.finetuning.tagging.windows import MIN_SAMPLE, WordWindows, word_logits
+from mae_lm_fairseq.finetuning.models import batch_logits, with_progress
+from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.text.offsets import split_words
 from mae_lm_fairseq.text.records import check_no_json
 from mae_lm_fairseq.text.text_files import read_chunks
+from mae_lm_fairseq.text.word_files import WordFile, plain_name, read_words
+from mae_lm_fairseq.text.word_labels import BIO, LabelSet, scheme_of, valid_bio
+from mae_lm_fairseq.text.word_windows import MIN_SAMPLE, WordWindows
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 
@@ -111,3 +112,20 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     else:
         _, text = tagger.with_predictions(read_words(source, column or tagger.column, is_labelled=column is not None))
     write_text(out, text)
+
+
+def word_logits(
+    model: torch.nn.Module, windows: WordWindows, progress: Callable[[Sequence], Iterable] = iter
+) -> list[np.ndarray]:
+    """Return the logits of the words of each sentence, float32 [words, labels].
+
+    ``progress`` wraps the sequence of batches, for example to show a progress bar.
+    """
+    labels = model.classification_heads[WORD_HEAD].labels
+    logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]
+    batches = progress(list(batches_of_similar_length(windows.sizes.tolist())))
+    for indices, _, found in batch_logits(model, windows, windows.batch, batches, WORD_HEAD):
+        for index, row in zip(indices, found.float().cpu().numpy(), strict=True):
+            window = windows.windows[index]
+            logits[window.sentence][window.labelled] = row[window.positions]
+    return logits

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq.finetuning.squad.prediction import Answers, Candidate, answer_all, best_spans
-from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.span_windows import SpanWindows
 from mae_lm_fairseq.text.squad import Paragraph, Question
 from tests.text.test_tokenizer import TEXT, train
 
@@ -46,7 +46,7 @@ def batches(windows, order, size):
     of_pieces = 5 * torch.randn(len(windows.windows[0].question.context.ids), 2, generator=generator)
     null = torch.randn(len(windows), generator=generator)
     for begin in range(0, len(order), size):
-        batch = windows.collater([windows[index] for index in order[begin : begin + size]])
+        batch = windows.batch([windows[index] for index in order[begin : begin + size]])
         logits = torch.zeros(*batch["answerable"].shape, 2)
         for row, index in enumerate(batch["id"].tolist()):
             window = windows.windows[index]

@@ -15,8 +15,8 @@ from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.finetuning.tagging.files import read_words
 from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
+from mae_lm_fairseq.text.word_files import read_words
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import SHAPE, run_here, train_here
 from tests.support.tagging import OPTIONS, sentences, write_columns, write_conllu, write_tokenizer

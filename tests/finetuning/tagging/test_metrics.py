@@ -6,8 +6,8 @@ import warnings
 import pytest
 import seqeval.metrics
 
-from mae_lm_fairseq.finetuning.tagging.labels import BIO, LabelSet, valid_bio
 from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values, with_intervals
+from mae_lm_fairseq.text.word_labels import BIO, LabelSet, valid_bio
 
 KINDS = ("person", "creative-work", "x")
 

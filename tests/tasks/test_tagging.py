@@ -9,8 +9,8 @@ from fairseq.logging import metrics
 
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
-from mae_lm_fairseq.finetuning.tagging.files import read_words
-from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
+from mae_lm_fairseq.text.word_files import read_words
+from mae_lm_fairseq.text.word_windows import IGNORED
 from tests.support.tagging import sentences, set_up_tagging, write_columns, write_conllu, write_tokenizer
 from tests.support.training import batches
 

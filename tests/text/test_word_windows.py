@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
-from mae_lm_fairseq.finetuning.tagging.windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of, word_logits
+from mae_lm_fairseq.finetuning.tagging.prediction import word_logits
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
+from mae_lm_fairseq.text.word_windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of
 from tests.support.tokenizers import ALL_KINDS, HOSTILE, make
 
 NOTHING = ["\u200b", "\ufeff", "\x00", "\u00ad", "\u00a0", ""]
@@ -60,8 +61,8 @@ class Echo(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.classification_heads = {WORD_HEAD: types.SimpleNamespace(labels=1)}
 
-    def forward(self, src_tokens, src_lengths, features_only, classification_head_name):
-        assert (features_only, classification_head_name) == (True, WORD_HEAD)
+    def classify(self, src_tokens, head):
+        assert head == WORD_HEAD
         return src_tokens[..., None], {}
 
 
@@ -102,18 +103,12 @@ def test_targets_and_batches():
     targets = [[random.Random(1).randrange(5) for _ in range(30)], [IGNORED], [IGNORED, 7]]
     windows = WordWindows(sentences, tokenizer, 16, 1, targets)
     samples = [windows[index] for index in range(len(windows))]
-    batch = windows.collater(samples)
-    assert windows.collater([]) == {}
+    batch = windows.batch(samples)
+    assert windows.batch([]) == {}
     assert sorted(batch["target"][batch["target"] != IGNORED].tolist()) == sorted([*targets[0], 7])
     assert batch["nwords"] == 31
     assert batch["net_input"]["src_tokens"].shape == batch["target"].shape
-    assert (
-        batch["ntokens"]
-        == sum(map(windows.size, range(len(windows))))
-        == sum(map(windows.num_tokens, range(len(windows))))
-    )
+    assert batch["ntokens"] == windows.sizes.sum()
     # A window without a target is no training sequence.
-    assert sorted(windows.ordered_indices()) == [
-        index for index in range(len(windows)) if windows.windows[index].sentence != 1
-    ]
+    assert sorted(windows.order) == [index for index in range(len(windows)) if windows.windows[index].sentence != 1]
     assert windows.counts == {"sentences": 3, "words": 33, "windows": len(windows), "split_sentences": 1}

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.tagging.files import WordFile
-from mae_lm_fairseq.finetuning.tagging.windows import IGNORED
+from mae_lm_fairseq.text.word_files import WordFile
+from mae_lm_fairseq.text.word_windows import IGNORED
 from mae_lm_fairseq.utils.errors import UserError
 
 BIO = "BIO"

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.finetuning.squad.windows import SpanWindows
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.span_windows import SpanWindows
 from mae_lm_fairseq.text.squad import Answer, Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
 from tests.text.test_tokenizer import TEXT, train
@@ -94,15 +94,15 @@ def test_an_empty_context_has_one_window_without_answerable_positions(tokenizer)
 def test_batches_are_padded(tokenizer):
     dataset = windows(tokenizer, question("w1"), context="w0 w1 w2")
     longer = windows(tokenizer, question("w1"), context="w0 w1 w2 w3 w4")
-    batch = dataset.collater([dataset[0], longer[0]])
+    batch = dataset.batch([dataset[0], longer[0]])
     tokens, lengths = batch["net_input"]["src_tokens"], batch["net_input"]["src_lengths"]
-    assert lengths.tolist() == [dataset.size(0), longer.size(0)] == tokens.ne(PAD).sum(1).tolist()
+    assert lengths.tolist() == [dataset.sizes[0], longer.sizes[0]] == tokens.ne(PAD).sum(1).tolist()
     assert batch["answerable"].shape == tokens.shape
     assert not (batch["answerable"] & tokens.eq(PAD)).any()
     assert batch["ntokens"] == sum(lengths)
 
 
 def test_the_order_is_shuffled_by_the_seed_alone(tokenizer):
-    first, second = (windows(tokenizer, question("w1")).ordered_indices() for _ in range(2))
+    first, second = (windows(tokenizer, question("w1")).order for _ in range(2))
     assert first.tolist() == second.tolist() != sorted(first)
     assert sorted(first) == list(range(len(first)))

@@ -5,33 +5,32 @@ import math
 from pathlib import Path
 
 import numpy as np
-import torch
 from fairseq.criterions import FairseqCriterion
-from fairseq.data import Dictionary, FairseqDataset, data_utils
+from fairseq.data import Dictionary, FairseqDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
-from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
+from mae_lm_fairseq.text.windows import Windows
 
 logger = logging.getLogger(__name__)
 
 
 class WindowDataset(FairseqDataset):
-    """Windows of texts. ``collate_targets(samples)`` returns the part of a batch that only the task has.
+    """Windows of texts as a data set of fairseq, with their attributes."""
 
-    Attributes:
-        windows: all windows.
-        sizes: int[windows], tokens of each.
-        order: numbers of the windows to train on, shuffled.
-        counts: what the windows are made of, by name.
-    """
+    def __init__(self, windows: Windows):
+        self.windows = windows
+        self.sizes = windows.sizes
 
     def __len__(self) -> int:
         return len(self.windows)
+
+    def __getitem__(self, index: int) -> dict:
+        return self.windows[index]
 
     def num_tokens(self, index: int) -> int:
         return int(self.sizes[index])
@@ -39,27 +38,17 @@ class WindowDataset(FairseqDataset):
     size = num_tokens
 
     def ordered_indices(self) -> np.ndarray:
-        return self.order
+        return self.windows.order
 
     def collater(self, samples: list[dict]) -> dict:
-        """Return a batch: ``src_tokens`` [B, T] int64, numbers of tokens and sequences, targets; {} for no samples."""
-        if not samples:
-            return {}
-        tokens = [sample["tokens"] for sample in samples]
-        lengths = torch.tensor([len(each) for each in tokens])
-        return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
-            "net_input": {"src_tokens": data_utils.collate_tokens(tokens, PAD), "src_lengths": lengths},
-            "nsentences": len(samples),
-            "ntokens": int(lengths.sum()),
-            **self.collate_targets(samples),
-        }
+        return self.windows.batch(samples)
 
 
 class WindowTask(FairseqTask):
     """Task with the tokenizer of the pretrained model; its sequences are built in memory from files.
 
-    ``read(path)`` returns the windows of a file, ``register_head(model)`` adds the task's head to an ``MAELMModel``.
+    ``read(path)`` returns the :class:`Windows` of a file. ``register_head(model)`` adds the task's head to an
+    ``MAELMModel``.
     """
 
     def __init__(self, cfg: FairseqDataclass, **kwargs):
@@ -77,8 +66,9 @@ class WindowTask(FairseqTask):
             UserError: if the file is missing or malformed.
         """
         path = Path({"train": self.cfg.train_file, "valid": self.cfg.valid_file}[split])
-        dataset = self.datasets[split] = self.read(path)
-        logger.info("%s: %s", path, ", ".join(f"{name}: {count}" for name, count in dataset.counts.items()))
+        windows = self.read(path)
+        self.datasets[split] = WindowDataset(windows)
+        logger.info("%s: %s", path, ", ".join(f"{name}: {count}" for name, count in windows.counts.items()))
 
     def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
         model = super().build_model(cfg, from_checkpoint)

@@ -3,18 +3,14 @@
 Every word is labelled once: at its first subword, in the window in which that has the most context.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data import data_utils
 
-from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
-from mae_lm_fairseq.finetuning.models import batch_logits
-from mae_lm_fairseq.finetuning.windows import WindowDataset
-from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
+from mae_lm_fairseq.text.windows import Windows, padded
 from mae_lm_fairseq.utils.errors import UserError
 
 IGNORED = -100
@@ -38,7 +34,7 @@ class Window(NamedTuple):
     """Length of the sequence in tokens."""
 
 
-class WordWindows(WindowDataset):
+class WordWindows(Windows):
     """Windows of sentences.
 
     Epochs iterate over the windows that have a target, in an order shuffled by ``seed``.
@@ -98,11 +94,11 @@ class WordWindows(WindowDataset):
             target[window.positions] = np.asarray(self.targets[window.sentence])[window.labelled]
         return {"id": index, "tokens": torch.from_numpy(tokens), "target": torch.from_numpy(target)}
 
-    def collate_targets(self, samples: list[dict]) -> dict:
+    def batch_targets(self, samples: Sequence[dict]) -> dict:
         """Return ``target`` [B, T] int64, and the number of labelled words."""
         target = [sample["target"] for sample in samples]
         return {
-            "target": data_utils.collate_tokens(target, IGNORED),
+            "target": padded(target, IGNORED),
             "nwords": sum(int(each.ne(IGNORED).sum()) for each in target),
         }
 
@@ -138,20 +134,3 @@ def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]
         size = int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS
         windows.append(Window(sentence, begin, end, labelled, positions, size))
     return windows
-
-
-def word_logits(
-    model: torch.nn.Module, windows: WordWindows, progress: Callable[[Sequence], Iterable] = iter
-) -> list[np.ndarray]:
-    """Return the logits of the words of each sentence, float32 [words, labels].
-
-    ``progress`` wraps the sequence of batches, for example to show a progress bar.
-    """
-    labels = model.classification_heads[WORD_HEAD].labels
-    logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]
-    batches = progress(list(batches_of_similar_length(windows.sizes.tolist())))
-    for indices, _, found in batch_logits(model, windows, batches, WORD_HEAD):
-        for index, row in zip(indices, found.float().cpu().numpy(), strict=True):
-            window = windows.windows[index]
-            logits[window.sentence][window.labelled] = row[window.positions]
-    return logits

@@ -4,7 +4,7 @@ The layout is that of sentence pairs in RoBERTa's fine-tuning (``--init-token 0 
 ``sentence_prediction``), and of Hugging Face's RoBERTa and MPNet tokenizers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mae_lm_fairseq.finetuning.windows import WindowDataset
 from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
+from mae_lm_fairseq.text.windows import Windows
 from mae_lm_fairseq.utils.errors import UserError
 
 TOKENS_PER_SAMPLE, DOC_STRIDE = 384, 128
@@ -83,7 +83,7 @@ class Window:
         return int(spans[self.begin + start - self.offset, 0]), int(spans[self.begin + end - self.offset, 1])
 
 
-class SpanWindows(WindowDataset):
+class SpanWindows(Windows):
     """Windows of all questions of some paragraphs.
 
     Epochs iterate over the windows in an order shuffled by ``seed``.
@@ -146,7 +146,7 @@ class SpanWindows(WindowDataset):
             "answerable": torch.from_numpy(window.answerable()),
         }
 
-    def collate_targets(self, samples: list[dict]) -> dict:
+    def batch_targets(self, samples: Sequence[dict]) -> dict:
         """Return ``target`` [B, 2], and ``answerable`` [B, T] bool."""
         return {
             "target": torch.stack([sample["target"] for sample in samples]),

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from mae_lm_fairseq.finetuning.tagging.files import read_words
-from mae_lm_fairseq.finetuning.tagging.labels import (
+from mae_lm_fairseq.text.word_files import read_words
+from mae_lm_fairseq.text.word_labels import (
     BIO,
     Entity,
     LabelSet,

@@ -7,8 +7,8 @@ import lzma
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mae_lm_fairseq.finetuning.tagging.files import read_words
-from mae_lm_fairseq.finetuning.tagging.labels import learn_labels
+from mae_lm_fairseq.text.word_files import read_words
+from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.utils.errors import UserError
 
 CONLLU = """\

@@ -1,0 +1,40 @@
+"""Predictions of a checkpoint for the sets of a sentence task's data-bin."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mae_lm_fairseq.finetuning.models import batch_logits, by_length
+from mae_lm_fairseq.tasks.loading import load_with_task
+
+BATCH = 64
+
+
+class DataBinSets:
+    """The sets of a data-bin, as the checkpoint of a run reads and classifies them.
+
+    Rows are in the order of the data-bin.
+    """
+
+    def __init__(self, checkpoint: Path, data: Path):
+        # Evaluation is in float32, as by open_finetuned.
+        model, self._task = load_with_task(checkpoint, data, autocast="none")
+        self.model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def logits(self, split: str) -> np.ndarray:
+        """Return the logits of a set, [rows, classes] float32."""
+        self._task.load_dataset(split)
+        dataset = self._task.dataset(split)
+        sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
+        logits = np.empty((len(dataset), self._task.cfg.num_classes), dtype=np.float32)
+        head = self._task.cfg.classification_head_name
+        for rows, _, output in batch_logits(self.model, dataset, dataset.collater, by_length(sizes, BATCH), head):
+            logits[rows] = output.float().cpu().numpy()
+        return logits
+
+    def targets(self, split: str) -> np.ndarray:
+        """Return the true classes or values of a set, [rows]."""
+        self._task.load_dataset(split)
+        dataset = self._task.dataset(split)
+        return np.array([np.asarray(dataset[row]["target"]).item() for row in range(len(dataset))])
