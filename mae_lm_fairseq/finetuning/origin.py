@@ -102,8 +102,8 @@ def origin_of(path: Path) -> Origin:
 
 
 def _of_bundle(path: Path) -> Origin:
-    config, info = read_description(path)
     hashes = check_bundle(path)
+    config, info = read_description(path)
     with opened_safetensors(path / WEIGHTS, "create the bundle again") as file:
         heads = tuple(head_names(file.keys()))
     options = _model_options(architecture_of(Pretrained(config, {}, (), None, info)), config)
