@@ -87,7 +87,9 @@ def train(tmp_path, data_bin, monkeypatch):
     def run(name, *options, data=data_bin):
         recipe = UNSCHEDULED if "--lr-scheduler" in options else RECIPE
         if CHECKPOINT in options and not (tmp_path / CHECKPOINT).exists():
-            train_here(data, *RECIPE, *OPTIONS, "--max-update", 3, "--save-dir", "start")
+            train_here(
+                data, *RECIPE, *OPTIONS, "--max-update", 3, "--save-dir", "start", "--store-ema", "--ema-decay", 0.9
+            )
         train_here(data, *recipe, *OPTIONS, "--save-dir", tmp_path / name, *options)
         return tmp_path / name
 

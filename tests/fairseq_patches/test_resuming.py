@@ -115,12 +115,13 @@ def test_the_best_checkpoint_is_not_replaced_by_an_older_one(run):
 def test_the_schedule_takes_the_step_of_a_finished_epoch(resets, epoch, iterations, steps, tmp_path):
     """fairseq saves before it; a schedule that begins anew has no epoch behind it."""
     none = dict.fromkeys(("reset_lr_scheduler", "reset_optimizer"), False)
-    chosen = {"restore_file": "a.pt", "no_save": False, "patience": -1, "reset_dataloader": True}
+    chosen = {"restore_file": "a.pt", "no_save": True, "patience": -1, "reset_dataloader": True}
     cfg = SimpleNamespace(save_dir=str(tmp_path), **{**none, **chosen, **resets})
     optimization = SimpleNamespace(max_update=0, stop_time_hours=0)
     taken = []
     trainer = SimpleNamespace(
         lr_step=lambda *step: taken.append(step),
+        data_parallel_rank=0,
         get_num_updates=lambda: 7,
         cumulative_training_time=lambda: 0,
         cfg=SimpleNamespace(checkpoint=cfg, optimization=optimization),
