@@ -1,5 +1,6 @@
 """``mae-lm adapt``: what its options change, and the models that it starts from; end_to_end/test_adapt.py trains."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from mae_lm_fairseq.adapt import (
     OWNED,
     Options,
+    adapt,
     as_objective,
     loss_of_last_tenth,
     make_start,
@@ -163,6 +165,20 @@ def test_models_that_cannot_be_exported_are_refused_at_the_start(tmp_path):
     with pytest.raises(UserError, match="transformers' MPNet takes"):
         make_start(Products(given.out, "mae-lm adapt", OWNED), given)
     assert {path.name for path in given.out.iterdir()} == {MADE, "start"}
+
+
+@pytest.mark.parametrize("kind", ["transformers", "bundle"])
+@pytest.mark.parametrize("is_sentence_encoder", [True, False])
+def test_a_sentence_encoder_is_recognised_before_the_work(kind, is_sentence_encoder, tmp_path, caplog):
+    stock_model(tmp_path / "stock", "bert")
+    if is_sentence_encoder:
+        module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+        (tmp_path / "stock" / "modules.json").write_text(json.dumps([module]))
+    write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
+    model = tmp_path / {"transformers": "stock", "bundle": "bundle"}[kind]
+    with pytest.raises(UserError, match=r"no such file"):  # nothing has been done yet
+        adapt(options(tmp_path / "out", model=model))
+    assert ("harms sentence vectors" in caplog.text) == is_sentence_encoder
 
 
 def test_an_import_with_a_task_head_can_be_adapted(tmp_path):

@@ -117,6 +117,39 @@ def test_unknown_verbs(words, message, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
+NO_UTF8 = "caf\udce9"
+"""What Python makes of a name in Latin-1."""
+
+
+@pytest.mark.parametrize("verb", sorted(cli.VERBS.keys() - {"plan"}))  # which takes no path
+def test_a_name_that_is_not_utf8_is_refused_at_the_start(verb, capsys):
+    """Records, reports and libraries would fail with it, at the end of the work or as if a file were damaged."""
+    with pytest.raises(SystemExit):
+        cli.parsed(verb, ["--help"])
+    text = capsys.readouterr().out.replace("\\\n", " ")
+    examples = re.findall(rf"mae-lm {verb}\b(.*)", text.split("\nExample")[1].split("\n\n")[0])
+    [words, *_] = (words for words in map(shlex.split, examples) if words)
+    option = "--out" if "--out" in words else words[-2] if words[-2:-1] == ["--save-dir"] else None
+    changed = [*words[:-1], f"{words[-1]}{NO_UTF8}"] if option is None else list(words)
+    if option is not None:
+        changed[changed.index(option) + 1] += NO_UTF8
+    with pytest.raises(SystemExit) as done:
+        cli.parsed(verb, changed)
+    assert done.value.code == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+
+
+def test_a_name_is_utf8_in_all_of_its_directories(tmp_path, monkeypatch, capsys):
+    directory = tmp_path / NO_UTF8
+    directory.mkdir()
+    (tmp_path / "link").symlink_to(directory)
+    monkeypatch.chdir(directory)
+    for out in ("bundle", str(tmp_path / "link" / "bundle")):
+        with pytest.raises(SystemExit):
+            cli.parsed("bundle", ["model", "--data-bin", str(tmp_path), "--out", out])
+        assert "is not UTF-8" in capsys.readouterr().err
+
+
 def test_version(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["mae-lm", "--version"])
     assert cli.main() == 0

@@ -15,15 +15,18 @@ EMA, EXACT_EMA = "ema", "ema_fp32_params"
 """Where fairseq's trainer keeps the moving average, and its float32 copy with ``--ema-fp32``, in ``extra_state``."""
 
 
-def with_ema(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
+def with_ema(state: dict[str, Any], path: str | Path, option: str = "--ema") -> dict[str, Any]:
     """Return a checkpoint's content with the moving average as the model, and without the state of the training.
+
+    Args:
+        option: the option that asks for it, for the message.
 
     Raises:
         UserError: if it has no moving average.
     """
     weights = value_at(state, "extra_state", EXACT_EMA) or value_at(state, "extra_state", EMA)
     if not isinstance(weights, dict):
-        raise UserError(f"{path} has no EMA weights, which --store-ema adds in training; remove --ema")
+        raise UserError(f"{path} has no EMA weights, which --store-ema adds in training; remove {option}")
     return _with_weights(state, dict(weights), "EMA")
 
 

@@ -19,13 +19,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mae_lm_fairseq.utils.directories import temporary_directory
-from mae_lm_fairseq.utils.errors import RefusedFile, UserError
-from mae_lm_fairseq.utils.files import system_error
+from mae_lm_fairseq.utils.errors import RefusedFile, UserError, first_line
+from mae_lm_fairseq.utils.files import refuse_pointer, system_error
 from mae_lm_fairseq.utils.writing import replacing_file
 
 ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
-_DAMAGED = "it is damaged, or not a checkpoint, or too large for this machine's memory"
+_DAMAGED = "it is damaged, or not a checkpoint"
+_BEGINNING = 100
+"""Bytes of a file by which a pointer of Git LFS is recognised."""
+_TOO_LARGE = "not enough memory"
 
 
 def allow_plain_values() -> None:
@@ -62,13 +65,40 @@ def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
         raise
     except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
-        # EINVAL does not help: torch seeks before the start of a damaged file.
-        is_of_system = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
-        reason = error.strerror if is_of_system else _DAMAGED
-        raise UserError(f"cannot read the checkpoint {path}: {reason}") from error
+        raise UserError(f"cannot read the checkpoint {path}: {unreadable(path, error, _DAMAGED)}") from error
     if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
         raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
     return state
+
+
+def _beginning(path: str | Path) -> bytes:
+    if not os.path.isfile(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read(_BEGINNING)
+
+
+def unreadable(path: str | Path, error: Exception, otherwise: str) -> str:
+    """Return why a file cannot be read, from the error of reading it.
+
+    Args:
+        otherwise: what is returned if neither the system nor the memory is to blame.
+
+    Raises:
+        UserError: if it is a pointer of Git LFS.
+    """
+    refuse_pointer(_beginning(path), path)
+    if is_out_of_memory(error):
+        return _TOO_LARGE
+    # EINVAL does not help: torch seeks before the start of a damaged file.
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        return error.strerror
+    return otherwise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether Python, or torch's allocator for the CPU, got no memory from the system."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def refuse_code(path: str | Path, error: Exception) -> None:
@@ -127,31 +157,50 @@ def raise_cannot_save(path: str | Path, error: Exception) -> NoReturn:
 
 @contextlib.contextmanager
 def content_errors(source: str | Path) -> Iterator[None]:
-    """Convert what the content of a damaged file makes Python or torch raise in the ``with`` block.
+    """Convert what the content of a file makes Python or torch raise in the ``with`` block.
+
+    Such a file may be intact, and of another program or version: that it is damaged, only a checksum can say.
 
     Raises:
         UserError: in place of a ``ValueError``, with its message, and of what values of other types raise.
+        MemoryError: if there is not enough memory.
     """
     try:
         yield
     except ValueError as error:
         raise UserError(f"{source}: {error}") from error
     except (AttributeError, LookupError, OverflowError, RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise MemoryError(str(error)) from error
         problem = f"it lacks {error}" if isinstance(error, KeyError) else repr(error)
-        raise UserError(f"{source} is damaged, or of another kind: {problem:.200}") from error
+        raise UserError(f"{source} has other content than expected: {problem:.200}") from error
+
+
+@contextlib.contextmanager
+def opened_safetensors(path: Path, remedy: str) -> Iterator[Any]:
+    """Open a file of weights.
+
+    Raises:
+        UserError: if it is damaged or cannot be read, also inside the ``with`` block; the message ends with the remedy.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            yield file
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {system_error(error)}; {remedy}") from error
+    except safetensors.SafetensorError as error:
+        refuse_pointer(_beginning(path), path)
+        raise UserError(f"{path} is damaged, or of a newer format: {first_line(error):.200}; {remedy}") from error
 
 
 def load_safetensors(path: Path, remedy: str) -> dict[str, Tensor]:
     """Return the weights in a file, memory-mapped except for unaligned ones, for which torch would round differently.
 
     Raises:
-        UserError: if the file is damaged or missing; the message ends with the remedy.
+        UserError: if the file is damaged or cannot be read; the message ends with the remedy.
     """
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} is damaged or missing; {remedy}") from error
+    with opened_safetensors(path, remedy) as file:
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     return {name: weight.clone() if weight.data_ptr() % ALIGNMENT else weight for name, weight in weights.items()}
 
 

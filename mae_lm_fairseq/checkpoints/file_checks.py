@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums
+from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, unreadable
 from mae_lm_fairseq.text.manifest import MANIFEST, check_files
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import HASH, KEPT, file_sha256, read_json, read_record
@@ -35,7 +35,7 @@ def _compare(path: Path) -> bool:
         try:
             check_sums(path)
         except Exception as error:  # a damaged file can raise anything
-            raise UserError(f"{path} is damaged: {error}") from None
+            raise UserError(f"{path} {unreadable(path, error, f'is damaged: {error}')}") from error
         return True
     return path.suffix == ".json" and _compare_record(path)
 

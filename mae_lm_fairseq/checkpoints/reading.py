@@ -141,8 +141,8 @@ def read_bundle(directory: str | Path) -> Pretrained:
         UserError: if a file is missing, damaged, or does not match the others.
     """
     directory = Path(directory)
-    config, info = read_description(directory)
     check_bundle(directory)
+    config, info = read_description(directory)
     symbols, tokenizer = _read_symbols(directory)
     stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
     with content_errors(directory):

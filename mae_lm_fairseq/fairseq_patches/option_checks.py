@@ -23,6 +23,7 @@ from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_few_segments
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import is_utf8
 from mae_lm_fairseq.utils.gpus import unusable_gpu
 
 DEFAULT_RESTORE_FILE = "checkpoint_last.pt"
@@ -124,6 +125,19 @@ def _missing_checkpoint(name: str, cfg: Any) -> str | None:
     return None if path is None or PathManager.isfile(path) else path
 
 
+def _not_utf8(section: str, name: str, cfg: Any) -> str | None:
+    """Return a path in ASCII if it is not UTF-8, in which fairseq could not save, or a checkpoint seem damaged."""
+    path = getattr(cfg[section], name, None)
+    return None if path is None or is_utf8(path) else ascii(path)
+
+
+_PATHS = (
+    *(("checkpoint", name) for name in ("save_dir", "restore_file", "finetune_from_model", "continue_once")),
+    *(("common", name) for name in ("tensorboard_logdir", "log_file")),
+    ("ema", "ema_seed_model"),
+    ("task", "data"),
+)
+"""Section of the configuration, and option, of the paths that must be UTF-8."""
 # Section of the configuration, minimum, maximum, options: fairseq takes other values for no limit, or trains with them.
 _RANGES = (
     ("common", 1, math.inf, ("log_interval",)),
@@ -258,6 +272,14 @@ CHECKS = (
             and getattr(cfg.model, "mask_states", 1) > 1
         ),
         "keeps some tokens, unlike --mask-states {cfg.model.mask_states}; choose --task masked_autoencoder_lm",
+    ),
+    *(
+        Check(
+            "DATA" if name == "data" else option(name),
+            partial(_not_utf8, section, name),
+            "{found} is not UTF-8; rename it",
+        )
+        for section, name in _PATHS
     ),
     # fairseq would silently train from random weights.
     *(

@@ -78,4 +78,4 @@ def read_moving_averages_as_data(load: Callable, path: str) -> dict[str, Any]:
 
     fairseq calls ``torch.load`` itself, and ends in a traceback if the checkpoint has no EMA weights.
     """
-    return with_ema(checkpoint_utils.load_checkpoint_to_cpu(path), path)
+    return with_ema(checkpoint_utils.load_checkpoint_to_cpu(path), path, "--ema-seed-model")

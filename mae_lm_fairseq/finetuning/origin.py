@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from mae_lm_fairseq.checkpoints.averaging import with_ema
-from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors, load_as_data, save_checkpoint, value_at
+from mae_lm_fairseq.checkpoints.checkpoint_file import (
+    content_errors,
+    load_as_data,
+    opened_safetensors,
+    save_checkpoint,
+    value_at,
+)
 from mae_lm_fairseq.checkpoints.conversion import architecture_of
 from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, check_bundle, read_description
 from mae_lm_fairseq.checkpoints.validation import head_names, saved_config
@@ -102,13 +106,10 @@ def origin_of(path: Path) -> Origin:
 
 
 def _of_bundle(path: Path) -> Origin:
-    config, info = read_description(path)
     hashes = check_bundle(path)
-    try:
-        with safe_open(path / WEIGHTS, framework="pt") as file:
-            heads = tuple(head_names(file.keys()))
-    except (OSError, SafetensorError):
-        raise UserError(f"{path / WEIGHTS} is damaged or missing; create the bundle again") from None
+    config, info = read_description(path)
+    with opened_safetensors(path / WEIGHTS, "create the bundle again") as file:
+        heads = tuple(head_names(file.keys()))
     options = _model_options(architecture_of(Pretrained(config, {}, (), None, info)), config)
     dictionary, sha256 = info.dictionary_sha256, hashes.get(WEIGHTS) or file_sha256(path / WEIGHTS)
     return Origin(path.resolve(), options, config.max_positions, dictionary, heads, info.updates or 0, sha256)

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import parse_json
-from mae_lm_fairseq.utils.hugging_face import import_transformers
+from mae_lm_fairseq.utils.hugging_face import configuration_of
 from mae_lm_fairseq.wrapped.encoder import kind_of
 
 MPNET_BUCKETS, MPNET_DISTANCE = 32, 128
@@ -99,14 +100,23 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
         UserError: if it is damaged.
         ValueError: if the type cannot be used, or it is not an encoder.
     """
-    config = parse_json(content, path, lambda config: {"model_type": config["model_type"], **config}, "restore it")
+    config = parse_json(content, path, lambda parsed: parsed, "restore it")
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not a configuration of transformers, which is a JSON object; restore it")
+    if "model_type" not in config:
+        raise UserError(f'{path} has no model_type; add it, such as "model_type": "bert"')
     kind_of(config["model_type"])
     if config.get("is_decoder") or config.get("add_cross_attention") or config.get("is_encoder_decoder"):
         raise ValueError("it is configured as a decoder; only encoders can be used")
     if (positions := config.get("position_embedding_type", "absolute")) not in ("absolute", None):
         raise ValueError(f"position_embedding_type is {positions!r}, which transformers no longer computes")
-    count = {"num_labels": config["num_labels"]} if "num_labels" in config else {}  # of which the names are made
-    return import_transformers().AutoConfig.for_model(config["model_type"], **count).to_dict() | config
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list | None):
+        raise ValueError(f"architectures is {architectures!r}, and must be a list of names of classes")
+    # The default of id2label is made of num_labels.
+    decisive = {name: config[name] for name in ("model_type", "num_labels") if name in config}
+    configuration_of(config)
+    return configuration_of(decisive).to_dict() | config
 
 
 def folded(positions: Tensor, segments: Tensor | None) -> Tensor:

@@ -53,6 +53,8 @@ def read_stock(directory: Path, preset: str) -> Pretrained:
             raise ValueError(f"{name} is {theirs!r}, but this package only supports {ours[0]!r}")
     values = {ours: config[theirs] for theirs, ours in family.options.items()} | family.constants
     pad = config["pad_token_id"]
+    if pad is None:
+        raise ValueError("pad_token_id is null; set it to the id of the token for padding")
     values["max_positions"] = config["max_position_embeddings"] - family.first_position(pad)
     weights = _with_usual_names(read_weights(directory), family)
     is_untied = config.get("tie_word_embeddings") is False and _predicts(weights, family.naming)
@@ -167,6 +169,8 @@ def _without_kept(
     if is_untied and bias != own_bias and bias in used:  # transformers adds the bias of the output weights only
         kept[bias] = used.pop(bias)
         used.setdefault(own_bias, kept[bias])
+    if family.positions not in used:
+        raise ValueError(f"{family.positions} is missing from its weights")
     # All text has the first token type.
     kept[family.positions] = used[family.positions]
     used[family.positions] = folded(used[family.positions], kept.get(family.segments))
@@ -184,6 +188,8 @@ def _renamed(
     unused = weights.keys() - set(names.values())
     if task:  # fairseq keeps the language model head in fine-tuning
         unused -= set(names_of(lm_head, naming).values())
+    if missing := [name for name in names.values() if name not in weights]:
+        raise ValueError(f"{missing[0]} is missing from its weights, which its {CONFIG} calls for")
     if unused:
         raise ValueError(f"{min(unused)} is unknown to this package, as are {len(unused) - 1} other weights")
     return to_ours(weights, names)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, load_safetensors, refuse_code
+from mae_lm_fairseq.checkpoints.checkpoint_file import check_sums, load_safetensors, refuse_code, unreadable
 from mae_lm_fairseq.checkpoints.validation import is_plain
 from mae_lm_fairseq.text.hugging_face_tokenizer import library_errors
 from mae_lm_fairseq.utils.errors import UserError
@@ -45,7 +45,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
-        raise UserError(f"{path}: damaged, missing, or not a file of weights") from None
+        raise UserError(f"{path}: {unreadable(path, error, 'damaged, or not a file of weights')}") from error
     return floats(weights, path)
 
 

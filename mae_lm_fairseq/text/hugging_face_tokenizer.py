@@ -258,11 +258,12 @@ def library_errors(message: str) -> Iterator[None]:
     Raises:
         UserError: if the block raises an exception; ``message`` precedes its first line.
         ModuleNotFoundError: if a package is not installed.
+        MemoryError: if there is not enough memory.
     """
     with no_panic(message):
         try:
             yield
-        except (UserError, ModuleNotFoundError):
+        except (UserError, ModuleNotFoundError, MemoryError):
             raise
         except Exception as error:  # many types are raised
             raise UserError(f"{message}: {first_line(error)}") from None

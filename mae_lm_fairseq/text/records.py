@@ -7,6 +7,7 @@ beginning, because a quoted field may contain line breaks.
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -275,7 +276,13 @@ def parquet_file(path: Path) -> Iterator:
     try:
         with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             yield file
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, EOFError) as error:  # also a date out of range
+    except pyarrow.ArrowMemoryError:
+        raise
+    except (pyarrow.ArrowNotImplementedError, OverflowError) as error:  # a codec, or a date out of range
+        raise UserError(f"{path}: pyarrow cannot read it ({str(error)[:200]}); write it with other options") from None
+    except (pyarrow.ArrowException, OSError, ValueError, EOFError) as error:
+        if getattr(error, "errno", None):
+            raise UserError(f"{path}: {os.strerror(error.errno)}") from None
         raise UserError(f"{path}: damaged, or not a {path.suffix} file ({str(error)[:200]})") from None
 
 

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from mae_lm_fairseq.text.decompression import SUFFIXES, decompressed
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import refuse_pointer
 
 CHUNK_BYTES = 1 << 20
 LONGEST_LINE = 1 << 25
@@ -28,7 +29,6 @@ SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 TEXT_PER_COMPRESSED_BYTE = 5
 
 _CHECKED_BYTES = 1 << 13
-_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,7 @@ def open_text(path: Path) -> Iterator[BinaryIO]:
         with open(path, "rb") as raw:
             stream = decompressed(raw, path.suffix.lower()) if is_compressed(path) else raw
             beginning = stream.peek(_CHECKED_BYTES)[:_CHECKED_BYTES]
-            if beginning.startswith(_POINTER):
-                raise UserError(f"{path}: is a pointer of Git LFS; fetch the file itself with git lfs pull")
+            refuse_pointer(beginning, path)
             if 8 * beginning.count(0) > len(beginning):  # text has hardly any
                 kinds = "archives, other binary files and UTF-16"
                 raise UserError(f"{path}: has NUL bytes, as {kinds} have; unpack or convert it")

@@ -9,6 +9,7 @@ import argparse
 import difflib
 import inspect
 import math
+import os
 import re
 import types
 import typing
@@ -17,7 +18,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
-from mae_lm_fairseq.utils.files import writable_file
+from mae_lm_fairseq.utils.files import is_utf8, writable_file
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,12 @@ def parse(options: type, words: Sequence[str], description: str | None, prog: st
     given |= {name: [word for word in unknown if word != "--"] for name in takes_all}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
-        return options(**given, **dict.fromkeys(rest, tuple(words[end + 1 :])))
+        parsed = options(**given, **dict.fromkeys(rest, tuple(words[end + 1 :])))
     except ValueError as problem:
         name, _, message = str(problem).partition(" ")
         parser.error(f"--{name.replace('_', '-')} {message}" if name in kind_of else str(problem))
+    paths = [os.path.realpath(value) for value in vars(parsed).values() if isinstance(value, Path)]
+    for text in (*words, *paths):
+        if not is_utf8(text):
+            parser.error(f"{text!a} is not UTF-8; rename the file or directory")
+    return parsed

@@ -37,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def errors_end_the_program() -> Iterator[None]:
-    """End the program with the message of a :class:`UserError`, ``OSError``, missing package or signal.
+    """End the program with the message of a :class:`UserError`, ``OSError``, missing package or memory, or signal.
 
     The exit code is 1, and after a signal 128 plus its number, as that of a shell.
 
@@ -50,6 +50,8 @@ def errors_end_the_program() -> Iterator[None]:
         raise SystemExit(f"error: {error}") from error
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error}; docs/installation.md lists the extras of this package") from error
+    except MemoryError as error:
+        raise SystemExit("error: not enough memory") from error
     except KeyboardInterrupt as error:
         print(f"error: {str(error) or 'interrupted'}", file=sys.stderr, flush=True)
         raise SystemExit(128 + getattr(error, "number", signal.SIGINT)) from error

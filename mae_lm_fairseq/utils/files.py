@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, first_line
 from mae_lm_fairseq.utils.writing import replacing_file
 
 HASH = "content_sha256"
@@ -22,6 +22,8 @@ MOST_BYTES, MOST_JSON_BYTES = 1 << 28, 1 << 26
 
 An archive of a few kilobytes can unpack to a file of any size. The largest tokenizers have less than 70 MB.
 """
+_POINTER = b"version https://git-lfs"
+_WRITE_AGAIN = "remove it, and run the command that wrote it again"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,7 +75,7 @@ def read_record(path: str | Path, part: Callable[[Any], Any] = lambda content: c
     def compared(content: dict[str, Any]) -> Any:
         stated = content.pop(HASH, None)
         if stated is not None and stated != _content_hash(content):
-            raise ValueError("another hash")
+            raise UserError(f"{path} is damaged; {remedy or _WRITE_AGAIN}")
         return part(content)
 
     return read_json(path, compared, remedy)
@@ -96,13 +98,20 @@ def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], r
     """Return the part of JSON that a function returns.
 
     Raises:
-        UserError: if the JSON is damaged, or lacks that part; the message names the source, and ends with the remedy.
+        UserError: if it is not JSON, or lacks that part; the message names the source, and ends with the remedy.
     """
+    remedy = remedy or _WRITE_AGAIN
     try:
-        return part(json.loads(content))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        remedy = remedy or "remove it, and run the command that wrote it again"
+        parsed = json.loads(content)
+    except (ValueError, RecursionError):
         raise UserError(f"{source} is damaged; {remedy}") from None
+    # From here on, the file may be intact, and of another program or version.
+    try:
+        return part(parsed)
+    except KeyError as error:
+        raise UserError(f"{source} lacks {error}; {remedy}") from error
+    except (ValueError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{source} has other content than expected: {first_line(error):.200}; {remedy}") from error
 
 
 def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
@@ -112,7 +121,7 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
         most: its maximum size.
 
     Raises:
-        UserError: if it cannot be read, or is larger.
+        UserError: if it cannot be read, is larger, or is a pointer of Git LFS.
     """
     try:
         with open(path, "rb") as file:
@@ -121,7 +130,27 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
         raise UserError(f"{path}: {error.strerror}") from None
     if len(content) > most:
         raise UserError(f"{path}: has more than {most >> 20} MB, as no such file has; restore it")
+    refuse_pointer(content, path)
     return content
+
+
+def is_utf8(path: str) -> bool:
+    """Return whether a path can be written to a file or passed to a library.
+
+    Python stands for each byte that is not UTF-8 by half of a pair of surrogates. Records, reports and the libraries of
+    weights and tokenizers, which need UTF-8, would fail with it at the end of the work.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def refuse_pointer(beginning: bytes, path: str | Path) -> None:
+    """Raise a UserError if a file begins as the pointers do that Git LFS leaves in place of large files."""
+    if beginning.startswith(_POINTER):
+        raise UserError(f"{path}: is a pointer of Git LFS; fetch the file itself with git lfs pull")
 
 
 def check_link(path: Path) -> None:

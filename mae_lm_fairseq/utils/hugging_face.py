@@ -1,8 +1,10 @@
 """How this package imports ``transformers`` and reads its directories: as data, from which no code runs."""
 
+import contextlib
 import importlib
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -42,6 +44,35 @@ def hide_broken_torchaudio() -> None:
         importlib.import_module("torchaudio")
     except Exception:  # it is missing, or an OSError or RuntimeError from its compiled library, among others
         sys.modules["torchaudio"] = None  # importlib finds no spec for such a module
+
+
+def configuration_of(values: Mapping[str, Any]) -> Any:
+    """Return the configuration of ``transformers`` for the content of a ``config.json``.
+
+    Raises:
+        ValueError: if ``transformers`` does not take a value.
+    """
+    kept = without_code(dict(values))
+    with configuration_errors():
+        return import_transformers().AutoConfig.for_model(kept.pop("model_type"), **kept)
+
+
+@contextlib.contextmanager
+def configuration_errors() -> Iterator[None]:
+    """Convert what ``transformers`` raises in the ``with`` block about the values of a configuration.
+
+    Raises:
+        ValueError: in place of any other exception; it has its message.
+        ImportError, MemoryError: which no value is to blame for.
+    """
+    try:
+        yield
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # its validation and its networks raise many types
+        problem = " ".join(str(error).split())
+        message = f"transformers does not take its configuration ({type(error).__name__}: {problem:.200})"
+        raise ValueError(message) from error
 
 
 def without_code(content: Any) -> Any:

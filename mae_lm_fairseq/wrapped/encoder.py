@@ -49,7 +49,7 @@ def kind_of(model_type: str) -> Kind:
     Raises:
         ValueError: if it has none.
     """
-    if model_type not in KINDS:
+    if not isinstance(model_type, str) or model_type not in KINDS:
         raise ValueError(f"its model type is {model_type!r}, not one of {', '.join(sorted(KINDS))}")
     return KINDS[model_type]
 

@@ -13,7 +13,12 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder, initialise
 from mae_lm_fairseq.core.config import MOST_LAYERS, DecoderAttention, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.decoder import build_decoder
 from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, TokenClassificationHead
-from mae_lm_fairseq.utils.hugging_face import import_transformers, without_code
+from mae_lm_fairseq.utils.hugging_face import (
+    configuration_errors,
+    configuration_of,
+    import_transformers,
+    without_code,
+)
 from mae_lm_fairseq.wrapped.encoder import WrappedDecoder, WrappedEncoder, first_position, kind_of
 
 ENCODER_MODEL, LM_HEAD = "autoencoder.encoder.model.", "autoencoder.lm_head.model."
@@ -40,12 +45,11 @@ def stock_config(description: str, **changes: Any) -> Any:
 
     Raises:
         ValueError: if its type is not in :data:`~mae_lm_fairseq.wrapped.encoder.KINDS`, as of models that fetch parts
-            from the hub, or its layers would fill the memory.
+            from the hub, its layers would fill the memory, or ``transformers`` does not take a value.
     """
-    values = without_code(json.loads(description)) | changes
-    model_type = values.pop("model_type", None)
-    kind_of(model_type)
-    config = import_transformers().AutoConfig.for_model(model_type, **values)
+    values = json.loads(description) | changes
+    kind_of(values.get("model_type"))
+    config = configuration_of(values)
     if config.num_hidden_layers > MOST_LAYERS:
         raise ValueError(f"it has {config.num_hidden_layers:,} layers, more than {MOST_LAYERS:,}")
     return config
@@ -53,9 +57,15 @@ def stock_config(description: str, **changes: Any) -> Any:
 
 @lru_cache
 def options_of(description: str) -> dict[str, Any]:
-    """Return the values of the network's options that a wrapped encoder determines, and its rates of dropout."""
+    """Return the values of the network's options that a wrapped encoder determines, and its rates of dropout.
+
+    Raises:
+        ValueError: if ``transformers`` cannot build the encoder, or a layer of it has several inside.
+    """
     config = stock_config(description)
-    with torch.device("meta"):
+    if (inside := getattr(config, "inner_group_num", 1)) != 1:
+        raise ValueError(f"inner_group_num is {inside}, but this package only supports 1")
+    with configuration_errors(), torch.device("meta"):
         base = import_transformers().AutoModel.from_config(config)
     ffn_dim = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", 4 * config.hidden_size)
     return {

@@ -79,6 +79,10 @@ def start_again(command, out, tmp_path, stock):
     for loss, learned_nothing in ((0.0, False), (99.0, True)):
         described = report({**results, "after": {**results["after"], "loss": loss}})
         assert ("train for more updates" in described) == learned_nothing
+        assert "sentence encoder" not in described
+        described = report({**results, "sentence_encoder": True, "after": {**results["after"], "loss": loss}})
+        assert "train for more updates" not in described
+        assert "mae-lm retrieval" in described
     assert_stock(out / "stock", "BertForMaskedLM", stock)
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results

@@ -58,6 +58,14 @@ def test_an_update_that_does_not_fit_ends_the_run(data_bin, monkeypatch):
         trainer.train_step([batch])
 
 
+def test_other_errors_of_an_update_are_not_called_out_of_memory():
+    def fail():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        train_step(fail)
+
+
 UNDEFINED = {"one row": ([0.5], [0.4]), "predictions": ([0.5, 0.5], [0, 1]), "scores": ([0, 1], [0.5, 0.5])}
 
 

@@ -128,7 +128,16 @@ OURS = ("--arch", "mae_lm_tiny", "--tokens-per-sample", "32")
 FROZEN = ("--task", "masked_autoencoder_lm", "--freeze-encoder-updates", "5")
 GPU = {"--fp16 and", "--bf16 and", "--fp16 does", "--bf16 does"}
 """Messages that are for machines with a GPU."""
+NO_UTF8 = "caf\udce9"
+"""What Python makes of a name in Latin-1."""
 REFUSED = {
+    **{
+        f"{name} 'caf\\udce9' is not UTF-8": (name, NO_UTF8)
+        for name in (
+            *("--save-dir", "--restore-file", "--finetune-from-model", "--continue-once"),
+            *("--tensorboard-logdir", "--log-file", "--ema-seed-model"),
+        )
+    },
     "--batch-size 0 must be a number of at least 1": ("--batch-size", "0"),
     "--batch-size-valid 0 must": ("--batch-size-valid", "0"),
     "--lr -1.0 must be a number of at least 0": ("--lr", "1e-3,-1"),
@@ -205,6 +214,11 @@ class TestChecks:
         assert not started
         assert not list(tmp_path.iterdir())
 
+    def test_data_in_a_directory_that_is_not_utf8(self):
+        cfg = config("--cpu")
+        cfg.task.data = NO_UTF8
+        assert refusal(option_checks.check_settings, cfg).startswith(r"DATA 'caf\udce9' is not UTF-8")
+
     def test_both_half_precisions_under_hydra(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         cfg = config("--bf16")
@@ -220,7 +234,7 @@ class TestChecks:
             processes._call_main(lambda cfg, main: None, cfg, train.main)
 
     def test_every_row_has_a_test(self):
-        tested = (*REFUSED, "--cpu", "--num-workers", "--autocast bf16")  # in other tests
+        tested = (*REFUSED, "DATA", "--cpu", "--num-workers", "--autocast bf16")  # in other tests
         patterns = [re.compile(rf"{check.option}\b") for check in option_checks.CHECKS]
         assert [pattern for pattern in patterns if not any(map(pattern.match, tested))] == []
 

@@ -11,7 +11,13 @@ import torch
 from fairseq import checkpoint_utils
 
 from mae_lm_fairseq.fairseq_patches.loading import _read_and_check
-from mae_lm_fairseq.fairseq_patches.resuming import convert_position, restore_last, saved_updates
+from mae_lm_fairseq.fairseq_patches.resuming import (
+    _stop_if_done,
+    convert_position,
+    restore_last,
+    resume_from_newest_checkpoint,
+    saved_updates,
+)
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
 
 
@@ -86,6 +92,56 @@ def test_a_kill_before_the_best_one_was_copied(run, loss, updates):
     restore_last(run)
     assert saved_updates(run / "checkpoint_last.pt") == 40
     assert saved_updates(run / "checkpoint_best.pt") == updates
+
+
+def test_the_best_checkpoint_is_not_replaced_by_an_older_one(run):
+    save(run / "checkpoint_best.pt", 45, 2, val_loss=2.0, best=2.0)
+    save(run / "checkpoint_3_40.pt", 40, 6, val_loss=2.0, best=2.0)
+    restore_last(run)
+    assert saved_updates(run / "checkpoint_last.pt") == 40
+    assert saved_updates(run / "checkpoint_best.pt") == 45
+
+
+@pytest.mark.parametrize(
+    ("resets", "epoch", "iterations", "steps"),
+    [
+        ({}, 3, 0, [(2, 1.5)]),
+        ({}, 3, 4, []),
+        ({}, 1, 0, []),
+        ({"reset_optimizer": True}, 3, 0, []),
+        ({"reset_lr_scheduler": True}, 3, 0, []),
+    ],
+)
+def test_the_schedule_takes_the_step_of_a_finished_epoch(resets, epoch, iterations, steps, tmp_path):
+    """fairseq saves before it; a schedule that begins anew has no epoch behind it."""
+    none = dict.fromkeys(("reset_lr_scheduler", "reset_optimizer"), False)
+    chosen = {"restore_file": "a.pt", "no_save": True, "patience": -1, "reset_dataloader": True}
+    cfg = SimpleNamespace(save_dir=str(tmp_path), **{**none, **chosen, **resets})
+    optimization = SimpleNamespace(max_update=0, stop_time_hours=0)
+    taken = []
+    trainer = SimpleNamespace(
+        lr_step=lambda *step: taken.append(step),
+        data_parallel_rank=0,
+        get_num_updates=lambda: 7,
+        cumulative_training_time=lambda: 0,
+        cfg=SimpleNamespace(checkpoint=cfg, optimization=optimization),
+    )
+    iterator = SimpleNamespace(epoch=epoch, iterations_in_epoch=iterations, dataset=[])
+
+    def load(cfg, trainer):
+        return {"val_loss": 1.5}, iterator
+
+    resume_from_newest_checkpoint.__wrapped__(load, cfg, trainer)
+    assert taken == steps
+
+
+@pytest.mark.parametrize(("most", "is_done"), [(6, True), (7, True), (8, False), (0, False)])
+def test_a_run_that_has_reached_its_updates_is_complete(most, is_done):
+    """fairseq would make one more update."""
+    optimization = SimpleNamespace(max_update=most, stop_time_hours=0, max_epoch=0)
+    cfg = SimpleNamespace(optimization=optimization, checkpoint=SimpleNamespace(patience=-1))
+    _stop_if_done(SimpleNamespace(cfg=cfg, get_num_updates=lambda: 7, cumulative_training_time=lambda: 0))
+    assert (optimization.max_epoch == -1) == is_done
 
 
 @pytest.mark.parametrize("damage", [cut, flip])

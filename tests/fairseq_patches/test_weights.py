@@ -64,7 +64,7 @@ def test_averages_can_begin_with_a_checkpoint_that_has_none(data_bin, tmp_path):
     seed = ["--store-ema", "--ema-decay", 1, "--ema-seed-model"]
     seeded = train(data_bin, tmp_path / "seeded", 1, *seed, tmp_path / "checkpoint_1_2.pt", "--seed", 2)
     assert_equal(seeded["extra_state"]["ema"], without["model"])
-    with pytest.raises(UserError, match=r"checkpoint_1_1\.pt has no EMA weights, which --store-ema adds in training"):
+    with pytest.raises(UserError, match=r"checkpoint_1_1\.pt has no EMA weights.* --ema-seed-model"):
         train(data_bin, tmp_path / "refused", 1, *seed, tmp_path / "checkpoint_1_1.pt")
 
 

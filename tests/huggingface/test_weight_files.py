@@ -53,7 +53,7 @@ def test_changed_bytes_in_a_pickle_are_not_read_as_weights(whole):
     part = next(iter(weights.values())).numpy().tobytes()[:32]
     assert part in content
     (whole / "pytorch_model.bin").write_bytes(content.replace(part, part[::-1]))
-    with pytest.raises(UserError, match=r"pytorch_model\.bin: damaged, missing, or not a file of weights"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: damaged, or not a file of weights"):
         read_weights(whole)
 
 
@@ -76,7 +76,7 @@ def test_an_index_cannot_name_files_elsewhere(path, whole):
     content = json.loads(index.read_bytes())
     content["weight_map"][min(content["weight_map"])] = path
     index.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"index\.json is damaged; restore it"):
+    with pytest.raises(UserError, match=r"index\.json has other content.*; restore it"):
         import_foreign(whole, "mae_lm")
 
 

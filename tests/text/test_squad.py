@@ -82,10 +82,10 @@ SECOND = (*PARAGRAPH, "qas", 1)
     [
         ('{"data": ', "squad.json is damaged; it must be JSON in SQuAD's format"),
         ("[" * 100_000, "squad.json is damaged"),
-        ("[]", "squad.json is damaged"),
+        ("[]", "squad.json has other content"),
         ({"data": []}, "squad.json: has no questions"),
-        (change(*PARAGRAPH, "context"), "squad.json is damaged"),
-        (change(*PARAGRAPH, "context", to="\ud83d"), "squad.json is damaged"),
+        (change(*PARAGRAPH, "context"), "squad.json lacks 'context'"),
+        (change(*PARAGRAPH, "context", to="\ud83d"), "squad.json has other content"),
         (change(*FIRST, "id", to=5), "question 5: 5 is not a text"),
         (change(*FIRST, "id"), "article 1, paragraph 1, question None: lacks the key 'id'"),
         (change(*FIRST, "answers", 1, "answer_start", to=15), r"question 'q1': '5½ goals' is not in"),

@@ -57,7 +57,8 @@ def test_text_for_which_the_disk_is_too_full_changes_nothing(tmp_path):
 def test_a_json_file_of_another_structure_is_named(tmp_path, text):
     path = tmp_path / "counts.json"
     path.write_text(text)
-    with pytest.raises(UserError, match=r"counts\.json is damaged; remove it, and run the command that wrote it again"):
+    fault = "is damaged" if text.endswith(("{", "[")) else "(lacks|has other content)"
+    with pytest.raises(UserError, match=rf"counts\.json {fault}.*; remove it, and run the command that wrote it again"):
         read_json(path, lambda content: {name: int(count) for name, count in {**content, "n": content["rows"]}.items()})
 
 

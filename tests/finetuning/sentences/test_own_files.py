@@ -220,8 +220,9 @@ def test_files_of_another_format_are_refused(kind, tmp_path):
         read_table(write(tmp_path / name, text))
 
 
-def test_tsv_refuses_what_it_cannot_hold(tmp_path):
-    rows = [{"text": "a\tb"}]
+@pytest.mark.parametrize("sign", ["\t", "\n", "\r", "\0"])
+def test_tsv_refuses_what_it_cannot_hold(sign, tmp_path):
+    rows = [{"text": f"a{sign}b"}]
     with pytest.raises(UserError, match="TSV cannot hold the tab or line break"):
         write_table(tmp_path / "a.tsv", ["text"], rows)
     assert not (tmp_path / "a.tsv").exists()
