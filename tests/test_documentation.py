@@ -31,9 +31,15 @@ from tests.support.glue import make_rows, write_official
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 DOCS = ROOT / "docs"
-GENERATED = ("recipes.md", "options.md", "treatments.md", "fairseq-patches.md")
-GENERATED += ("results/robustness.md",)
-SPEED = (DOCS / "results" / "speed.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "scripts" / "results"
+GENERATED = (
+    "docs/reference/recipes.md",
+    "docs/reference/options.md",
+    "docs/reference/treatments.md",
+    "docs/developers/fairseq-patches.md",
+    "scripts/results/robustness/README.md",
+)
+SPEED = (RESULTS / "speed" / "README.md").read_text(encoding="utf-8")
 TUTORIAL = [block for block in BLOCKS if block.page.name == "tutorial.md"]
 RUN = [block for block in BLOCKS if block.test == "run" and block not in TUTORIAL]
 DRY = [block for block in BLOCKS if block.test == "dry run"]
@@ -53,7 +59,9 @@ def test_the_example_of_a_treatment_applies(run_cli, tmp_path):
 
 
 def example_of_a_treatment() -> str:
-    [diff] = re.findall(r"```diff\n(.*?)```", (DOCS / "new-treatment.md").read_text(encoding="utf-8"), re.DOTALL)
+    [diff] = re.findall(
+        r"```diff\n(.*?)```", (DOCS / "developers" / "new-treatment.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     return diff
 
 
@@ -137,13 +145,14 @@ def generated():
 @pytest.mark.parametrize("name", GENERATED)
 def test_generated_pages_are_current(generated, name):
     assert generated.keys() == set(GENERATED)
-    assert (DOCS / name).read_text(encoding="utf-8") == generated[name], "run scripts/write_docs.py"
+    assert (ROOT / name).read_text(encoding="utf-8") == generated[name], "run scripts/write_docs.py"
 
 
-@pytest.mark.parametrize("directory", [DOCS, DOCS / "results"], ids=lambda directory: directory.name)
-def test_indexes_list_every_page(directory):
+@pytest.mark.parametrize(("directory", "pattern"), [(DOCS, "*.md"), (RESULTS, "*/README.md")], ids=["docs", "results"])
+def test_indexes_list_every_page(directory, pattern):
     index = (directory / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in directory.glob("*.md") if f"({page.name})" not in index] == ["README.md"]
+    pages = [str(page.relative_to(directory)) for page in directory.rglob(pattern)]
+    assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
 
 
 def test_healthy_values_are_from_the_committed_run():

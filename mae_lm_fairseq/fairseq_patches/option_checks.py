@@ -1,4 +1,4 @@
-"""Checks of fairseq's options before training starts: one table, which docs/options.md shows.
+"""Checks of fairseq's options before training starts: one table, which docs/reference/options.md shows.
 
 fairseq would ignore these options or train wrongly. :mod:`processes` runs the checks in fairseq's commands,
 :mod:`parsing` in its trainer.

@@ -129,7 +129,7 @@ def helps(options: type) -> dict[str, str]:
 
 HINTS = {
     "--dry-run": "is an option of mae-lm study; mae-lm pretrain prints its estimate when it starts, mae-lm plan before",
-    "--recipe": "is an option of mae-lm pretrain alone; docs/recipes.md has the values of each",
+    "--recipe": "is an option of mae-lm pretrain alone; docs/reference/recipes.md has the values of each",
 }
 """Options that users look for in other verbs."""
 

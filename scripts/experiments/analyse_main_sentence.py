@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compute the tests of docs/results/main-sentence.md from main-sentence.json of one slot or of both.
+"""Compute the tests of scripts/results/main-sentence from main-sentence.json of one slot or of both.
 
 Example:
     scripts/experiments/analyse_main_sentence.py slot-1/main-sentence.json slot-2/main-sentence.json \\

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Read the two plans of docs/results/separation.md: the verdict at 2e-3, its figure, and all seeds at 1e-3.
+"""Read the two plans of scripts/results/separation: the verdict at 2e-3, its figure, and all seeds at 1e-3.
 
     scripts/experiments/separation.py RESULTS [RESULTS_AT_1E-3] [--figure PNG]      (results.json of each plan)
 
@@ -37,7 +37,7 @@ from mae_lm_fairseq.study.contrasts import interval
 RESET = "MAE-LM, [MASK] states reset"
 MARGIN = 0.3
 """Points of contextual gain within which the presence of [MASK] counts as harmless."""
-PAGE = "docs/results/separation.md"
+PAGE = "scripts/results/separation/README.md"
 MEASURES = {
     "contextual gain": lambda measures: _gain(measures["probe"][END]["ambiguous_accuracy"]),
     "ambiguous words, last layer": lambda measures: measures["probe"][END]["ambiguous_accuracy"][-1],
