@@ -82,7 +82,7 @@ def test_the_example_of_a_treatment_works(tmp_path, run_cli):
 
 
 def test_speed_on_the_front_page_is_from_the_committed_results():
-    """The figure keeps what it shows in its description, and its caption says how much faster the package is."""
+    """The figure keeps what it shows in its description, and the table says how much faster the package is."""
     import PIL.Image
 
     from experiments.speed_figure import OUT, speeds
@@ -93,8 +93,8 @@ def test_speed_on_the_front_page_is_from_the_committed_results():
     gpu, base, small = found.values()
     for panel, model, other in (
         *((gpu, "MLM", "fairseq"), (gpu, "MLM", "transformers")),
-        *((base, "MLM", "fairseq"), (base, "MAE-LM", "authors")),
-        *((small, "MLM", "fairseq"), (small, "MLM", "transformers"), (small, "MAE-LM", "authors")),
+        *((base, "MLM", "fairseq"), (base, "MAE-LM", "the authors")),
+        *((small, "MLM", "fairseq"), (small, "MLM", "transformers"), (small, "MAE-LM", "the authors")),
     ):
         assert f"{panel[f'{model}, here'] / panel[f'{model}, {other}']:.2f}" in text
 

@@ -174,7 +174,7 @@ def figure(contrasts: dict[str, dict[str, Any]], kept: Container[str]) -> "Figur
     """Return a figure of the differences: every pair, the mean and its 95 % interval."""
     from matplotlib.figure import Figure
 
-    from experiments.front_page_figure import draw_pairs
+    from experiments.separation import draw_pairs
 
     found = Figure(figsize=(8, 3.8), layout="constrained")
     axes = found.subplots()
