@@ -36,7 +36,7 @@ def write_texts(packages: Sequence[str], labels: Sequence[str], valid: int, rows
 
     Args:
         packages: names of packages whose docstrings are read.
-        labels: those of them that the task distinguishes.
+        labels: the packages that the task distinguishes.
         valid: number of documents in valid.txt.
         rows: numbers of rows in train.tsv, dev.tsv and new.tsv.
     """

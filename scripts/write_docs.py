@@ -97,14 +97,16 @@ Options that are in no table have no test here.
 ### Options of `--arch roberta` that differ
 
 The other options of fairseq's RoBERTa have the same name here. An unknown option ends the start
-with what this table says of it: {is_unknown}.
+with what this table says of it:
+{is_unknown}.
 
 {roberta}
 
 ### Options that are refused
 
-Each ends the start with one error message and exit code 1, or prints a warning: {is_refused}. In
-the messages, `...` stands for the value. Data-bins of other implementations than mmap are also
+Each ends the start with one error message and exit code 1, or prints a warning, as tested by
+{is_refused}.
+In the messages, `...` stands for the value. Data-bins of other implementations than mmap are also
 refused: {is_refused_data}.
 
 {refused}
