@@ -1,4 +1,4 @@
-"""The decision rule of docs/results/separation.md."""
+"""The decision rule of scripts/results/separation."""
 
 import pytest
 

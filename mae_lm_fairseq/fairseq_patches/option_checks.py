@@ -1,4 +1,4 @@
-"""Checks of fairseq's options before training starts: one table, which docs/options.md shows.
+"""Checks of fairseq's options before training starts: one table, which docs/reference/options.md shows.
 
 fairseq would ignore these options or train wrongly. :mod:`processes` runs the checks in fairseq's commands,
 :mod:`parsing` in its trainer.
@@ -171,7 +171,7 @@ CHECKS = (
             _decays(cfg) and not max(cfg.lr_scheduler.warmup_updates, 0) < cfg.lr_scheduler.total_num_update < math.inf
         ),
         "{cfg.lr_scheduler.total_num_update:g} must be more than --warmup-updates {cfg.lr_scheduler.warmup_updates}: "
-        "the learning rate rises until the latter and then decays until the former",
+        "the learning rate rises over the warm-up and then decays until --total-num-update",
     ),
     Check(
         "--stop-min-lr",

@@ -1,6 +1,6 @@
 """Published pretraining settings of the papers, each value with its source, from ``published.toml``.
 
-This table is the single source of commands and YAML (``settings.py``) and of docs/recipes.md.
+This table is the single source of commands and YAML (``settings.py``) and of docs/reference/recipes.md.
 """
 
 import tomllib

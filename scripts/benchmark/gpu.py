@@ -5,7 +5,7 @@
 each. Stages, the most important first: steps (pause, step, host and kernel time, memory; eager and compiled), checks
 (the operator beside the equations, compiled layers beside eager ones, gradients that differ when repeated,
 recompilations; side by side, as nothing is timed), resume (killed and resumed, compared bit by bit), variants (of
-compilation, model and size). Each rule of docs/performance.md gives a decision. There are no data to carry.
+compilation, model and size). Each rule of docs/developers/gpu.md gives a decision. There are no data to carry.
 ``--device cpu`` is a rehearsal at a tiny size, in this process.
 
 Example:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compute the tests of docs/results/main-sentence.md from main-sentence.json of one slot or of both.
+"""Compute the tests of scripts/results/main-sentence from main-sentence.json of one slot or of both.
 
 Example:
     scripts/experiments/analyse_main_sentence.py slot-1/main-sentence.json slot-2/main-sentence.json \\
@@ -174,7 +174,7 @@ def figure(contrasts: dict[str, dict[str, Any]], kept: Container[str]) -> "Figur
     """Return a figure of the differences: every pair, the mean and its 95 % interval."""
     from matplotlib.figure import Figure
 
-    from experiments.front_page_figure import draw_pairs
+    from experiments.separation import draw_pairs
 
     found = Figure(figsize=(8, 3.8), layout="constrained")
     axes = found.subplots()

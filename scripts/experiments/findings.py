@@ -17,9 +17,9 @@ from scipy.stats import ttest_1samp
 from mae_lm_fairseq.study.contrasts import interval
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-EVIDENCE, TREATMENTS = "docs/results/evidence.md", "docs/results/treatments.md"
-REPRODUCTION, FINETUNING = "docs/results/reproduction.md", "docs/results/finetuning.md"
-MAIN_SENTENCE = "docs/results/main-sentence.md"
+EVIDENCE, TREATMENTS = "scripts/results/evidence-2/README.md", "scripts/results/treatments/README.md"
+REPRODUCTION, FINETUNING = "scripts/results/reproduction/README.md", "scripts/results/finetuning/README.md"
+MAIN_SENTENCE = "scripts/results/main-sentence/README.md"
 SEEDS, HIGH, LOW, END = range(1, 6), 0.002, 0.001, "7600"
 MLM, MAE, ALL = "MLM", "MAE-LM", "MAE-LM, all [MASK]s in its encoder"
 BERT, RANDOM = "MLM, 80/10/10", "MLM, random tokens"
@@ -62,7 +62,7 @@ def tagging(first: str, second: str, measure: str = "UPOS, last two layers train
 
 
 def glue_scores(model: str, task: str) -> np.ndarray:
-    """Return the scores of docs/results/finetuning.md by the seed of fine-tuning.
+    """Return the scores of scripts/results/finetuning by the seed of fine-tuning.
 
     Args:
         model: "roberta", "mae_lm", or "scratch" for random weights.

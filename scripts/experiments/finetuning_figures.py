@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the figures of docs/results/finetuning.md and docs/results/tagging.md from their committed results."""
+"""Draw the figures of the studies finetuning and tagging from their committed results."""
 
 import json
 from pathlib import Path

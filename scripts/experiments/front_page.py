@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Compute every number of README.md's section "What is known about the method" from committed results.
+"""Compute every number of docs/findings.md, and of README.md's section "What is known about the method".
 
-A statement is the text around a number, as it stands in the section; tests/test_front_page.py looks for it there, and
-checks that no other number stands in the section. Run as a program, it prints the statements by topic.
+A statement is the text around a number, as it stands on a page; tests/test_front_page.py looks for it there, and checks
+that no other number stands on the page or in the section. All are computed from committed results. Run as a program, it
+prints the statements by topic.
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,21 +78,74 @@ def gains_in_the_last_layer() -> dict[tuple[str, float], float]:
 
 
 def setting() -> list[str]:
-    """Return what is said about models, text and rates."""
-    network = Run("mae_lm_roberta_tiny").config
-    tokens = int(END) * study("evidence-2")[MLM, HIGH, 2]["seconds"][END]["tokens_per_update"]
-    seeds = {rate: sum(model == MLM and used == rate for model, used, _ in study("evidence-2")) for rate in RATES}
-    larger = SIZES["main"]
-    updates = reproduction.last_checkpoint(reproduction.MLM, 1)["updates"]
-    pairs = larger_study.contrast("SST-2")["pairs"]
+    """Return the rows of the table of studies."""
     return [
-        f"{NUMBER_WORDS[network.encoder_layers]} layers of width {network.encoder_embed_dim}",
-        f"{tokens / 1e6:.0f} million tokens",
-        f"{NUMBER_WORDS[seeds[HIGH]]} seeds at the *higher* learning rate, {written(HIGH)}",
-        f"{NUMBER_WORDS[seeds[LOW]]} seed at the *lower*, {written(LOW)}",
-        f"stops after {updates:,} updates",
-        f"{NUMBER_WORDS[pairs]} pairs of models with {NUMBER_WORDS[larger.layers]} layers of width {larger.dim}",
+        f"| main study | {size_of_main_study()}, {text_of_main_study()} | {seeds_of_main_study()} | "
+        f"{written(HIGH)} (*higher*), {written(LOW)} (*lower*) |",
+        f"| shorter study | the same networks, {updates_of_shorter_study():,} updates | "
+        f"{NUMBER_WORDS[len(reproduction.FIVE_SEEDS)]} seeds of two models, "
+        f"{NUMBER_WORDS[len(reproduction.THREE_SEEDS)]} of the others | {written(LOW)} |",
+        f"| larger study | {size_of_larger_study()} | {pairs_of_larger_study()} | {rates_of_larger_study()} |",
     ]
+
+
+def setting_on_the_front_page() -> list[str]:
+    """Return what README.md says about models, text and rates."""
+    seeds = NUMBER_WORDS[seeds_by_rate()[HIGH]]
+    return [
+        f"{size_of_main_study()}, with {text_of_main_study()} and {seeds} seeds at the *higher* learning rate, "
+        f"{written(HIGH)}",
+        f"{pairs_of_larger_study()} of models with {size_of_larger_study()}",
+    ]
+
+
+def size_of_main_study() -> str:
+    """Return layers and width of the models of the main study."""
+    network = Run("mae_lm_roberta_tiny").config
+    return f"{NUMBER_WORDS[network.encoder_layers]} layers of width {network.encoder_embed_dim}"
+
+
+def text_of_main_study() -> str:
+    """Return how many tokens a model of the main study reads."""
+    tokens = int(END) * study("evidence-2")[MLM, HIGH, 2]["seconds"][END]["tokens_per_update"]
+    return f"{tokens / 1e6:.0f} million tokens"
+
+
+def seeds_by_rate() -> dict[float, int]:
+    """Return the number of seeds of the MLM in the main study by learning rate."""
+    return {rate: sum(model == MLM and used == rate for model, used, _ in study("evidence-2")) for rate in RATES}
+
+
+def seeds_of_main_study() -> str:
+    """Return the numbers of seeds of the main study."""
+    seeds = seeds_by_rate()
+    return f"{NUMBER_WORDS[seeds[HIGH]]} seeds; {NUMBER_WORDS[seeds[LOW]]} seed at the lower rate"
+
+
+def updates_of_shorter_study() -> int:
+    """Return the number of updates of the shorter study."""
+    return int(reproduction.last_checkpoint(reproduction.MLM, 1)["updates"])
+
+
+def size_of_larger_study() -> str:
+    """Return layers and width of the models of the larger study."""
+    larger = SIZES["main"]
+    return f"{NUMBER_WORDS[larger.layers]} layers of width {larger.dim}"
+
+
+def pairs_of_larger_study() -> str:
+    """Return the number of pairs of the larger study."""
+    return f"{NUMBER_WORDS[larger_study.contrast('SST-2')['pairs']]} pairs"
+
+
+def rates_of_larger_study() -> str:
+    """Return the learning rates of the larger study: of the two that were tried, each arm has the one of lower loss."""
+    losses = larger_study.losses_by_rate()
+    chosen = {}
+    for arm in (MLM, MAE):
+        rates = [rate for name, rate in losses if name == arm]
+        chosen[arm] = min(rates, key=lambda rate, arm=arm: losses[arm, rate])
+    return f"{written(chosen[MLM])} (MLM), {written(chosen[MAE])} (MAE-LM)"
 
 
 def written(rate: float) -> str:
@@ -198,7 +253,21 @@ def probe() -> list[str]:
     return [
         f"by {mean_interval(last, sign=False, unit=' points')} (planned: shown)",
         f"worse by {-best.mean():.1f} points",
-        f"means of {NUMBER_WORDS[len(SEEDS)]} seeds; a dashed line is one seed",
+        f"means of {NUMBER_WORDS[len(SEEDS)]} seeds with a band from the lowest to the highest",
+        "the dashed line is one seed",
+    ]
+
+
+def adaptation() -> list[str]:
+    """Return what is said about the adaptation of a sentence encoder."""
+    models = json.loads((RESULTS / "released-encoder" / "docstrings.json").read_text(encoding="utf-8"))["models"]
+    vectors = {name: 100 * row["retrieval"]["mean"]["ndcg"]["mean"] for name, row in models.items()}
+    mlm = np.mean([vectors["MLM, seed 1"], vectors["MLM, seed 2"]])
+    mae_lm = np.mean([vectors["MAE-LM, seed 1"], vectors["MAE-LM, seed 2"]])
+    words = 100 * models["before"]["retrieval"]["bm25"]["ndcg"]["mean"]
+    return [
+        f"from {vectors['before']:.0f} to {mlm:.0f} (MLM) and {mae_lm:.0f} (MAE-LM)",
+        f"where BM25 has {words:.0f}",
     ]
 
 
@@ -214,8 +283,17 @@ STATEMENTS: dict[str, Callable[[], list[str]]] = {
     "3ML, quality": quality_of_3ml,
     "Figures 3 and 5b": figures_3_and_5b,
     "probe": probe,
+    "adaptation": adaptation,
 }
-"""Statements of the section by topic."""
+"""Statements of docs/findings.md by topic."""
+ON_THE_FRONT_PAGE: dict[str, Callable[[], list[str]]] = {
+    "setting": setting_on_the_front_page,
+    "Figure 5a": figure_5a,
+    "Table 1": table_1,
+    "3ML, compute": lambda: cost_of_3ml()[:2],
+    "probe": probe,
+}
+"""Statements that README.md's section makes as well, or instead."""
 
 
 def phrases() -> dict[str, list[str]]:
@@ -225,12 +303,23 @@ def phrases() -> dict[str, list[str]]:
     return {EVIDENCE: [f"at least {words} of {WORDS} frequent words", combinations]}
 
 
+def page(name: str) -> str:
+    """Return a page on one line, without the targets of its links."""
+    text = Path(RESULTS.parent.parent, name).read_text(encoding="utf-8")
+    return " ".join(without_targets(text).split())
+
+
 def section() -> str:
-    """Return the section of README.md on one line."""
-    readme = Path(RESULTS.parent.parent, "README.md").read_text(encoding="utf-8")
-    _, _, rest = readme.partition("## What is known about the method\n")
+    """Return the section of README.md on one line, without the targets of its links."""
+    text = Path(RESULTS.parent.parent, "README.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("## What is known about the method\n")
     text, _, _ = rest.partition("\n## ")
-    return " ".join(text.split())
+    return " ".join(without_targets(text).split())
+
+
+def without_targets(text: str) -> str:
+    """Return a Markdown text without the targets of its links."""
+    return re.sub(r"^\[[^]]+\]: .*$|(?<=\])\([^)]*\)", "", text, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":

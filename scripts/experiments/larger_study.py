@@ -1,4 +1,4 @@
-"""Read the committed results of the larger study, docs/results/main-sentence.md, and what pages say of them."""
+"""Read the committed results of the larger study, scripts/results/main-sentence, and what pages say of them."""
 
 import json
 from functools import cache
@@ -38,7 +38,7 @@ def report() -> dict[str, Any]:
 
 @cache
 def runs() -> Rows:
-    """Return the measures of the twelve pairs of docs/results/main-sentence.md by model and seed."""
+    """Return the measures of the twelve pairs of scripts/results/main-sentence by model and seed."""
     return read_rows([DIRECTORY / "slot-1.json", DIRECTORY / "slot-2.json"])
 
 

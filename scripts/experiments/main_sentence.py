@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Experiment B: whether MAE-LM is better than an MLM when fine-tuned, over pairs of pretrainings on one GPU.
 
-docs/results/main-sentence.md has the plan, which was written first. The number of updates follows from a timing at the
+scripts/results/main-sentence has the plan, which was written first. The number of updates follows from a timing at the
 beginning of the first slot. Several pairs of models are trained at the same time, each model in a process of its own.
 No pair is started that would not end in time; secondary measures come last, and are stopped when the time is over.
 OUT/main-sentence.json is written after every measure, and the same command resumes. --choose-rates is the choice of

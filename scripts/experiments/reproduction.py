@@ -75,7 +75,9 @@ def phrases() -> dict[str, list[str]]:
     """Return what two pages say of this study."""
     mask = directions(MLM, "mask", "as_trained").mean(0)
     figure_4 = mean_interval(scores(MAE) - scores(ALL))
-    row = table_row("[reproduction](reproduction.md), a seventh of the text", [f"{rank:.0f}" for rank in mask])
+    row = table_row(
+        "[reproduction](../reproduction/README.md), a seventh of the text", [f"{rank:.0f}" for rank in mask]
+    )
     return {
         EVIDENCE: [row, f"{figure_4} points"],
         REPRODUCTION: [

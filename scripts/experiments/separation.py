@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Read the two plans of docs/results/separation.md: the verdict at 2e-3, its figure, and all seeds at 1e-3.
+"""Read the two plans of scripts/results/separation: the verdict at 2e-3, its figure, and all seeds at 1e-3.
 
     scripts/experiments/separation.py RESULTS [RESULTS_AT_1E-3] [--figure PNG]      (results.json of each plan)
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.findings import (
@@ -31,13 +32,13 @@ from experiments.findings import (
     mean_interval,
     minus,
 )
-from experiments.front_page_figure import COLOURS, draw, draw_pairs
+from experiments.front_page_figure import COLOURS
 from mae_lm_fairseq.study.contrasts import interval
 
 RESET = "MAE-LM, [MASK] states reset"
 MARGIN = 0.3
 """Points of contextual gain within which the presence of [MASK] counts as harmless."""
-PAGE = "docs/results/separation.md"
+PAGE = "scripts/results/separation/README.md"
 MEASURES = {
     "contextual gain": lambda measures: _gain(measures["probe"][END]["ambiguous_accuracy"]),
     "ambiguous words, last layer": lambda measures: measures["probe"][END]["ambiguous_accuracy"][-1],
@@ -105,6 +106,21 @@ def table(runs: Runs, contrasts: Sequence[tuple[str, str]]) -> str:
             listed = " ".join(f"{seed}: {value:+.2f}" for seed, value in found.items())
             lines.append(f"| {first} less {second} | {measure} | {mean} | {listed} |")
     return "\n".join(lines)
+
+
+def draw(axes: Axes, values: np.ndarray, colour: str, label: str) -> None:
+    """Draw the mean over the seeds, and each seed; values [seeds, layers]."""
+    x = np.arange(values.shape[1])
+    for seed in values:
+        axes.plot(x, seed, color=colour, alpha=0.3, linewidth=0.7)
+    axes.plot(x, values.mean(0), color=colour, linewidth=2, marker="o", markersize=4, label=label)
+
+
+def draw_pairs(axes: Axes, height: float, differences: Sequence[float], colour: str) -> None:
+    """Draw the differences of pairs, and above them their mean and 95 % interval, on an axis that points downwards."""
+    axes.plot(differences, [height] * len(differences), "o", color=colour, alpha=0.35, markersize=5)
+    axes.plot(interval(differences, 0.95), [height - 0.25] * 2, color=colour, linewidth=3)
+    axes.plot(np.mean(differences), height - 0.25, "D", color=colour, markersize=5)
 
 
 def figure(runs: Runs) -> Figure:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw README.md's figure of speed from the committed results of scripts/benchmark.py."""
+"""Draw the figure of speed on docs/benchmarks.md from the committed results of scripts/benchmark.py."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ HERE = "here"
 # Of each panel: its title, the files, and the subjects with what they train and whose code.
 PANELS = (
     (
-        "H100, 12 layers x 768, bfloat16",
+        "H100, 12 layers of width 768, bfloat16",
         ("day-one/steps-1.json", "day-one/steps-2.json"),
         {
             "roberta_plain_fused": ("MLM", HERE),
@@ -22,24 +22,24 @@ PANELS = (
         },
     ),
     (
-        "2 CPU cores, 12 layers x 768, float32",
+        "two CPU cores, 12 layers of width 768",
         ("cpu-base.json",),
         {
             "roberta_plain_eager": ("MLM", HERE),
             "fairseq_roberta": ("MLM", "fairseq"),
             "mae_lm_eager": ("MAE-LM", HERE),
-            "authors": ("MAE-LM", "authors"),
+            "authors": ("MAE-LM", "the authors"),
         },
     ),
     (
-        "2 CPU cores, 4 layers x 256, float32",
+        "two CPU cores, 4 layers of width 256",
         ("cpu-small.json",),
         {
             "roberta_plain_eager": ("MLM", HERE),
             "fairseq_roberta": ("MLM", "fairseq"),
             "hf_roberta": ("MLM", "transformers"),
             "mae_lm_eager": ("MAE-LM", HERE),
-            "authors": ("MAE-LM", "authors"),
+            "authors": ("MAE-LM", "the authors"),
         },
     ),
 )
@@ -61,22 +61,40 @@ def speeds() -> dict[str, dict[str, float]]:
     return found
 
 
-def figure(found: dict[str, dict[str, float]]) -> Figure:
-    """Return the figure: a bar for each model and program, a panel for each machine and size."""
-    drawn = Figure(figsize=(11, 2.9), layout="constrained")
-    for axes, (title, of_panel) in zip(drawn.subplots(1, len(found)), found.items(), strict=True):
-        colours = ["#0072B2" if name.endswith(HERE) else "#BBBBBB" for name in of_panel]
-        values = [value / 1000 for value in of_panel.values()]
-        axes.bar_label(axes.barh(list(of_panel), values, color=colours), fmt="%.3g", padding=2, fontsize=8)
-        axes.invert_yaxis()
-        axes.margins(x=0.15)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("thousand tokens of text per second", fontsize=8)
-        axes.tick_params(labelsize=8)
+def ratios(objective: str) -> list[tuple[str, str, float]]:
+    """Return the machine, the other code, and how many times as fast this package trains an MLM or MAE-LM."""
+    compared = []
+    for machine, measured in speeds().items():
+        for name, speed in measured.items():
+            trained, code = name.split(", ")
+            if trained == objective and code != HERE:
+                compared.append((machine, code, measured[f"{objective}, {HERE}"] / speed))
+    return compared
+
+
+def figure() -> Figure:
+    """Return the figure: a bar for each machine and other code, a panel for what is trained."""
+    panels = {"MLM": ratios("MLM"), "MAE-LM": ratios("MAE-LM")}
+    heights = [len(compared) for compared in panels.values()]
+    drawn = Figure(figsize=(9, 3.8), layout="constrained")
+    for axes, (objective, compared) in zip(
+        drawn.subplots(2, 1, sharex=True, height_ratios=heights), panels.items(), strict=True
+    ):
+        names = [f"{code}: {machine}" for machine, code, _ in compared]
+        bars = axes.barh(names, [ratio for *_, ratio in compared], color="#0072B2", height=0.6)
+        axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
+        axes.axvline(1, color="black", linewidth=1)
+        axes.set_ylim(len(compared) - 0.5, -0.5)
+        axes.margins(x=0.1)
+        axes.set_title(
+            f"Training {'an MLM' if objective == 'MLM' else objective}, compared with other code", fontsize=10
+        )
+        axes.tick_params(labelsize=9)
+    axes.set_xlabel("times as fast (the line marks equal speed)")
     return drawn
 
 
 if __name__ == "__main__":
     # A test compares the description with the files.
-    figure(speeds()).savefig(OUT, dpi=130, metadata={"Description": json.dumps(speeds())})
+    figure().savefig(OUT, dpi=130, metadata={"Description": json.dumps(speeds())})
     print(OUT.name)

@@ -8,7 +8,7 @@ from experiments.findings import RESULTS, TREATMENTS
 from mae_lm_fairseq.cost.planned_run import Run
 from mae_lm_fairseq.cost.planner import flops_per_token
 
-COMPUTE_3ML = "docs/results/compute-3ml.md"
+COMPUTE_3ML = "scripts/results/compute-3ml/README.md"
 GPT2_VOCABULARY = 50_265
 """Size of the vocabulary that 3ML's data preparation uses."""
 

@@ -174,7 +174,7 @@ DOCUMENTED = {
 
 
 def test_documented_figures():
-    text = (ROOT / "docs" / "results" / "compute-3ml.md").read_text(encoding="utf-8")
+    text = (ROOT / "scripts" / "results" / "compute-3ml" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \| ([\d.]+) % \| ([\d.]+) % \|$", text, flags=re.MULTILINE)
     assert len(rows) == len(DOCUMENTED)
     for (label, *figures), (start, compute) in zip(rows, DOCUMENTED.items(), strict=True):

@@ -1,4 +1,4 @@
-"""fairseq's own options with the models of this package; docs/options.md lists them."""
+"""fairseq's own options with the models of this package; docs/reference/options.md lists them."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Interrupted runs end as one run does, with each option that docs/options.md lists and a value of its own."""
+"""Interrupted runs end as one run does, with each option of docs/reference/options.md and a value of its own."""
 
 import contextlib
 import os

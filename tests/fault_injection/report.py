@@ -1,4 +1,4 @@
-"""Fault definitions, their results, and docs/results/robustness.md, which scripts/write_docs.py writes from them."""
+"""Fault definitions, their results, and scripts/results/robustness, which scripts/write_docs.py writes from them."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -16,9 +16,9 @@ HEAD = """\
 # Robustness: fault injection
 
 Results of `scripts/fault_injection.py {options}` with {machine}.
-`scripts/write_docs.py` generates this page from [fault-injection.json](../../scripts/results/fault-injection.json),
+`scripts/write_docs.py` generates this page from [fault-injection.json](../fault-injection.json),
 which that run wrote at commit 504a5bd (2026-11-21). Faults that were added or renamed since then are not in it.
-[reliability.md](../reliability.md) describes the guarantees that are tested here.
+[reliability.md](../../../docs/reliability.md) describes the guarantees that are tested here.
 
 - The moments of the kills and the positions of the damage are drawn from a seed.
 - Compared at the end: parameters, optimizer state, number of updates, and position in the data.
@@ -31,7 +31,7 @@ ON_TWO_NODES = """\
 ## Two nodes
 
 Results of `scripts/fault_injection.py --two-nodes {options}` with {machine}, from
-[two-nodes.json](../../scripts/results/two-nodes.json). The nodes are network namespaces of one machine.
+[two-nodes.json](../two-nodes.json). The nodes are network namespaces of one machine.
 """
 
 
@@ -87,7 +87,7 @@ def read(path: Path) -> list[Row]:
 
 
 def document() -> str:
-    """Return the text of docs/results/robustness.md."""
+    """Return the text of scripts/results/robustness."""
     return f"{_section(HEAD, RESULTS)}\n{_section(ON_TWO_NODES, TWO_NODES)}"
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from tests.support import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOK = sorted((ROOT / "scripts" / "results").rglob("README.md"))
+"""Notes on the measurements, beside their raw data."""
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOK]
 TESTED_LANGUAGES = ("bash", "python")
 _FENCE = re.compile(r"^\s*```(\w*)\s*$")
 _MARKER = re.compile(r"^\s*<!-- test: (run|dry run|manual)(?:[:,] (.+))? -->$")
