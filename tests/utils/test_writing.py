@@ -36,9 +36,8 @@ ALLOWED = {
     "study/report.py": "figures are drawn in a new directory",
     "huggingface/stock.py": "models are exported to a new directory",
     "huggingface/tokenizer.py": "tokenizers are written to a new directory",
-    "checkpoints/checkpoint_file.py": "weights are written to a new directory",
+    "checkpoints/checkpoint_file.py": "weights go to a new directory, checkpoints to a file that is open",
     "huggingface/modeling.py": "a method of transformers, which its user calls",
-    "fairseq_patches/saving.py": "checkpoints are written to a file that is open",
     "study/results.py": "checkpoints are written to a file that is open",
 }
 """Modules that write or remove, and why no link is followed there."""
