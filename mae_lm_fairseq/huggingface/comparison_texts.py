@@ -26,33 +26,44 @@ WHAT_NORMALISERS_CHANGE = (
     "HELLO Hello hElLo; e\u0301 and \u00e9, \uff21 and A, \u0130stanbul.",
     "\ta\ttab,\u00a0no\u200bbreak\u3000and\u2028more\ufeff",
     "👩\u200d👩\u200d👧 🇩🇪 ☕\ufe0f",
-    "▁a ▁ Ġb ##c @@ a\x07b",
+    "Ġb ##c @@ a\x07b",
 )
 """Text on which sentencepiece and its fast tokenizer may differ (``cards.toml``), and which others must agree on."""
+SIGNS_FOR_SPACES = "▁a ▁"
 
 
-def texts_for(tokenizer: Tokenizer | None, lines: Sequence[str] = ()) -> list[str]:
+def texts_for(tokenizer: Tokenizer | None, lines: Sequence[str] = (), as_words: bool = False) -> list[str]:
     """Return :data:`SENTENCES`, text that this kind of tokenizer must agree on, and lines.
 
     The text has what normalisers change, and each added token beside words and alone. Lines with literal special tokens
     that have a role are left out: here they are ordinary text.
+
+    Args:
+        as_words: whether lists of words are compared. ``transformers`` then adds spaces inside of words that contain an
+            added token, or a sign for a space, unlike here; no such words are returned.
     """
-    further: list[str] = []
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        further = [*WHAT_NORMALISERS_CHANGE, *texts_with(tokenizer.added_tokens)]
     comparable = [line for line in lines if not _has_role(line)]
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        return [*SENTENCES, *comparable]
+    further = [*WHAT_NORMALISERS_CHANGE, *texts_with(tokenizer.added_tokens)]
+    if not as_words:
+        further += [SIGNS_FOR_SPACES, *texts_inside_of(tokenizer.added_tokens)]
     return [*SENTENCES, *further, *comparable]
 
 
 def texts_with(tokens: Iterable[str]) -> list[str]:
-    """Return texts with each token alone, at the beginning, middle and end, inside a word, and in another case."""
+    """Return texts with each token alone, at the beginning, middle and end, and in another case."""
     texts = []
     for token in tokens:
-        texts += [token, f"{token} word", f"a word {token}", f"Two {token} words", f"a{token}b", f"{token}{token}"]
-        texts.append(f"  {token}  café 😀")
+        texts += [token, f"{token} word", f"a word {token}", f"Two {token} words", f"  {token}  café 😀"]
         # CamemBERT has a token "</s>NOTUSED".
         texts += [text for text in (token.lower(), token.upper()) if not _has_role(text)]
     return texts
+
+
+def texts_inside_of(tokens: Iterable[str]) -> list[str]:
+    """Return texts with each token inside of a word, and after itself."""
+    return [text for token in tokens for text in (f"a{token}b", f"{token}{token}")]
 
 
 def _has_role(text: str) -> bool:

@@ -35,7 +35,8 @@ def export_stock(
         UserError: if the directory exists, ``transformers`` has no equivalent model, or the exported model computes
             something else. Nothing is written in this case.
     """
-    to, lines = counterpart(pretrained), texts_for(pretrained.tokenizer, lines)
+    to = counterpart(pretrained)
+    lines = texts_for(pretrained.tokenizer, lines, as_words=to.task is WORDS)
     with new_directory(out) as directory:
         # The files that an import has kept may be damaged in ways that only their use shows.
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
