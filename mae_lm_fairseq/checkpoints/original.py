@@ -75,7 +75,7 @@ def stock_files(directory: Path) -> dict[str, bytes]:
         UserError: if one cannot be read, or is a link to another directory.
     """
     modules, lost = sentence_modules(directory)
-    pools = any(module["type"].endswith(".Pooling") for module in modules)
+    pools = bool(modules) and (not lost or any(module["type"].endswith(".Pooling") for module in modules))
     found = [name for name in (*STOCK_FILES, *SENTENCE_FILES * pools) if (directory / name).exists()]
     for name in found:
         check_link(directory / Path(name).parts[0])
