@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
 from mae_lm_fairseq.checkpoints.conversion import predicts
 from mae_lm_fairseq.checkpoints.original import CONFIG, ORIGINAL, Original
 from mae_lm_fairseq.checkpoints.reading import Pretrained
@@ -147,7 +148,9 @@ def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
 def _original_kind(pretrained: Pretrained) -> str | None:
     if pretrained.original is None:
         return None
-    config = read_config(pretrained.original.files[CONFIG], Path(ORIGINAL, CONFIG))
+    path = Path(ORIGINAL, CONFIG)
+    with content_errors(path):  # a bundle's file may be damaged
+        config = read_config(pretrained.original.files[CONFIG], path)
     family = FAMILIES[config["model_type"]]
     options = {ours: theirs for theirs, ours in family.options.items() if ours not in TRAINING_OPTIONS}
     values = {ours: config[theirs] for ours, theirs in options.items()} | family.constants

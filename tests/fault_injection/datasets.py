@@ -154,7 +154,7 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
 
     def read() -> None:
         windows = SpanWindows(read_squad(path, version_2=True), tokenizer, 32, 8, seed=1)
-        windows.collater([windows[number] for number in range(len(windows))])
+        windows.batch([windows[number] for number in range(len(windows))])
 
     def split_file(out: Path) -> None:
         split([str(path), "--dev-articles", "1", "--out", str(out)])
