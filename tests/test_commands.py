@@ -128,7 +128,7 @@ def test_a_name_that_is_not_utf8_is_refused_at_the_start(verb, capsys):
         cli.parsed(verb, ["--help"])
     text = capsys.readouterr().out.replace("\\\n", " ")
     examples = re.findall(rf"mae-lm {verb}\b(.*)", text.split("\nExample")[1].split("\n\n")[0])
-    [words, *_] = (words for words in map(shlex.split, examples) if words)
+    [words, *_] = (words for words in map(shlex.split, examples) if words and not words[-1].startswith("--"))
     option = "--out" if "--out" in words else words[-2] if words[-2:-1] == ["--save-dir"] else None
     changed = [*words[:-1], f"{words[-1]}{NO_UTF8}"] if option is None else list(words)
     if option is not None:

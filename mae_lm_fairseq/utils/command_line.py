@@ -160,7 +160,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> typing.NoReturn:
         told = suggestions(message.partition(UNRECOGNIZED)[2].split(), self._option_string_actions)
-        self.exit(2, f"error: {message}{told}; {self.prog} --help describes the arguments\n")
+        message = f"error: {message}{told}; {self.prog} --help describes the arguments"
+        # A name that is not UTF-8 could not be printed.
+        self.exit(2, message.encode(errors="backslashreplace").decode() + "\n")
 
 
 def make_parser(options: type, description: str | None, prog: str) -> Parser:

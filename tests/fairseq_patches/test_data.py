@@ -27,7 +27,9 @@ def test_the_task_is_told_how_many_batches_an_update_of_the_epoch_has(epoch, cou
         cfg=SimpleNamespace(
             dataset=SimpleNamespace(disable_validation=True), optimization=SimpleNamespace(update_freq=[3, 5, 2])
         ),
-        task=SimpleNamespace(number_batches=lambda *numbers: told.append(numbers)),
+        task=SimpleNamespace(
+            number_batches=lambda *numbers: told.append(numbers), check_data=print, closing_summary=print
+        ),
         get_num_updates=lambda: 9,
     )
     iterator = check_splits.__wrapped__(lambda trainer, epoch: "iterator", trainer, epoch)

@@ -19,6 +19,7 @@ from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
+from mae_lm_fairseq.utils.hashes import HASHES
 from tests.support.finetuning import save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 
@@ -73,6 +74,7 @@ def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, toke
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert contents[1]["start"]["checkpoint"] == f"{tmp_path.name}/bundle"
     (tmp_path / "bundle" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "bundle" / HASHES).unlink()
     with pytest.raises(UserError, match="is a directory of transformers; make a bundle of it with mae-lm import"):
         finetune(replace(options, model=tmp_path / "bundle", out=tmp_path / "c"))
 

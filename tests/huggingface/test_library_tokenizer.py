@@ -14,7 +14,7 @@ from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.tokenizer import exported_tokenizer
-from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer
+from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, exported_library
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
@@ -55,7 +55,7 @@ def test_the_file_is_the_one_that_was_used(tokenizer, tmp_path):
     export_stock(model(tokenizer), tmp_path / "out")
     ours, theirs = (
         json.loads(content)
-        for content in (tokenizer.library.to_str(), (tmp_path / "out" / "tokenizer.json").read_bytes())
+        for content in (exported_library(tokenizer).to_str(), (tmp_path / "out" / "tokenizer.json").read_bytes())
     )
     for part in ("model", "normalizer", "pre_tokenizer", "decoder", "added_tokens"):
         assert theirs[part] == ours[part]

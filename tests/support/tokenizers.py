@@ -86,7 +86,10 @@ def given(kind: str) -> tokenizers.Tokenizer:
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(special_tokens=names, initial_alphabet=alphabet, **options)
     tokenizer.train_from_iterator(lines, trainer)
-    return tokenizer
+    described = json.loads(tokenizer.to_str())
+    # BERT's is a token of the vocabulary, which its pre-tokenizer never leaves whole.
+    described["added_tokens"] = [token for token in described["added_tokens"] if token["content"] != "[unused0]"]
+    return tokenizers.Tokenizer.from_str(json.dumps(described))
 
 
 def fairseq_files(lines: list[str], size: int, missing: int = 0) -> tuple[bytes, bytes, bytes]:

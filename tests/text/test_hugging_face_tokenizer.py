@@ -45,10 +45,13 @@ def tokenizer(kind):
 
 
 def the_library(tokenizer) -> tokenizers.Tokenizer:
-    """Return the library's tokenizer from the file; special tokens in the text are ordinary text."""
+    """Return the library's tokenizer from the file; special tokens that have a role are ordinary text."""
     if isinstance(tokenizer, FairseqBPETokenizer):
         return tokenizer.library
-    library = tokenizers.Tokenizer.from_str(tokenizer.files["tokenizer.json"].decode())
+    described = json.loads(tokenizer.files["tokenizer.json"])
+    for token in described["added_tokens"]:
+        token["special"] &= token["content"] not in tokenizer.further_specials
+    library = tokenizers.Tokenizer.from_str(json.dumps(described))
     library.encode_special_tokens = True
     return library
 

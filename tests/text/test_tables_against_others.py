@@ -7,9 +7,9 @@ import json
 import pandas
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from mae_lm_fairseq.finetuning.tagging.files import read_words
 
 from mae_lm_fairseq.text.tables import cell_text, read_table
+from mae_lm_fairseq.text.word_files import read_words
 
 BOM = "\ufeff"
 MISSING = ("NA", "N/A", "nan", "NaN", "null", "None", "-inf", "1", "1.0", "01", "1e5", "True", " pos", "pos ", "#")
