@@ -40,7 +40,7 @@ class Statement:
 
 @dataclass
 class Room:
-    """What the files of a folder contain."""
+    """Contents of the files of a folder."""
 
     nodes: int = 0
     idle: int = 0

@@ -1,4 +1,4 @@
-"""What the patched fairseq asks of models and tasks that have these methods. All others train as in fairseq."""
+"""Methods that the patched fairseq calls on models and tasks that have them. All others train as in fairseq."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ class ModelHooks(Protocol):
         """Raise a UserError if the content of a checkpoint does not fit. Called before anything is restored from it.
 
         Args:
-            resumes: whether the state of the optimizer is restored, too.
+            resumes: whether the state of the optimizer is also restored.
         """
 
 

@@ -133,7 +133,7 @@ HINTS = {
     "--learning-rate": "the learning rate is --lr",
     "--recipe": "mae-lm pretrain alone has --recipe; docs/reference/recipes.md lists the values of each recipe",
 }
-"""What a command says about an option that users look for and that it lacks."""
+"""Advice about an option that users look for in a command that lacks it."""
 
 
 def unknown_options(words: Iterable[str], known: Iterable[str]) -> list[str]:

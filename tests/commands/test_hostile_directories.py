@@ -164,7 +164,7 @@ def test_cleaning_up_does_not_reach_a_users_checkpoints(tmp_path, victim, link, 
 
 @pytest.mark.parametrize("link", ["run", "run/checkpoints"])
 def test_a_run_does_not_train_in_a_directory_behind_a_link(tmp_path, victim, link):
-    """It would resume from a user's checkpoints, replace them, and remove the older ones."""
+    """The run would resume from a user's checkpoints, replace them, and remove the older ones."""
     path = tmp_path / "out" / "runs" / link
     path.parent.mkdir(parents=True)
     path.symlink_to(victim if link == "run" else victim / "checkpoints")

@@ -1,14 +1,14 @@
 """Predictions of a checkpoint for the sets of a sentence task's data-bin."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from mae_lm_fairseq.finetuning.models import batch_logits, by_length
+from mae_lm_fairseq.finetuning.sentences.prediction import BATCH
 from mae_lm_fairseq.tasks.loading import load_with_task
-
-BATCH = 64
 
 
 class DataBinSets:
@@ -24,8 +24,7 @@ class DataBinSets:
 
     def logits(self, split: str) -> np.ndarray:
         """Return the logits of a set, [rows, classes] float32."""
-        self._task.load_dataset(split)
-        dataset = self._task.dataset(split)
+        dataset = self._dataset(split)
         sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
         logits = np.empty((len(dataset), self._task.cfg.num_classes), dtype=np.float32)
         head = self._task.cfg.classification_head_name
@@ -35,6 +34,10 @@ class DataBinSets:
 
     def targets(self, split: str) -> np.ndarray:
         """Return the true classes or values of a set, [rows]."""
-        self._task.load_dataset(split)
-        dataset = self._task.dataset(split)
+        dataset = self._dataset(split)
         return np.array([np.asarray(dataset[row]["target"]).item() for row in range(len(dataset))])
+
+    def _dataset(self, split: str) -> Any:
+        if split not in self._task.datasets:
+            self._task.load_dataset(split)
+        return self._task.dataset(split)
