@@ -10,7 +10,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["mae_lm_fairseq", "mae_lm_fairseq.*"]),
-    package_data={"mae_lm_fairseq.study": ["plans/*.toml"], "mae_lm_fairseq": ["*/*.toml"]},
+    package_data={"mae_lm_fairseq.study": ["plans/*.toml"], "mae_lm_fairseq": ["*/*.toml", "*/*/*.toml"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         # The maintained build of fairseq 0.12 that current pip installs and Python 3.11 imports.

@@ -45,7 +45,7 @@ _registered = False
 
 def __getattr__(name: str):
     if name == "load":
-        return importlib.import_module("mae_lm_fairseq.hub").load
+        return importlib.import_module("mae_lm_fairseq.trained.hub").load
     if name == "MAELMModel":
         register()
         return importlib.import_module("mae_lm_fairseq.models.mae_lm").MAELMModel
@@ -110,7 +110,7 @@ def _import_plugins() -> None:
 def _add_from_pretrained() -> None:
     """Give the model its class method, which needs modules above the model's."""
     model_type = importlib.import_module("mae_lm_fairseq.models.mae_lm").MAELMModel
-    model_type.from_pretrained = classmethod(importlib.import_module("mae_lm_fairseq.hub").from_pretrained)
+    model_type.from_pretrained = classmethod(importlib.import_module("mae_lm_fairseq.trained.hub").from_pretrained)
 
 
 def _is_loaded_by_user_dir() -> bool:

@@ -12,7 +12,7 @@ from mae_lm_fairseq.utils.versions import package_version
 
 _DRIVER = "finetuning.driver"
 VERBS = {
-    "quickstart": ("quickstart", "train two tiny models, compare them in a report"),
+    "quickstart": ("study.quickstart", "train two tiny models, compare them in a report"),
     "prepare": ("commands.prepare", "turn text into a tokenizer and a data-bin"),
     "pretrain": ("commands.pretrain", "pretrain an architecture with its recipe", "training.pretrain"),
     "finetune glue": ("finetuning.options:GlueOptions", "fine-tune on a GLUE task", _DRIVER),
@@ -28,11 +28,11 @@ VERBS = {
     "study": ("commands.study", "compare models over seeds, as a plan says"),
     "export": ("commands.export", "export a model to Hugging Face transformers"),
     "import": ("commands.import_", "import an encoder of transformers or fairseq"),
-    "adapt": ("adapt", "train a pretrained model further on your text"),
+    "adapt": ("study.adapt", "train a pretrained model further on your text"),
     "average": ("commands.average", "average the weights of checkpoints"),
     "bundle": ("commands.bundle", "bundle a checkpoint with its tokenizer"),
     "plan": ("commands.plan", "estimate FLOPs, memory and time of pretraining"),
-    "doctor": ("doctor", "check the environment, or files for damage"),
+    "doctor": ("commands.doctor", "check the environment, or files for damage"),
 }
 """The module of each verb, whose docstring is the help, with ``Options`` and ``main``, or its options; and a summary.
 

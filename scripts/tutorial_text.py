@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from mae_lm_fairseq.docstrings import PACKAGES, find_sources, module_prose
+from mae_lm_fairseq.study.docstrings import PACKAGES, find_sources, module_prose
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 
 SEED = 1

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.checkpoints.averaging import average
-from mae_lm_fairseq.checkpoints.checkpoint_file import save_checkpoint
+from mae_lm_fairseq.trained.averaging import average
+from mae_lm_fairseq.trained.checkpoint_file import save_checkpoint
 from mae_lm_fairseq.utils.command_line import Argument, Options as Base, OutputFile
 from mae_lm_fairseq.utils.errors import UserError
 

@@ -1,8 +1,8 @@
 """Make a bundle of a checkpoint: one directory with weights, configuration, dictionary and tokenizer.
 
-Every command and MAELMModel.from_pretrained(DIR) load it anywhere; so does AutoModelForMaskedLM of transformers, once
-mae_lm_fairseq.huggingface.modeling is imported. The data-bin is that of pretraining, or one with the same dict.txt and
-tokenizer.
+Every command and mae_lm_fairseq.load(DIR) load it anywhere; so does AutoModelForMaskedLM of transformers, once
+mae_lm_fairseq.trained.huggingface.modeling is imported. The data-bin is that of pretraining, or one with the same
+dict.txt and tokenizer.
 
 Example:
     mae-lm bundle checkpoints/mae_lm/checkpoint_last.pt --data-bin data-bin --out bundles/mae_lm
@@ -10,10 +10,10 @@ Example:
 
 from dataclasses import dataclass
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.tokenizer_files import NAMES
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.utils.command_line import Directory, Model, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 

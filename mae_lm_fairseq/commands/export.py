@@ -13,9 +13,9 @@ Examples:
 from dataclasses import dataclass
 from typing import Literal
 
-from mae_lm_fairseq.checkpoints.reading import read
-from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.text.text_samples import read_text
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.reading import read
 from mae_lm_fairseq.utils.command_line import Directory, File, Model, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 

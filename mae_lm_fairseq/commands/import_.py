@@ -12,10 +12,10 @@ Example:
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.core.config import PRESETS
-from mae_lm_fairseq.huggingface.importer import import_foreign, notes, usage
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign, notes, usage
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.utils.command_line import Argument, Directory, Model, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 

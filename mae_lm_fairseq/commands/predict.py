@@ -12,11 +12,11 @@ Example:
     mae-lm predict results/reviews/model --input new.csv --out predicted.csv
 """
 
-from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import PredictOptions as Options
 from mae_lm_fairseq.finetuning.sentences.prediction import predict_file
-from mae_lm_fairseq.finetuning.squad.prediction import answer_file
-from mae_lm_fairseq.finetuning.tagging.prediction import label_file
+from mae_lm_fairseq.trained.answers import answer_file
+from mae_lm_fairseq.trained.hub import open_finetuned
+from mae_lm_fairseq.trained.tags import label_file
 from mae_lm_fairseq.utils.errors import UserError
 
 

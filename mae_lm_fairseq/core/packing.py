@@ -6,6 +6,7 @@ modules work on packed tensors [N, ...]; attention backends that need rows conve
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,6 +92,18 @@ def layout_of(present: Tensor, positions: Tensor) -> Layout:
     packed_positions = positions.flatten()[index]
     row_positions = packed_positions.new_zeros(rows * width).index_copy(0, slots, packed_positions)
     return Layout(index, packed_positions, slots, lengths, row_positions.view(rows, width), rows, width)
+
+
+def seen_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
+    """Return which ``<mask>`` tokens the encoder sees, [B, T] bool: those at a fraction of the positions.
+
+    These are the same in every text and every time, so that nothing depends on the other rows of a batch or on torch's
+    random numbers, which training uses.
+
+    Args:
+        tokens: [B, T] int64 on the CPU.
+    """
+    return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
 
 
 def batch_layout(

@@ -12,15 +12,15 @@ from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq.checkpoints.averaging import EMA, EXACT_EMA
-from mae_lm_fairseq.checkpoints.checkpoint_file import allow_plain_values, read_checked
-from mae_lm_fairseq.checkpoints.conversion import read_training_state
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
 from mae_lm_fairseq.fairseq_patches.preemption import UNVALIDATED
 from mae_lm_fairseq.fairseq_patches.resuming import PATIENCE, batch_limits, convert_position
 from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration, forget_what_acts
+from mae_lm_fairseq.trained.averaging import EMA, EXACT_EMA
+from mae_lm_fairseq.trained.checkpoint_file import allow_plain_values, read_checked
+from mae_lm_fairseq.trained.conversion import read_training_state
+from mae_lm_fairseq.trained.reading import WEIGHTS
 from mae_lm_fairseq.utils.errors import UserError, first_line
 from mae_lm_fairseq.utils.training_options import differences
 

@@ -19,8 +19,8 @@ from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS
 from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
+from mae_lm_fairseq.trained.reading import WEIGHTS
 from mae_lm_fairseq.utils.allocator import keep_few_primitives, keep_few_segments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import is_utf8

@@ -11,8 +11,8 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import raise_cannot_save, write_checkpoint
 from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.trained.checkpoint_file import raise_cannot_save, write_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import lock_directory
 from mae_lm_fairseq.utils.writing import replacing_file

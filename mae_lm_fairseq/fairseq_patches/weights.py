@@ -10,8 +10,8 @@ from fairseq.models.ema.ema import EMA
 from fairseq.optim import FP16Optimizer
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.averaging import with_ema
 from mae_lm_fairseq.fairseq_patches.patching import patch, replaced, wrap
+from mae_lm_fairseq.trained.averaging import with_ema
 
 _EXACT = "fp32_params"
 """Where the state of the optimizer has the float32 weights."""

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.checkpoints.averaging import with_ema
-from mae_lm_fairseq.checkpoints.checkpoint_file import (
+from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values
+from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.trained.averaging import with_ema
+from mae_lm_fairseq.trained.checkpoint_file import (
     content_errors,
     load_as_data,
     opened_safetensors,
     save_checkpoint,
     value_at,
 )
-from mae_lm_fairseq.checkpoints.conversion import architecture_of
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, check_bundle, read_description
-from mae_lm_fairseq.checkpoints.validation import head_names, saved_config
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values
-from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.models.architectures import architecture_values
+from mae_lm_fairseq.trained.conversion import architecture_of
+from mae_lm_fairseq.trained.reading import WEIGHTS, Pretrained, check_bundle, read_description
+from mae_lm_fairseq.trained.validation import head_names, saved_config
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
 

@@ -8,16 +8,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, save_checkpoint
-from mae_lm_fairseq.checkpoints.original import read_original
-from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import summarise
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.original import read_original
+from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.training.command import (
     COMMON,
     Optimisation,

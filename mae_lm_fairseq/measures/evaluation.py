@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
-from mae_lm_fairseq.measures.masked_prediction import (
+from mae_lm_fairseq.measures.readers import SPECIAL, Reader
+from mae_lm_fairseq.statistics.token_states import mask_texts
+from mae_lm_fairseq.trained.masked_prediction import (
     NEVER_MASKED,
     Masking,
     Outcome,
@@ -27,8 +29,6 @@ from mae_lm_fairseq.measures.masked_prediction import (
     predict,
     unigram_entropy,
 )
-from mae_lm_fairseq.measures.readers import SPECIAL, Reader
-from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.utils.command_line import Count, File, OutputFile
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json

@@ -20,14 +20,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
-from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, Words, pseudo_log_likelihoods
-from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, as_words
+from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
 from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import evenly_spaced, read_text
+from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, Words, as_words, pseudo_log_likelihoods
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError

@@ -19,7 +19,6 @@ from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import save_safetensors
 from mae_lm_fairseq.measures.figures import (
     LAYER,
     Lines,
@@ -36,6 +35,7 @@ from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.text.tables import write_table
+from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
 from mae_lm_fairseq.utils.directories import replacing_files
 from mae_lm_fairseq.utils.errors import UserError

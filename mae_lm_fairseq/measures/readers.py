@@ -7,15 +7,15 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mae_lm_fairseq.checkpoints.conversion import why_no_predictions
-from mae_lm_fairseq.checkpoints.reading import build, read, transformers_type
-from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import NAMES
+from mae_lm_fairseq.trained.conversion import why_no_predictions
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
+from mae_lm_fairseq.trained.reading import build, read, transformers_type
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.network import build_network
 
@@ -89,13 +89,6 @@ class Reader:
     def _words(self, tokens: list[tuple[int, bool]]) -> Words:
         ids, starts = map(np.array, zip(*tokens, strict=True))
         return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, np.cumsum(starts)))
-
-
-def as_words(tokenizer: Tokenizer, text: str) -> Words:
-    """Return a text of one line, between ``<s>`` and ``</s>``."""
-    ids, spans = encode_with_spans(tokenizer, text)
-    words = [NEVER_MASKED, *word_numbers(text, spans), NEVER_MASKED]
-    return Words(np.array([BOS, *ids, EOS]), np.array(words))
 
 
 def open_model(

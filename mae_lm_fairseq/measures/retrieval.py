@@ -25,13 +25,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
-from mae_lm_fairseq.measures.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.measures.readers import Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import LayerStates
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import cell_text, read_table
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
+from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.utils.command_line import Argument, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError

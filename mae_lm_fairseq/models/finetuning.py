@@ -9,8 +9,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from torch import Tensor, nn
 
-from mae_lm_fairseq.checkpoints.validation import HEADS, PREDICTION, head_names
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.trained.validation import HEADS, PREDICTION, head_names
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -7,9 +7,6 @@ import torch
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor
 
-from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
-from mae_lm_fairseq.checkpoints.model import TrainedModel
-from mae_lm_fairseq.checkpoints.validation import check_ties
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
@@ -24,6 +21,9 @@ from mae_lm_fairseq.models.finetuning import (
     select_weights,
 )
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
+from mae_lm_fairseq.trained.checkpoint_file import content_errors
+from mae_lm_fairseq.trained.model import TrainedModel
+from mae_lm_fairseq.trained.validation import check_ties
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.network import WrappedTaskHead, build_network, stock_class
 

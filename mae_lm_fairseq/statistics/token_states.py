@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.encoder import Encoder
-from mae_lm_fairseq.core.packing import batch_layout, to_device
+from mae_lm_fairseq.core.packing import batch_layout, seen_masks, to_device
 from mae_lm_fairseq.wrapped.encoder import WrappedEncoder
 
 INPUTS = {
@@ -72,7 +72,7 @@ class EncoderStates:
             tokens: [B, T] int64 on the CPU.
             see_masks: whether every layer sees ``[MASK]``, from the embeddings on.
         """
-        early = early_masks(tokens, self.mask, 1.0 if see_masks else self.mask_in_encoder)
+        early = seen_masks(tokens, self.mask, 1.0 if see_masks else self.mask_in_encoder)
         device = self.encoder.embed_tokens.weight.device
         layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
         was_training, backend = self.encoder.training, self.encoder.attention_backend
@@ -86,18 +86,6 @@ class EncoderStates:
             self.encoder.attention_backend = backend
         layouts = self.encoder.layouts(layout)
         return [LayerStates(layer, seen.index.cpu()) for layer, seen in zip(states, layouts, strict=True)]
-
-
-def early_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
-    """Return which ``<mask>`` tokens the encoder sees, [B, T] bool: those at a fraction of the positions.
-
-    These are the same in every text and every time, so that nothing depends on the other rows of a batch or on torch's
-    random numbers, which training uses.
-
-    Args:
-        tokens: [B, T] int64 on the CPU.
-    """
-    return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
 
 
 def mask_texts(

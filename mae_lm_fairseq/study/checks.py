@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
 from mae_lm_fairseq.cost.planner import Plan as Cost, plan as plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
@@ -22,6 +21,7 @@ from mae_lm_fairseq.study.training import RESERVED_OPTIONS, train_options
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.trained.reading import read
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run, vocabulary_size
 from mae_lm_fairseq.training.pretrain import parse_configuration

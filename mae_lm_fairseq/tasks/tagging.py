@@ -9,12 +9,12 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
-from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.text.word_files import read_words
 from mae_lm_fairseq.text.word_labels import LabelSet, learn_labels
 from mae_lm_fairseq.text.word_windows import IGNORED, WordWindows
+from mae_lm_fairseq.trained.validation import WORD_HEAD
 
 TOKENS_PER_SAMPLE = 512
 """Maximum sequence length of BERT and RoBERTa, in tokens."""

@@ -8,7 +8,7 @@ Example:
     scripts/benchmark.py features --size small
 """
 
-import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+import mae_lm_fairseq.trained.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
 
 import statistics
 import time
@@ -25,10 +25,10 @@ from benchmark.operators import by_kind
 from benchmark.workers.training import operator_seconds
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import SIZES, preset_config
-from mae_lm_fairseq.hub import MAELMHubInterface, hub_interface
-from mae_lm_fairseq.huggingface.stock import counterpart, stock_weights, written_config
-from mae_lm_fairseq.checkpoints.info import ModelInfo
-from mae_lm_fairseq.checkpoints.reading import Pretrained
+from mae_lm_fairseq.trained.hub import MAELMHubInterface, hub_interface
+from mae_lm_fairseq.trained.huggingface.stock import counterpart, stock_weights, written_config
+from mae_lm_fairseq.trained.info import ModelInfo
+from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.command_line import Count, Options, OutputFile
 from mae_lm_fairseq.utils.versions import provenance

@@ -1,6 +1,6 @@
 """Fine-tuning by a plain loop around transformers, as a peer of ``mae-lm finetune``."""
 
-import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+import mae_lm_fairseq.trained.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
 
 import math
 from abc import ABC, abstractmethod

@@ -19,7 +19,7 @@ from torch import Tensor
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import PRESETS, SIZES, preset_config
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout
-from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, pseudo_log_likelihoods
+from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, pseudo_log_likelihoods
 from mae_lm_fairseq.utils.command_line import Count, Options, OutputFile
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.versions import provenance

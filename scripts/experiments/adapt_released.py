@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
-from mae_lm_fairseq.docstrings import find_sources, paragraphs
+from mae_lm_fairseq.study.docstrings import find_sources, paragraphs
 from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, LearningRate, Model, Options as Base, parse
 from mae_lm_fairseq.utils.directories import write_results

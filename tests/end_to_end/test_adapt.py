@@ -10,12 +10,12 @@ import torch
 import transformers
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.adapt import report
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.core.config import RelativeBucketing
-from mae_lm_fairseq.huggingface.families import FAMILIES
-from mae_lm_fairseq.huggingface.importer import import_foreign
+from mae_lm_fairseq.study.adapt import report
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.families import FAMILIES
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.reading import read
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import pretrained
 from tests.support.fairseq_commands import refusal

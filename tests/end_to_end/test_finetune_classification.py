@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import GlueOptions
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.text.tables import read_table
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer

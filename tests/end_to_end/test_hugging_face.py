@@ -12,11 +12,11 @@ from fairseq_cli import train
 from transformers import AutoModel, AutoTokenizer
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import build, read
-from mae_lm_fairseq.huggingface.comparison import encoder_states
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.reading import build, read
 from tests.support import ROOT
 from tests.support.exports import stock
 from tests.support.training import RECIPE, parse

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from mae_lm_fairseq import quickstart as module
-from mae_lm_fairseq.quickstart import Options, quickstart
 from mae_lm_fairseq.study.plan import parse_plan
+from mae_lm_fairseq.study.quickstart import Options, quickstart
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted
 from mae_lm_fairseq.utils.signals import signals_as_errors

@@ -8,10 +8,10 @@ import torch
 import transformers
 
 from mae_lm_fairseq import MAELMModel, cli
-from mae_lm_fairseq.checkpoints.reading import read
 from mae_lm_fairseq.finetuning import sweep
-from mae_lm_fairseq.huggingface.families import FAMILIES
-from mae_lm_fairseq.huggingface.importer import network_options
+from mae_lm_fairseq.trained.huggingface.families import FAMILIES
+from mae_lm_fairseq.trained.huggingface.importer import network_options
+from mae_lm_fairseq.trained.reading import read
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from tests.end_to_end.test_adapt import arguments, main
 from tests.end_to_end.test_pretrain import checkpoint

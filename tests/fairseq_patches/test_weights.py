@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.averaging import with_ema
+from mae_lm_fairseq.trained.averaging import with_ema
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import saved
 from tests.support.finetuning import finetune, train_here, write_sentences

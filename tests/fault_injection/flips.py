@@ -16,15 +16,6 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.checkpoint_file import load_as_data, save_safetensors
-from mae_lm_fairseq.checkpoints.conversion import read_training_state
-from mae_lm_fairseq.checkpoints.file_checks import compared_files
-from mae_lm_fairseq.checkpoints.original import Original
-from mae_lm_fairseq.checkpoints.reading import Pretrained, read_bundle
-from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.study.engine import begin, collect, read_history
 from mae_lm_fairseq.tasks.splits import check_token_ids, load_dictionary
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
@@ -33,6 +24,15 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_safetensors
+from mae_lm_fairseq.trained.conversion import read_training_state
+from mae_lm_fairseq.trained.file_checks import compared_files
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.original import Original
+from mae_lm_fairseq.trained.reading import Pretrained, read_bundle
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError

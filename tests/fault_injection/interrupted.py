@@ -20,17 +20,9 @@ from pathlib import Path
 import matplotlib.backends.backend_agg  # noqa: F401  once, not in each child
 import torch
 
-from mae_lm_fairseq.checkpoints.averaging import average
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.checkpoint_file import save_checkpoint
-from mae_lm_fairseq.checkpoints.conversion import read_training_state
-from mae_lm_fairseq.checkpoints.file_checks import compared_files
-from mae_lm_fairseq.checkpoints.reading import read_bundle
 from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.measures.kind import Data
 from mae_lm_fairseq.study.engine import begin, collect
 from mae_lm_fairseq.study.plan import Model, Plan, parse_plan
@@ -41,6 +33,14 @@ from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.manifest import MANIFEST
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
+from mae_lm_fairseq.trained.averaging import average
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.checkpoint_file import save_checkpoint
+from mae_lm_fairseq.trained.conversion import read_training_state
+from mae_lm_fairseq.trained.file_checks import compared_files
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.reading import read_bundle
 from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.training.runner import Run, _execute
 from mae_lm_fairseq.utils.directories import write_results

@@ -11,14 +11,14 @@ from hypothesis.strategies import SearchStrategy
 from transformers import AutoModel, AutoTokenizer
 
 from mae_lm_fairseq import MAELMModel
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.conversion import read_training_state
-from mae_lm_fairseq.checkpoints.original import CONFIG, KEPT_WEIGHTS
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, read
-from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.huggingface.names import FAIRSEQ, Part, names_of, to_theirs
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.conversion import read_training_state
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.huggingface.names import FAIRSEQ, Part, names_of, to_theirs
+from mae_lm_fairseq.trained.original import CONFIG, KEPT_WEIGHTS
+from mae_lm_fairseq.trained.reading import WEIGHTS, Pretrained, read
 from mae_lm_fairseq.utils.hashes import HASHES
 from tests.fault_injection.damage import (
     JSON,

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import read, read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import GlueOptions
@@ -17,6 +15,8 @@ from mae_lm_fairseq.finetuning.origin import origin_of
 from mae_lm_fairseq.finetuning.sentences.adapter import settings_of
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.reading import read, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
 from mae_lm_fairseq.utils.hashes import HASHES

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.readers import as_words, open_model
+from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.trained.masked_prediction import as_words
 from tests.support.huggingface import save_model, tiny_masked_lm
 
 WORDS = ["the", "dog", "sleeps", "fox", "jumps"]

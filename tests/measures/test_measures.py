@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from mae_lm_fairseq import MAELMModel, cli
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import read
-from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.measures.evaluation import Evaluate, perplexity
 from mae_lm_fairseq.measures.probe import probe
-from mae_lm_fairseq.measures.readers import as_words, open_model
+from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.conllu import read_conllu
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.masked_prediction import as_words
+from mae_lm_fairseq.trained.reading import read
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
 from tests.support.huggingface import save_model, tiny_masked_lm

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.measures.masked_prediction import NEVER_MASKED, Words, pseudo_log_likelihoods
 from mae_lm_fairseq.measures.minimal_pairs import (
     TIE,
     Pair,
@@ -17,6 +16,7 @@ from mae_lm_fairseq.measures.minimal_pairs import (
     read_paradigms,
     unigram_log_likelihoods,
 )
+from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, Words, pseudo_log_likelihoods
 from mae_lm_fairseq.utils.errors import UserError
 
 ROW = {"UID": "wh_island", "field": "syntax", "sentence_good": "Good.", "sentence_bad": "Bad.", "pairID": "0"}

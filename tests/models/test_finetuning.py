@@ -6,10 +6,10 @@ import logging
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, RelativeBucketing, preset_config
 from mae_lm_fairseq.models.finetuning import HEADS, check_origin
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import HEAD, finetune, save_pretrained, set_up_finetuning, write_sentences
 from tests.support.training import batches, set_up

@@ -17,7 +17,6 @@ import pytest
 import safetensors.numpy
 import torch
 
-from mae_lm_fairseq.checkpoints.file_checks import compared_files
 from mae_lm_fairseq.commands import study
 from mae_lm_fairseq.measures.kind import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
@@ -27,6 +26,7 @@ from mae_lm_fairseq.study.engine import all_runs, begin, changes, needed, run_st
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
+from mae_lm_fairseq.trained.file_checks import compared_files
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
 from tests.support.processes import fork, runs_in_children, wait_for

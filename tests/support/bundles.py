@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.reading import read_checkpoint
-from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.reading import read_checkpoint
+from mae_lm_fairseq.trained.validation import WORD_HEAD
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
 

@@ -8,14 +8,14 @@ import torch
 import transformers
 from tokenizers.pre_tokenizers import ByteLevel
 
-from mae_lm_fairseq.checkpoints.info import ModelInfo
-from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.core.heads import ClassificationHead
 from mae_lm_fairseq.text.data_bin import TOKENIZER
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer
+from mae_lm_fairseq.trained.info import ModelInfo
+from mae_lm_fairseq.trained.reading import Pretrained
 
 TINY = {
     "encoder_layers": 2,

@@ -9,7 +9,7 @@ import torch
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from mae_lm_fairseq.huggingface.families import FAMILIES
+from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from tests.support.tokenizers import paragraphs
 
 BERT_SPECIALS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}

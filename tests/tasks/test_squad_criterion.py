@@ -4,8 +4,8 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from mae_lm_fairseq.checkpoints.validation import ANSWER_HEAD
 from mae_lm_fairseq.core.heads import SpanHead
+from mae_lm_fairseq.trained.validation import ANSWER_HEAD
 from tests.support.answering import set_up_answering, write_squad, write_tokenizer
 
 

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from fairseq.logging import metrics
 
-from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
 from mae_lm_fairseq.core.heads import TokenClassificationHead
 from mae_lm_fairseq.text.word_files import read_words
 from mae_lm_fairseq.text.word_windows import IGNORED
+from mae_lm_fairseq.trained.validation import WORD_HEAD
 from tests.support.tagging import sentences, set_up_tagging, write_columns, write_conllu, write_tokenizer
 from tests.support.training import batches
 

@@ -1,8 +1,8 @@
 import torch
 
-from mae_lm_fairseq.measures.masked_prediction import NetworkPredictor
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.validation_loss import load_with_validation_split, marginal_loss, validation_loss
+from mae_lm_fairseq.trained.masked_prediction import NetworkPredictor
 from tests.support import networks
 from tests.support.finetuning import save_pretrained
 from tests.support.networks import masked, network, text

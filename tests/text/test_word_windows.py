@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from mae_lm_fairseq.checkpoints.validation import WORD_HEAD
-from mae_lm_fairseq.finetuning.tagging.prediction import word_logits
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, UNK
 from mae_lm_fairseq.text.word_windows import IGNORED, SPECIAL_TOKENS, WordWindows, windows_of
+from mae_lm_fairseq.trained.tags import word_logits
+from mae_lm_fairseq.trained.validation import WORD_HEAD
 from tests.support.tokenizers import ALL_KINDS, HOSTILE, make
 
 NOTHING = ["\u200b", "\ufeff", "\x00", "\u00ad", "\u00a0", ""]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.checkpoints.checkpoint_file import save_safetensors
 from mae_lm_fairseq.text.data_bin import DataBinWriter
+from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
 from mae_lm_fairseq.utils.directories import new_directory, replacing_files, write_results
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_record, write_text
@@ -34,10 +34,10 @@ ALLOWED = {
     "text/preparation.py": "gives a new directory its name",
     "measures/figures.py": "figures are drawn in a new directory",
     "study/report.py": "figures are drawn in a new directory",
-    "huggingface/stock.py": "models are exported to a new directory",
-    "huggingface/tokenizer.py": "tokenizers are written to a new directory",
+    "trained/huggingface/stock.py": "models are exported to a new directory",
+    "trained/huggingface/tokenizer.py": "tokenizers are written to a new directory",
     "checkpoints/checkpoint_file.py": "weights go to a new directory, checkpoints to a file that is open",
-    "huggingface/modeling.py": "a method of transformers, which its user calls",
+    "trained/huggingface/modeling.py": "a method of transformers, which its user calls",
     "study/results.py": "checkpoints are written to a file that is open",
 }
 """Modules that write or remove, and why no link is followed there."""

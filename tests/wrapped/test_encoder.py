@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mae_lm_fairseq.checkpoints.conversion import new_decoder
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.core.packing import batch_layout, unpack
 from mae_lm_fairseq.models.finetuning import freeze_below, mark_depths
+from mae_lm_fairseq.trained.conversion import new_decoder
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from mae_lm_fairseq.wrapped.network import build_network, options_of

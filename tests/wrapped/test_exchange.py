@@ -8,17 +8,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import mae_lm_fairseq.huggingface.modeling  # noqa: F401  registers it
+import mae_lm_fairseq.trained.huggingface.modeling  # noqa: F401  registers it
 from mae_lm_fairseq import MAELMModel
-from mae_lm_fairseq.checkpoints.bundle import write_bundle
-from mae_lm_fairseq.checkpoints.conversion import with_preset
-from mae_lm_fairseq.checkpoints.reading import build, read
-from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD as HEAD
-from mae_lm_fairseq.huggingface import importer
-from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.families import FAMILIES
-from mae_lm_fairseq.huggingface.importer import import_foreign
-from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.conversion import with_preset
+from mae_lm_fairseq.trained.huggingface import importer
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.families import FAMILIES
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.validation import SENTENCE_HEAD as HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from tests.support.huggingface import save_model

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.finetuning.models import batch_logits, by_length
 from mae_lm_fairseq.finetuning.sentences.prediction import BATCH
 from mae_lm_fairseq.tasks.loading import load_with_task
+from mae_lm_fairseq.trained.logits import batch_logits, by_length
 
 
 class DataBinSets:

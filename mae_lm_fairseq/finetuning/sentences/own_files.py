@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from mae_lm_fairseq.checkpoints.validation import SENTENCE_HEAD
-from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.results import MODEL
 from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, number, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
 from mae_lm_fairseq.text.tables import WRITTEN, Table, cell_text, read_table
+from mae_lm_fairseq.trained.hub import open_finetuned
+from mae_lm_fairseq.trained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.checkpoints.info import MULTI_LABEL, SentenceTask
-from mae_lm_fairseq.finetuning.models import by_length, with_progress
 from mae_lm_fairseq.finetuning.options import PredictOptions
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
+from mae_lm_fairseq.trained.info import MULTI_LABEL, SentenceTask
+from mae_lm_fairseq.trained.logits import by_length, with_progress
 from mae_lm_fairseq.utils.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
-from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
-from mae_lm_fairseq.finetuning.squad.prediction import answers_to
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.trained.answers import answers_to
+from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import parse_json, read_bytes, write_json, write_text

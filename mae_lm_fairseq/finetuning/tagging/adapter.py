@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
-from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
 from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, report
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
-from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.word_files import WordFile, column_of, plain_name, read_words
 from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.text.word_windows import WordWindows
+from mae_lm_fairseq.trained.hub import open_finetuned
+from mae_lm_fairseq.trained.tags import Tagger
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError

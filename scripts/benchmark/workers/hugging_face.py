@@ -7,7 +7,7 @@ PAD = 1
 
 def build(spec: dict) -> Training:
     """Build the class named in ``spec["options"]``, with torch's fused attention if supported."""
-    import mae_lm_fairseq.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
+    import mae_lm_fairseq.trained.huggingface  # noqa: F401, I001  hides a broken torchaudio: must come before transformers
 
     import transformers
 

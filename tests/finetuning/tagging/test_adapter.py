@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.checkpoints.info import WordTask
-from mae_lm_fairseq.checkpoints.reading import read_checkpoint
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
-from mae_lm_fairseq.finetuning.models import open_finetuned
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.finetuning.tagging.prediction import Tagger
 from mae_lm_fairseq.text.word_files import read_words
+from mae_lm_fairseq.trained.hub import open_finetuned
+from mae_lm_fairseq.trained.info import WordTask
+from mae_lm_fairseq.trained.reading import read_checkpoint
+from mae_lm_fairseq.trained.tags import Tagger
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.finetuning import SHAPE, run_here, train_here
 from tests.support.tagging import OPTIONS, sentences, write_columns, write_conllu, write_tokenizer

@@ -1,0 +1,464 @@
+"""Adapt a pretrained model to your text: pretrain it further with its own tokenizer, and measure the difference.
+
+MODEL is a directory of Hugging Face's transformers, a bundle, or a checkpoint with its --data-bin. Writes
+OUT/report.md, OUT/results.json, OUT/stock (for AutoModel and AutoTokenizer) and OUT/model (a bundle, with decoder and
+head). Started again with the same options, it resumes. Arguments after -- are passed to fairseq-train and override its
+options.
+
+Example:
+    mae-lm adapt ./roberta-base --train notes/*.txt --valid held-out.txt --out adapted
+"""
+
+import logging
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.measures.evaluation import Evaluate
+from mae_lm_fairseq.measures.kind import Data
+from mae_lm_fairseq.study.engine import complete, row_of
+from mae_lm_fairseq.study.measures import fingerprints
+from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
+from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace
+from mae_lm_fairseq.text.corpus import Reading, sample_corpus
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
+from mae_lm_fairseq.text.moving import PARTS
+from mae_lm_fairseq.text.preparation import find_splits, prepare
+from mae_lm_fairseq.text.preparation_options import PreparationOptions
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.conversion import predicts, preset_of, with_preset
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign, network_options
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.huggingface.stock import counterpart
+from mae_lm_fairseq.trained.original import MODULES, ORIGINAL
+from mae_lm_fairseq.trained.reading import Pretrained, read, read_checkpoint, transformers_type
+from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
+from mae_lm_fairseq.training.keys import Products, values_of_words
+from mae_lm_fairseq.training.settings import settings
+from mae_lm_fairseq.training.training_log import loss_curve
+from mae_lm_fairseq.utils.command_line import (
+    Argument,
+    Count,
+    Directory,
+    Fraction,
+    LearningRate,
+    Model as ModelPath,
+    Natural,
+    Options as Base,
+    Probability,
+    Rest,
+)
+from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract, temporary_directory, write_results
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import directory_sha256, write_text
+from mae_lm_fairseq.utils.locks import directory_lock
+from mae_lm_fairseq.utils.output import code, escaped, step
+from mae_lm_fairseq.utils.signals import signals_as_errors
+from mae_lm_fairseq.utils.typed import Document
+from mae_lm_fairseq.utils.versions import machine, versions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective of pretraining.
+
+    Attributes:
+        name: its name in reports.
+        presets: the presets that are trained with it; models of another objective get the first one's decoder.
+        masking: options of the task: those of the papers, and BERT's 80/10/10.
+    """
+
+    name: str
+    presets: tuple[str, ...]
+    masking: dict[str, float]
+
+
+_BERT = {"mask_prob": 0.15, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
+OBJECTIVES = {
+    "mlm": Objective("masked language modelling (MLM)", ("mae_lm_roberta",), _BERT),
+    "mae_lm": Objective("MAE-LM", ("mae_lm",), {"mask_prob": 0.15}),
+    "3ml": Objective("3ML", ("mae_lm_3ml_self", "mae_lm_3ml_cross"), {"mask_prob": 0.5}),
+    "mask_later": Objective("masks that join later", ("mae_lm_mask_later",), {"mask_prob": 0.15}),
+    "exlm": Objective("ExLM", ("mae_lm_exlm", "mae_lm_exlm_decoder"), {"mask_prob": 0.15}),
+}
+LONGEST = 512
+"""Maximum of the default of ``--tokens-per-sample``."""
+HELD_OUT_BYTES = 200_000
+"""Size of the sample of the held-out text that is measured, some 50,000 tokens."""
+MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
+"""Options of ``mae-lm evaluate``, for a training of :data:`FULLY_MEASURED` tokens or more."""
+FULLY_MEASURED = 2_000_000
+"""Number of training tokens whose computation is about ten times that of the two measurements."""
+LEAST_MEASURED = 1 / 40
+"""Fraction of the measurement for the shortest trainings."""
+START, INITIAL, DATA, HELD_OUT = "start", "initial", "data-bin", "held-out.txt"
+OWNED = (START, INITIAL, DATA, HELD_OUT, "runs", "model", "stock", RESULTS, REPORT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """Options of an adaptation.
+
+    Attributes:
+        model: the model to start from.
+        data_bin: for a checkpoint, data-bin with its dictionary and tokenizer.
+        train: text to train on: files, globs and directories, of all formats of mae-lm prepare.
+        valid: held-out text to measure on, in other files.
+        text_field: field of records with the text.
+        out: output directory.
+        objective: mlm: [MASK] enters the encoder; mae_lm, 3ml: a decoder predicts (default: the model's own, and mlm
+            for models of transformers).
+        updates: number of updates.
+        learning_rate: maximum learning rate; it rises for 6 % of the updates, then falls to 0.
+        batch_size: tokens per update.
+        tokens_per_sample: maximum length of a sequence (default: the model's, at most 512).
+        mask_prob: fraction of the tokens to predict (default: 0.15, and 0.5 for 3ml).
+        freeze_encoder_updates: train only decoder and head in the first N updates.
+        layer_lr_decay: factor between the learning rate of an encoder layer and that of the layer above it.
+        seed: seed of new weights, masks, dropout and order.
+        extra: further options of fairseq-train.
+    """
+
+    model: ModelPath
+    data_bin: Directory | None = None
+    train: Annotated[tuple[str, ...], Argument("PATH")]
+    valid: Annotated[tuple[str, ...], Argument("PATH")]
+    text_field: Annotated[str, Argument("NAME")] = "text"
+    out: Directory
+    objective: Literal["mlm", "mae_lm", "3ml"] | None = None
+    updates: Count = 1000
+    learning_rate: LearningRate = 1e-4
+    batch_size: Count = 8192
+    tokens_per_sample: Annotated[int, Argument("N", at_least=4)] | None = None
+    mask_prob: Probability | None = None
+    freeze_encoder_updates: Natural = 0
+    layer_lr_decay: Fraction = 1.0
+    seed: Count = 1
+    extra: Rest = ()
+
+    def described(self) -> dict[str, Any]:
+        """Return the options that determine the result, as JSON, with the last part of each path only."""
+        values = {name: value for name, value in vars(self).items() if name != "out"}
+        for name in ("train", "valid"):
+            values[name] = [Path(path).name for path in values[name]]
+        for name in ("model", "data_bin"):
+            values[name] = values[name] and values[name].name
+        return values | {"extra": [*self.extra]}
+
+
+def main(options: Options) -> None:
+    """Run the command."""
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    disable_progress_bar()
+    set_verbosity_error()  # about weights that other classes have
+    paths = {name: getattr(options, name) for name in ("model", "out", "data_bin")}
+    options = replace(options, **{name: path and path.resolve() for name, path in paths.items()})
+    with signals_as_errors(), directory_lock(options.out):
+        adapt(options)
+    print(f"Report: {options.out / 'report.md'}   Model for transformers: {options.out / 'stock'}")
+
+
+def adapt(options: Options) -> None:
+    """Run, or resume, everything, and write ``results.json`` and the report.
+
+    An adaptation is a study of one model with a start, which is measured at 0 updates.
+
+    Raises:
+        UserError: if the model or the text cannot be used, or training fails.
+    """
+    out, products = options.out, Products(options.out, "mae-lm adapt", OWNED)
+    if decided := values_of_words(options.extra).keys() & (RESERVED_OPTIONS | {"max-epoch"}):
+        raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
+    if options.freeze_encoder_updates >= options.updates:
+        raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
+    if is_sentence_encoder(options):
+        logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, _HARM)
+    with step(1, 3, f"Text and model: {options.model}"):
+        start = make_start(products, options)
+        model = as_objective(start, options)  # the start, with the objective's decoder
+        made_from = {"start": directory_sha256(out / START), "preset": preset_of(model), "seed": options.seed}
+        products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
+        text = {name: asdict(split) for name, split in Manifest.read(out / DATA / MANIFEST).splits.items()}
+    evaluate = Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
+    measure = Measure("evaluation", "all" if predicts(start) else "last", evaluate)
+    plan = plan_of(model, options, [measure])
+    workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
+    training = workspace.training(plan.models[0], None, options.seed)
+    tokens = options.updates * options.batch_size
+    passes = tokens / text["train"]["tokens_out"]
+    with step(2, 3, f"Training: up to {tokens:,} tokens, at most {passes:.2g} times the text, on {machine()}"):
+        complete(workspace)
+    with step(3, 3, "Model"):
+        adapted = read_checkpoint(training.checkpoint(options.updates), out / START)
+        about = replace(adapted.about, trained_on=text, imported_from=start.about.imported_from)
+        adapted, run = replace(adapted, about=about), training.folder.name
+        if not (products.has("model", run) and products.has("stock", run)):  # results would be those of other models
+            retract(out, RESULTS, REPORT)
+        products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
+        products.make("stock", run, lambda path: export_stock(adapted, path))
+    measured = workspace.values(training, measure)
+    content = {
+        "options": options.described(),
+        "objective": objective_of(model),
+        "start": start.about.to_json(),
+        "sentence_encoder": is_sentence_encoder(options),
+        "stock_class": counterpart(adapted).architecture,
+        "text": text,
+        "training": {
+            "loss_of_last_tenth": loss_of_last_tenth(training.result(options.updates).with_suffix(".log")),
+            "seconds": row_of(workspace, training)["seconds"]["training"],
+            "directory": run,
+        },
+        "measurement": measurement(options),
+        "before": measured.get(0),
+        "after": measured[options.updates],
+        "machine": machine(),
+        "versions": versions(),
+    }
+    write_results(out, content, report(content))
+
+
+def make_start(products: Products, options: Options) -> Pretrained:
+    """Return the model to start from, after making ``start``, a bundle of it, ``data-bin`` and ``held-out.txt``.
+
+    Raises:
+        UserError: if the model or the text cannot be used.
+    """
+    texts = PreparationOptions(
+        train=options.train,
+        valid=options.valid,
+        destdir=options.out / DATA,
+        max_unk_rate=1.0,  # the tokenizer is what it is; the report has the rate
+        workers=max(1, torch.get_num_threads()),
+        text_field=options.text_field,
+    )
+    files = find_splits(texts)
+    tokenizer = options.data_bin and find_tokenizer(options.data_bin)
+    made_from = [directory_sha256(options.model), tokenizer and tokenizer.fingerprint, options.seed]
+    start = read(
+        products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
+    )
+    if (options.tokens_per_sample or 0) > (longest := start.config.max_positions):
+        raise UserError(f"--tokens-per-sample {options.tokens_per_sample}: the model takes at most {longest} tokens")
+    with temporary_directory(options.out / ".trial") as directory:  # before the work, what it would end with
+        export_stock(as_objective(start, options), directory / "model")
+
+    def prepare_data(path: Path) -> None:
+        with tempfile.TemporaryDirectory() as directory:  # the one of the import, whatever else the directory has
+            start.tokenizer.save(directory)
+            prepare(replace(texts, tokenizer=directory))
+
+    def sample(path: Path) -> None:
+        lines = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
+        write_text(path, "".join(f"{line}\n" for line in lines))
+
+    hashes = {split: [directory_sha256(path) for path in paths] for split, paths in files.items()}
+    text = {"files": hashes, "field": options.text_field}
+    products.make(DATA, text | {"tokenizer": start.tokenizer.fingerprint}, prepare_data, kept=PARTS)
+    products.make(HELD_OUT, text, sample)
+    return start
+
+
+def is_sentence_encoder(options: Options) -> bool:
+    """Return whether the model, or what a bundle was imported from, is one of ``sentence-transformers``."""
+    directories = [path for path in (options.model, options.data_bin) if path is not None]
+    return any((path / part / MODULES).exists() for path in directories for part in ("", ORIGINAL))
+
+
+def read_model(options: Options) -> Pretrained:
+    """Read the model of the command line: a directory of ``transformers`` is imported.
+
+    Raises:
+        UserError: if a file is missing or damaged, the model cannot be imported, or it has no tokenizer.
+    """
+    path = options.model
+    if transformers_type(path):
+        model = import_foreign(path, OBJECTIVES["mlm"].presets[0], options.data_bin, options.seed)
+    else:
+        model = read(path, options.data_bin)
+    if model.tokenizer is None:
+        raise UserError(f"{path} has no tokenizer that this package reads; add its tokenizer.json")
+    return model
+
+
+def objective_of(model: Pretrained) -> str:
+    """Return the objective that a model was trained with: one of :data:`OBJECTIVES`."""
+    return next(name for name, objective in OBJECTIVES.items() if preset_of(model) in objective.presets)
+
+
+def as_objective(start: Pretrained, options: Options) -> Pretrained:
+    """Return the model to train: the start with decoder and head of the objective.
+
+    Raises:
+        UserError: if the objective does not fit the model.
+    """
+    objective = options.objective or objective_of(start)
+    preset = preset_of(start) if objective == objective_of(start) else OBJECTIVES[objective].presets[0]
+    try:
+        return with_preset(start, preset, options.seed)
+    except ValueError as problem:
+        raise UserError(f"--objective {objective} does not fit {options.model}: {problem}") from None
+
+
+def batch_tokens() -> int:
+    """Return how many tokens may be in memory; a larger batch is accumulated. Encoders of base size fit with it."""
+    return 16_384 if torch.cuda.is_available() else 2_048
+
+
+def measurement(options: Options) -> dict[str, Any]:
+    """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
+    fraction = min(1, max(LEAST_MEASURED, options.updates * options.batch_size / FULLY_MEASURED))
+    return MEASUREMENT | {name: round(fraction * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
+
+
+def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Plan:
+    """Return the plan of a training that starts from ``initial``, and of its measures.
+
+    Args:
+        measures: what is measured of ``start`` and of the trained model.
+    """
+    out, begins = options.out, any(one.at == "all" for one in measures)
+    network, further = (
+        {name: " ".join(values) or True for name, values in values_of_words(words).items()}
+        for words in (network_options(model), options.extra)
+    )
+    given = as_options(_settings(model, options)) | network
+    # The recipe is for pretraining from random weights: here, what is not given is fairseq's default.
+    unset = dict.fromkeys(as_options(settings(network["arch"])).keys() - given.keys(), False)
+    return Plan(
+        Document("", "adapt"),
+        "Adaptation",
+        Data(out / DATA, out / HELD_OUT),
+        Train(options.updates, warmup_updates(options.updates), (0,) if begins else ()),
+        unset | given | further,
+        (Model("adapted", network["arch"], seeds=(options.seed,), start=out / START),),
+        tuple(measures),
+        (),
+        None,
+    )
+
+
+def _settings(model: Pretrained, options: Options) -> Settings:
+    """Return fairseq's options but those of the network and those that every study sets.
+
+    Adam, weight decay and the shape of the schedule are those of task-adaptive pretraining (Gururangan et al., 2020,
+    arXiv 2004.10964, Table 14).
+    """
+    length = options.tokens_per_sample or min(model.config.max_positions, LONGEST)
+    accumulated = -(-options.batch_size // max(batch_tokens(), length))
+    masking = OBJECTIVES[objective_of(model)].masking
+    chosen: Settings = {
+        "task": {
+            "_name": "masked_autoencoder_lm",
+            "tokens_per_sample": length,
+            "sample_break_mode": "complete_doc",
+            "mask_in_encoder": model.mask_in_encoder,
+            "freeze_encoder_updates": options.freeze_encoder_updates,
+            **masking,
+            **({"mask_prob": options.mask_prob} if options.mask_prob else {}),
+        },
+        "criterion": {"_name": "masked_autoencoder_lm"},
+        "optimizer": {"layer_lr_decay": options.layer_lr_decay},
+        "optimization": {"lr": [options.learning_rate], "update_freq": [accumulated]},
+        "dataset": {"max_tokens": max(length, -(-options.batch_size // accumulated)), "num_workers": 1},
+        "checkpoint": {
+            "finetune_from_model": options.out / INITIAL,
+            "save_interval": options.updates + 1,  # a small text has hundreds of epochs
+        },
+        "common": {"log_interval": max(1, options.updates // 1000)},  # an update can take a minute on a CPU
+    }
+    if torch.cuda.is_available():
+        chosen["model"] = {"autocast": "bf16"}
+    optimisation = Optimisation(updates=options.updates, weight_decay=0.01, clip_norm=1.0)
+    return merge(COMMON, optimisation.settings(), chosen)
+
+
+def loss_of_last_tenth(log: Path) -> float | None:
+    """Return the mean training loss of the last tenth of the updates in nats; None if the log has none."""
+    numbers, losses = loss_curve(log, "train_inner")
+    last = losses[numbers > 0.9 * numbers.max(initial=0)]
+    return float(last.mean()) if len(last) else None
+
+
+_HARM = (
+    "Training on masked tokens by the defaults harms sentence vectors, and more updates do not restore them: "
+    "docstrings took MiniLM from 62 to 33 (MLM) and 26 (MAE-LM) nDCG@10, see docs/adapting.md. Compare the two with "
+    "mae-lm retrieval."
+)
+_REPORT = """\
+# Adapted model
+
+{model}, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.2g}
+times the training text), which took {seconds:,.0f} s on {machine}.
+
+## Held-out text
+
+{measurements}
+
+- Loss: cross-entropy at {predicted:,} masked positions, the same ones before and after.
+- Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
+- Before: {before}
+- Unigram entropy: {entropy:.3f} nats, the lowest loss with one prediction for all tokens that are measured.{advice}
+
+## Text
+
+{text}
+
+{unknown}
+
+## Use
+
+- `stock/`: `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` of transformers load it (`{stock_class}`).
+- `model/`: a bundle with the whole network, for `mae-lm` and `MAELMModel.from_pretrained`.
+- `runs/{directory}/` has the checkpoint; `training-{updates}.json` there has the training command, and
+  `training-{updates}.log` its output.
+- `results.json` has all options and versions.
+"""
+
+
+def report(content: dict[str, Any]) -> str:
+    """Return the text of ``report.md`` for the content of ``results.json``."""
+    options, text, after = content["options"], content["text"], content["after"]
+    measured = {name: content[name] for name in ("before", "after") if content[name]}
+    has_learned = after["loss"] < after["unigram_entropy"]
+    next_step = "." if content["sentence_encoder"] else ": train for more updates."
+    advice = "" if has_learned else f" **The loss after is not below it**{next_step}"
+    unknown = max(split["unk_rate"] for split in text.values())
+    preset, _ = ARCHITECTURES[content["start"].get("architecture") or "mae_lm"]
+    before = "predicted by the model's own head, through its decoder if it had one."
+    if not content["before"]:
+        before = "the model lacked a trained head or decoder, so there is nothing to compare with."
+    elif preset not in OBJECTIVES[content["objective"]].presets:
+        before += " After: through another decoder, or none, so that **the rows cannot be compared**."
+    harm = f"\n- **The model is a sentence encoder.** {_HARM}" if content["sentence_encoder"] else ""
+    return _REPORT.format(
+        model=code(options["model"]),
+        objective=OBJECTIVES[content["objective"]].name,
+        updates=options["updates"],
+        directory=content["training"]["directory"],
+        batch=options["batch_size"],
+        passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
+        predicted=after["predicted"],
+        pseudo_tokens=after["tokens"],
+        seconds=content["training"]["seconds"],
+        machine=escaped(content["machine"]),
+        measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
+        before=before,
+        entropy=after["unigram_entropy"],
+        advice=f"{advice}{harm}",
+        text=splits_table(text),
+        unknown="The model's tokenizer fits the text."
+        if unknown < 0.01
+        else f"**The model's tokenizer does not know {unknown:.1%} of the tokens of a split**; the model cannot learn "
+        "them.",
+        stock_class=content["stock_class"],
+    )

@@ -1,0 +1,91 @@
+"""Export of a pretrained or fine-tuned model to ``transformers``, verified against the original."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
+from mae_lm_fairseq.trained.huggingface.comparison import check_stock
+from mae_lm_fairseq.trained.huggingface.comparison_texts import texts_for
+from mae_lm_fairseq.trained.huggingface.model_card import stock_card
+from mae_lm_fairseq.trained.huggingface.stock import Counterpart, counterpart, write_stock
+from mae_lm_fairseq.trained.huggingface.task_classes import WORDS
+from mae_lm_fairseq.trained.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
+from mae_lm_fairseq.trained.huggingface.weight_files import transformers_errors
+from mae_lm_fairseq.trained.original import CONFIG, LENGTH, MODULES, POOLING, SENTENCE_FILES
+from mae_lm_fairseq.trained.reading import Pretrained
+from mae_lm_fairseq.utils.directories import new_directory
+from mae_lm_fairseq.utils.files import write_bytes, write_text
+from mae_lm_fairseq.utils.writing import remove
+
+
+def export_stock(
+    pretrained: Pretrained, out: Path, lines: Sequence[str] = (), pooling: Literal["mean", "cls"] | None = None
+) -> str:
+    """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card, and return the name of the class.
+
+    Args:
+        lines: are also compared, see :func:`~mae_lm_fairseq.trained.huggingface.comparison_texts.texts_for`.
+        pooling: what ``sentence-transformers`` makes a vector of; None for what an imported model had, if anything.
+
+    Raises:
+        UserError: if the directory exists, ``transformers`` has no equivalent model, or the exported model computes
+            something else. Nothing is written in this case.
+    """
+    to = counterpart(pretrained)
+    lines = texts_for(pretrained.tokenizer, lines, as_words=to.task is WORDS)
+    with new_directory(out) as directory:
+        # The files that an import has kept may be damaged in ways that only their use shows.
+        with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
+            write_stock(pretrained, to, directory)
+            _write_tokenizer(pretrained, to, directory)
+            _write_pooling(pretrained, pooling, directory)
+            if to.task is WORDS:
+                read_lists_of_words(pretrained.tokenizer, directory)
+            reordered = check_stock(directory, pretrained, to, lines)
+        card = stock_card(pretrained, to, len(lines), reordered)
+        write_text(directory / "README.md", card)
+    return to.architecture
+
+
+def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
+    """Write the tokenizer, if there is one: an imported model has its files, unless they do not join pairs as here."""
+    if to.original is not None:
+        files = [directory / name for name in to.original.files if name not in (CONFIG, *SENTENCE_FILES)]
+        for path in files:
+            write_bytes(path, to.original.files[path.name])
+        if not to.takes_our_pairs(pretrained) or not pair_differences(load_from_transformers(directory)):
+            return
+        for path in files:
+            remove(path)
+    if pretrained.tokenizer is not None:
+        write_tokenizer(pretrained, directory)
+        if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
+            pretrained.tokenizer.save(directory)
+
+
+def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path):
+    """Write the files of ``sentence-transformers``, whose versions all read the names that version 2 had."""
+    kept = pretrained.original.files if pretrained.original is not None and pooling is None else {}
+    files = {name: kept[name] for name in SENTENCE_FILES if name in kept}
+    if pooling:
+        modules = {"Transformer": "", "Pooling": "1_Pooling"}
+        modes = {"cls_token": pooling == "cls", "mean_tokens": pooling == "mean", "max_tokens": False}
+        described = {
+            MODULES: [
+                {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+                for number, (kind, path) in enumerate(modules.items())
+            ],
+            POOLING: {
+                "word_embedding_dimension": pretrained.config.encoder_embed_dim,
+                **{f"pooling_mode_{name}": is_used for name, is_used in modes.items()},
+            },
+            LENGTH: {"max_seq_length": pretrained.config.max_positions, "do_lower_case": False},
+        }
+        files = {name: json.dumps(content, indent=2).encode() for name, content in described.items()}
+    for name, content in files.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        write_bytes(directory / name, content)

@@ -1,0 +1,142 @@
+"""Model cards of bundles and exported directories, and the tokenizer of a bundle for ``transformers``."""
+
+import json
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mae_lm_fairseq.core.config import MaskJoin
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from mae_lm_fairseq.trained.conversion import architecture_of, predicts, preset_of
+from mae_lm_fairseq.trained.huggingface.comparison import compare_ids
+from mae_lm_fairseq.trained.huggingface.comparison_texts import texts_for
+from mae_lm_fairseq.trained.huggingface.stock import Counterpart
+from mae_lm_fairseq.trained.huggingface.tokenizer import write_tokenizer
+from mae_lm_fairseq.trained.reading import Pretrained
+from mae_lm_fairseq.trained.validation import head_names
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_bytes, write_text
+from mae_lm_fairseq.utils.output import code, escaped
+
+_TEXTS = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
+_USE, _WARNINGS, _TOKENIZER = (_TEXTS[part] for part in ("use", "warnings", "tokenizer"))
+
+
+def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: int) -> str:
+    """Return the model card for an export as a stock class.
+
+    ``lines`` of text were compared. The tokenizer splits ``reordered`` ones into the same subwords in another order.
+    """
+    warnings = [_mask_warning(pretrained, bool(to.head))]
+    if to.has_unset_pooler:
+        warnings.append(_WARNINGS["pooler"].format(classes=to.classes))
+    but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
+    compared = _TOKENIZER["compared"].format(lines=lines, but=but)
+    has_exceptions = isinstance(pretrained.tokenizer, SentencePieceTokenizer)
+    kind = "stock_sentencepiece" if has_exceptions else "own" if pretrained.tokenizer else "missing"
+    return _card(
+        pretrained,
+        architecture=to.architecture,
+        precision="float32",
+        use=_USE["Model" if _trained_without_masks(pretrained) else to.task.ending],
+        loading=_TEXTS["stock_loading"].format(auto_class="AutoModel" + to.task.ending.removeprefix("Model")),
+        warnings=warnings,
+        tokenizer=_TOKENIZER[kind].format(compared=compared, exceptions=_TOKENIZER["exceptions"]),
+    )
+
+
+def _mask_warning(pretrained: Pretrained, is_finetuned: bool) -> str:
+    config, fraction = pretrained.config, pretrained.mask_in_encoder
+    if _trained_without_masks(pretrained):
+        return _WARNINGS["without_masks"]
+    if config.mask_join is MaskJoin.embeddings and config.mask_states == 1:
+        return ""
+    if is_finetuned:  # whether the encoder saw any is not known
+        return _WARNINGS["finetuned"]
+    if config.mask_join is MaskJoin.embeddings:
+        return _WARNINGS["expands_masks"].format(states=config.mask_states)
+    if config.mask_join is MaskJoin.encoder:
+        return _WARNINGS["masks_join_later"]
+    return _WARNINGS["saw_some_masks" if fraction else "never_saw_masks"].format(fraction=fraction)
+
+
+def _trained_without_masks(pretrained: Pretrained) -> bool:
+    return pretrained.about.other_tokens == 1
+
+
+def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
+    """Complete a bundle that :func:`~mae_lm_fairseq.trained.bundle.write_bundle` writes.
+
+    Where ``transformers`` is not installed, or cannot represent the tokenizer, the bundle has the tokenizer's own files
+    only, which are all that this package reads; the model card says so.
+    """
+    lack = _add_tokenizer(pretrained, directory)
+    write_text(directory / "README.md", _bundle_card(pretrained, lack))
+
+
+def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
+    if pretrained.tokenizer is None:
+        return "none was kept with the training data"
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            write_tokenizer(pretrained, Path(temporary))
+            compare_ids(Path(temporary), pretrained, texts_for(pretrained.tokenizer))
+        except (UserError, ModuleNotFoundError) as reason:
+            return str(reason)
+        for path in Path(temporary).iterdir():
+            write_bytes(directory / path.name, path.read_bytes())
+    return ""
+
+
+def _bundle_card(pretrained: Pretrained, lack: str) -> str:
+    heads, loading = head_names(pretrained.weights), _TEXTS["own_loading"]
+    if heads:
+        use = _USE["heads"].format(heads=", ".join(map(code, heads)))
+    elif not predicts(pretrained):
+        use = _USE["predicts_nothing"].format(untrained=escaped(" and ".join(pretrained.about.untrained)))
+    elif _trained_without_masks(pretrained):
+        use = _USE["Model"]
+    else:
+        use, stock = _USE["bundle"], _TEXTS["stock_loading"].format(auto_class="AutoModelForMaskedLM")
+        loading = f"import mae_lm_fairseq.trained.huggingface.modeling\n{stock}"
+    has_exceptions = isinstance(pretrained.tokenizer, SentencePieceTokenizer)
+    kind = "unreadable" if lack else "bundle_sentencepiece" if has_exceptions else "own"
+    return _card(
+        pretrained,
+        architecture="MAELMForMaskedLM",
+        precision=str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
+        use=use,
+        loading=loading,
+        warnings=[_WARNINGS["bundle"], _WARNINGS["without_masks"] if _trained_without_masks(pretrained) else ""],
+        tokenizer=_TOKENIZER[kind].format(lack=escaped(lack), compared="", exceptions=_TOKENIZER["exceptions"]),
+    )
+
+
+def _card(pretrained: Pretrained, *, architecture: str, precision: str, warnings: list[str], **texts: str) -> str:
+    about, trained_as = pretrained.about, architecture_of(pretrained)
+    name = escaped((about.imported_from or trained_as).partition(",")[0])
+    facts = {
+        "class": f"`{architecture}`, {precision}",
+        "trained here as": f"`{trained_as}` {_TEXTS['presets'][preset_of(pretrained)]}",
+        "imported from": about.imported_from and escaped(about.imported_from),
+        "task": about.task and escaped(about.task),
+        "updates": about.updates,
+        "data": _inline(about.trained_on),
+        "dictionary (SHA-256)": about.dictionary_sha256 and escaped(about.dictionary_sha256),
+        "versions": _inline(about.versions),
+        "maximum sequence length": f"{pretrained.config.max_positions} tokens, special tokens included",
+    }
+    table = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value is not None)
+    cautions = "\n\n".join(filter(None, warnings))
+    return _TEXTS["card"].format(name=name, architecture=architecture, facts=table, warnings=cautions, **texts)
+
+
+def _inline(value: Any) -> str | None:
+    """Return JSON as a span of code, in which no character ends it or the cell that it is in."""
+    if not value:
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    for sign in "`|<":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return f"`{text}`"

@@ -1,0 +1,161 @@
+"""A bundle as a ``transformers`` model, which predicts masked tokens with MAE-LM and 3ML.
+
+Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedLM``::
+
+    import mae_lm_fairseq.trained.huggingface.modeling
+    from transformers import pipeline
+
+    fill_mask = pipeline("fill-mask", directory)
+    fill_mask("Paris is the <mask> of France.")
+"""
+
+import os
+from pathlib import Path
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
+from mae_lm_fairseq.core.packing import batch_layout, seen_masks, to_device, unpack
+from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.trained.info import ModelInfo
+from mae_lm_fairseq.trained.reading import MODEL_TYPE, check_bundle
+from mae_lm_fairseq.trained.validation import network_config, tied_names
+from mae_lm_fairseq.utils.hashes import HASHES
+from mae_lm_fairseq.utils.hugging_face import without_code
+from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.utils.writing import remove
+from mae_lm_fairseq.wrapped.network import build_network, shared_weights
+
+_IGNORED = -100
+"""Label of positions without a target in transformers."""
+
+
+class MAELMConfig(PreTrainedConfig):
+    """Configuration of :class:`MAELMForMaskedLM`.
+
+    Args:
+        network: values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that differ from its defaults.
+        vocab_size: number of tokens, special tokens included.
+        mask_token_id: id of ``<mask>``; None for the last id.
+        about: facts about the training, as by :meth:`~mae_lm_fairseq.trained.info.ModelInfo.to_json`.
+        others: see ``PreTrainedConfig``.
+    """
+
+    model_type = MODEL_TYPE
+
+    def __init__(
+        self,
+        network: dict | None = None,
+        vocab_size: int = 32000,
+        mask_token_id: int | None = None,
+        about: dict | None = None,
+        **others,
+    ):
+        self.network = plain_values(MaskedAutoencoderConfig()) | (network or {})
+        self.vocab_size = vocab_size
+        self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id
+        self.about = about or {}
+        if self.network["wrapped"]:  # found and cached here, as transformers ties no weights while it loads a model
+            shared_weights(network_config(self.network))
+        ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+        super().__init__(**{**ids, "tie_word_embeddings": True, **without_code(others)})
+
+    # Sizes of the encoder, by the names that they have in transformers.
+    hidden_size = property(lambda self: self.network["encoder_embed_dim"])
+    num_hidden_layers = property(lambda self: self.network["encoder_layers"])
+    num_attention_heads = property(lambda self: self.network["encoder_attention_heads"])
+    max_position_embeddings = property(lambda self: self.network["max_positions"])
+
+
+class MAELMForMaskedLM(PreTrainedModel):
+    """Encoder, decoder and language model head (:class:`~mae_lm_fairseq.core.autoencoder.MaskedAutoencoder`).
+
+    The weights have the same names as in our checkpoints.
+    """
+
+    config_class = MAELMConfig
+    base_model_prefix = "autoencoder"
+    main_input_name = "input_ids"
+    accepts_loss_kwargs = False
+    """The loss is the mean of a batch: transformers' Trainer must divide it by the number of accumulated batches."""
+
+    def __init__(self, config: MAELMConfig):
+        super().__init__(config)
+        core = network_config(config.network)
+        self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
+        self._tied_weights_keys = tied_names(core, self.state_dict())
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> Self:
+        """Load a model, see ``PreTrainedModel``; the files of a bundle are compared with their hashes.
+
+        Raises:
+            UserError: if a file is damaged.
+        """
+        check_bundle(Path(pretrained_model_name_or_path))
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
+        """Save a model, see ``PreTrainedModel``; hashes of a bundle that was there would be those of other files."""
+        remove(Path(save_directory, HASHES))
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        """Restore the relative position buckets, which are not saved; the network initialises everything else."""
+        if isinstance(module, RelativePositionBias):
+            (buckets, heads), core = module.weight.shape, network_config(self.config.network)
+            sizes = buckets, core.relative_max_distance, heads, module.reach + 1
+            computed = RelativePositionBias(*sizes, core.relative_bucketing)
+            module.bucket.copy_(computed.bucket)
+
+    def get_input_embeddings(self) -> torch.nn.Embedding:
+        """Return the token embeddings, which are also the output weights."""
+        return self.autoencoder.encoder.embed_tokens
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool = False,
+        **unused,
+    ) -> MaskedLMOutput:
+        """Predict a token at every position; at ``<mask>``, from the decoder's output.
+
+        The encoder sees the fraction of ``<mask>`` tokens that it saw in pretraining (``--mask-in-encoder``).
+
+        Args:
+            input_ids: [B, T] int64.
+            attention_mask: [B, T], 0 at padding; None to mask ``<pad>`` tokens.
+            labels: [B, T] int64, -100 at positions without a target.
+            output_hidden_states: also return the encoder's hidden states [B, T, dim] of all layers, zero at padding and
+                where a layer does not see ``<mask>``.
+
+        Returns:
+            logits [B, T, vocabulary], zero at padding, and with labels the mean cross-entropy.
+        """
+        pad, mask, length = self.config.pad_token_id, self.config.mask_token_id, input_ids.shape[1]
+        tokens = input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, pad)
+        everywhere = torch.ones_like(tokens, dtype=torch.bool)
+        early = seen_masks(tokens.cpu(), mask, typed(self.config.about, ModelInfo).mask_in_encoder or 0.0)
+        layout = to_device(batch_layout(tokens.cpu(), everywhere.cpu(), pad, mask, early), tokens.device)
+        states = self.autoencoder.encode(tokens, layout)
+        logits = unpack(self.autoencoder.predict(states[-1], layout), layout.predicted, length)
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)
+        hidden_states = None
+        if output_hidden_states:
+            hidden_states = tuple(self.autoencoder.unpack_states(states, layout, length))
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=hidden_states)
+
+
+AutoConfig.register(MAELMConfig.model_type, MAELMConfig, exist_ok=True)
+AutoModelForMaskedLM.register(MAELMConfig, MAELMForMaskedLM, exist_ok=True)

@@ -1,0 +1,239 @@
+"""Tokenizers for ``transformers``.
+
+A tokenizer of Hugging Face's library is exported as it is, with its own ids.
+
+For a sentencepiece model, a fast tokenizer with fairseq's ids is built. It gives the same ids as sentencepiece on text
+in any script, including unknown characters, except for the cases that model cards list (``cards.toml``).
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mae_lm_fairseq.text.data_bin import TOKENIZER
+from mae_lm_fairseq.text.hugging_face_tokenizer import (
+    TOKENIZER_JSON,
+    HuggingFaceTokenizer,
+    exported_library,
+    import_tokenizers,
+    library_errors,
+    no_panic,
+    steps_of,
+)
+from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
+from mae_lm_fairseq.trained.reading import Pretrained
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.hugging_face import TOKENIZER_CONFIG
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_UNIGRAM, _BPE = 1, 2
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+
+
+def exported_tokenizer(
+    tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer, symbols: tuple[str, ...], max_length: int
+) -> "PreTrainedTokenizerFast":
+    """Return a tokenizer for ``transformers``, with fairseq's special tokens around a text or a pair.
+
+    ``max_length`` is the maximum sequence length in tokens, ``<s>`` and ``</s>`` included.
+
+    Raises:
+        UserError: if ``transformers`` cannot represent the tokenizer.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return _sentencepiece_tokenizer(tokenizer.files[TOKENIZER], symbols, max_length)
+    return _library_tokenizer(tokenizer, max_length)
+
+
+def write_tokenizer(pretrained: Pretrained, directory: Path):
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``.
+
+    Raises:
+        UserError: if ``transformers`` cannot represent the tokenizer.
+    """
+    fast = exported_tokenizer(pretrained.tokenizer, pretrained.symbols, pretrained.config.max_positions)
+    fast.save_pretrained(directory)
+    path = directory / TOKENIZER_CONFIG
+    # transformers 4 knows the tokenizer class by this name, too.
+    _write_json(path, {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer | None, directory: Path):
+    """Make a written tokenizer encode each of a list of words as after a space, as token classification does.
+
+    Byte-level BPE adds spaces to words only with this setting; it also puts one before a text.
+    """
+    if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level):
+        return
+    path, settings = directory / TOKENIZER_JSON, directory / TOKENIZER_CONFIG
+    if path.exists():
+        content = json.loads(path.read_bytes())
+        for step in steps_of(content["pre_tokenizer"]):
+            if step["type"] == "ByteLevel":
+                step["add_prefix_space"] = True
+        for step in content["post_processor"].get("processors", [content["post_processor"]]):
+            if step["type"] in ("ByteLevel", "RobertaProcessing"):
+                step["add_prefix_space"] = True
+        _write_json(path, content)
+    before = json.loads(settings.read_bytes()) if settings.exists() else {}
+    _write_json(settings, before | {"add_prefix_space": True})
+
+
+def _write_json(path: Path, content: dict):
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def pair_differences(fast: "PreTrainedTokenizerFast", texts: Sequence[str] = ("a", "b")) -> list[str]:
+    """Return how this package joins two texts where a tokenizer joins them otherwise; empty if both are the same.
+
+    Ours are ``<s> A </s> </s> B </s>``, all with the first token type. Each text is joined with the next one.
+    """
+    with no_panic("the tokenizer (tokenizer.json) cannot encode a pair of texts"):
+        pairs = fast(list(texts[:-1]), list(texts[1:]), verbose=False)
+        singles = itertools.pairwise(fast(list(texts), verbose=False)["input_ids"])
+    differences = []
+    if any(map(any, pairs.get("token_type_ids", []))):
+        differences.append("both texts have the first token type")
+    if pairs["input_ids"] != [[*first, first[-1], *second[1:]] for first, second in singles]:
+        differences.append("two separators are between them")
+    return differences
+
+
+def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "PreTrainedTokenizerFast":
+    tokenizers = import_tokenizers()
+    library = exported_library(tokenizer)
+    described = json.loads(library.to_str())
+    if library.get_vocab_size() > tokenizer.mask + 1:
+        raise UserError(
+            f"{tokenizer.path}: dict.txt lacks some of its tokens; fairseq reads them as <unk>, and transformers cannot"
+        )
+    added = library.get_added_tokens_decoder()
+    specials = [added[int(tokenizer.exported_ids[index])] for index in (BOS, PAD, EOS, UNK, tokenizer.mask)]
+    bos, _, eos, *_ = specials
+    template = tokenizers.processors.TemplateProcessing(
+        single=f"{bos.content} $A {eos.content}",
+        pair=f"{bos.content} $A {eos.content} {eos.content} $B {eos.content}",
+        special_tokens=[(token.content, library.token_to_id(token.content)) for token in (bos, eos)],
+    )
+    library.post_processor = template
+    if tokenizer.is_byte_level:
+        trim = tokenizers.processors.ByteLevel(**_offset_settings(described))
+        library.post_processor = tokenizers.processors.Sequence([trim, template])
+    return _with_roles(library, specials, max_length)
+
+
+def _offset_settings(described: Mapping[str, Any]) -> dict[str, bool]:
+    """Return how byte-level BPE reports offsets: as the original does, or else as RoBERTa, whose subwords begin after
+    the space before a word.
+    """
+    adds_space = any(step.get("add_prefix_space") for step in steps_of(described["pre_tokenizer"]))
+    processor = described["post_processor"] or {}
+    trims = [step["trim_offsets"] for step in processor.get("processors", [processor]) if "trim_offsets" in step]
+    return {"trim_offsets": all(trims), "add_prefix_space": adds_space}
+
+
+def _with_roles(library, specials: Sequence, max_length: int) -> "PreTrainedTokenizerFast":
+    from transformers import PreTrainedTokenizerFast
+
+    bos, pad, eos, unk, mask = specials
+    return PreTrainedTokenizerFast(
+        tokenizer_object=library,
+        bos_token=bos,
+        cls_token=bos,
+        eos_token=eos,
+        sep_token=eos,
+        unk_token=unk,
+        pad_token=pad,
+        mask_token=mask,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        padding_side="right",
+    )
+
+
+def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length: int) -> "PreTrainedTokenizerFast":
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    _check(proto, symbols)
+    tokenizers = import_tokenizers()
+    if proto.trainer_spec.model_type == _BPE:
+        model = _bpe(proto, symbols)
+    else:
+        scores, byte_fallback = _pieces(proto), proto.trainer_spec.byte_fallback
+        vocabulary = [(symbol, scores.get(symbol, 0.0)) for symbol in symbols]
+        model = tokenizers.models.Unigram(vocabulary, unk_id=UNK, byte_fallback=byte_fallback)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = _normalizer(proto.normalizer_spec)
+    # A text starts with a word, but text directly after a <mask> continues one.
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=False)
+    decoders = tokenizers.decoders
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(MASK, f" {MASK}"),
+            decoders.Replace(WORD_START, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", BOS), ("</s>", EOS)]
+    )
+    mask = tokenizers.AddedToken(MASK, lstrip=True, normalized=False, special=True)
+    return _with_roles(tokenizer, [*SPECIALS, mask], max_length)
+
+
+def _check(proto, symbols: tuple[str, ...]):
+    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    marks_spaces = normalizer.escape_whitespaces and normalizer.remove_extra_whitespaces
+    marks_starts = normalizer.add_dummy_prefix and not trainer.treat_whitespace_as_suffix
+    # fairseq-preprocess leaves out of the dictionary what does not occur.
+    is_unsupported = {
+        "is neither BPE nor unigram": trainer.model_type not in (_UNIGRAM, _BPE),
+        "has pieces that the dictionary lacks": not _pieces(proto).keys() <= set(symbols),
+        "has user-defined or unused pieces": any(
+            piece.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE) for piece in proto.pieces
+        ),
+        "keeps repeated spaces, or does not mark the start of every word": not (marks_spaces and marks_starts),
+    }
+    for property_, is_there in is_unsupported.items():
+        if is_there:
+            raise UserError(f"a sentencepiece model that {property_} has no fast tokenizer")
+
+
+def _pieces(proto) -> dict[str, float]:
+    return {piece.piece: piece.score for piece in proto.pieces if piece.type in (_NORMAL, _BYTE)}
+
+
+def _bpe(proto, symbols: tuple[str, ...]):
+    # sentencepiece does not store merges: they are all splits of a piece into two pieces, best piece first.
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
+    merges = []
+    for piece in sorted(scores, key=scores.get, reverse=True):
+        splits = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        merges += [(left, right) for left, right in splits if left in scores and right in scores]
+    return import_tokenizers().models.BPE(
+        vocab={symbol: index for index, symbol in enumerate(symbols)},
+        merges=merges,
+        unk_token="<unk>",
+        fuse_unk=True,
+        byte_fallback=proto.trainer_spec.byte_fallback,
+    )
+
+
+def _normalizer(spec):
+    tokenizers = import_tokenizers()
+    normalizers = tokenizers.normalizers
+    # Whitespace is U+0020 only, as in sentencepiece; `Strip` of `tokenizers` would remove more.
+    steps = [normalizers.Replace(tokenizers.Regex(" {2,}"), " "), normalizers.Replace(tokenizers.Regex(" $"), "")]
+    if spec.precompiled_charsmap:
+        with library_errors("the sentencepiece model's table of normalisation is damaged"):
+            steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
+    return normalizers.Sequence(steps)

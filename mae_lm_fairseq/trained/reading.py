@@ -1,0 +1,258 @@
+"""Reading of pretrained networks, from a fairseq checkpoint with its data-bin or from a bundle.
+
+Nothing that is read can run code, and everything is validated before a network is built.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, check_dictionary, dictionary_fingerprint
+from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.trained.averaging import with_ema
+from mae_lm_fairseq.trained.checkpoint_file import content_errors, load_as_data, load_safetensors, value_at
+from mae_lm_fairseq.trained.info import AnswerTask, ModelInfo, WordTask
+from mae_lm_fairseq.trained.original import CONFIG, Original, read_original
+from mae_lm_fairseq.trained.token_order import token_order
+from mae_lm_fairseq.trained.validation import (
+    PAD,
+    WORD_HEAD,
+    check_fit,
+    head_names,
+    network_config,
+    output_layer,
+    saved_config,
+    skeleton,
+    tied_names,
+    token_weights,
+)
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.hashes import check_hashes
+from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
+
+WEIGHTS = "model.safetensors"
+"""Weights of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
+MODEL_TYPE = "mae_lm"
+"""Type of the model in ``config.json``, for ``transformers``."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Everything needed to use a pretrained or fine-tuned network.
+
+    Attributes:
+        config: configuration of the network. It includes the decoder, even if fine-tuning has dropped it.
+        weights: weights by the names of ``MAELMModel.state_dict()``: ``autoencoder.encoder...``,
+            ``autoencoder.decoder...``, ``autoencoder.lm_head...``, and those of heads, such as
+            ``classification_heads.NAME...``. A tied weight is listed under all of its names. All have the precision
+            that they were saved in. After fine-tuning, decoder and language model head are missing.
+        symbols: the dictionary in the order of ids, from ``<s> <pad> </s> <unk>`` to ``<mask>``.
+        original: what an import has kept for the export; None for a model of this package.
+    """
+
+    config: MaskedAutoencoderConfig
+    weights: dict[str, Tensor]
+    symbols: tuple[str, ...]
+    tokenizer: Tokenizer | None
+    about: ModelInfo
+    original: Original | None = None
+
+    @property
+    def pad(self) -> int:
+        """Id of ``<pad>``."""
+        return PAD
+
+    @property
+    def mask(self) -> int:
+        """Id of ``<mask>``."""
+        return len(self.symbols) - 1
+
+    @property
+    def mask_in_encoder(self) -> float:
+        """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
+        return self.about.mask_in_encoder or 0.0
+
+
+def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
+    """Read a bundle, or a checkpoint with its data-bin.
+
+    ``ema`` selects the moving average of the weights in a checkpoint.
+
+    Raises:
+        UserError: see :func:`read_bundle` and :func:`read_checkpoint`.
+    """
+    if not os.path.isdir(path):
+        return read_checkpoint(path, data_bin, ema)
+    if not os.path.exists(Path(path, CONFIG)):
+        raise UserError(
+            f"{path} is a directory without {CONFIG}, so no bundle; name a checkpoint in it, and its data-bin"
+        )
+    if ema:
+        raise UserError(f"--ema is for checkpoints of fairseq-train; {path} is a directory, which has no EMA weights")
+    if data_bin is not None:
+        raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
+    return read_bundle(path)
+
+
+def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
+    """Read a checkpoint of fairseq-train, and dictionary and tokenizer from the data-bin.
+
+    ``ema`` selects the moving average of the weights.
+
+    Raises:
+        UserError: if a file is missing, damaged, could run code, or does not match the others.
+    """
+    if data_bin is None and os.path.exists(path):
+        raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
+    state = load_as_data(path)
+    check_hashes(Path(data_bin))
+    state = with_ema(state, path) if ema else state
+    symbols, tokenizer = _read_symbols(Path(data_bin))
+    check_dictionary(data_bin, symbols[:-1])
+    fingerprint = dictionary_fingerprint(symbols)
+    if value_at(state, "task_state", "dictionary") not in (None, fingerprint):
+        raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
+    with content_errors(path):
+        config, weights = saved_config(state), state["model"]
+        check_fit(config, weights, len(symbols))
+        info = typed(_info_of(state, data_bin) | {"dictionary_sha256": fingerprint}, ModelInfo)
+        check_task(info, weights)
+    return Pretrained(config, weights, symbols, tokenizer, info, read_original(Path(data_bin)))
+
+
+def read_bundle(directory: str | Path) -> Pretrained:
+    """Read a bundle, the directory that ``mae-lm bundle`` writes.
+
+    Raises:
+        UserError: if a file is missing, damaged, or does not match the others.
+    """
+    directory = Path(directory)
+    check_bundle(directory)
+    config, info = read_description(directory)
+    symbols, tokenizer = _read_symbols(directory)
+    stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
+    with content_errors(directory):
+        weights = token_order(tokenizer, len(symbols)).restored(stored, token_weights(config))
+        weights |= {name: weights[first] for name, first in tied_names(config, weights).items() if name not in weights}
+        check_fit(config, weights, len(symbols))
+        check_task(info, weights)
+    if info.dictionary_sha256 not in (None, dictionary_fingerprint(symbols)):
+        raise UserError(f"{directory / DICTIONARY} is not the one that the bundle was written with; restore it")
+    return Pretrained(config, weights, symbols, tokenizer, info, read_original(directory))
+
+
+def check_bundle(directory: Path) -> dict[str, str]:
+    """Compare the files of a bundle with their hashes, and return these by name; none of a bundle of earlier versions.
+
+    Raises:
+        UserError: if a file is missing or damaged.
+    """
+    return check_hashes(directory, (CONFIG, WEIGHTS, DICTIONARY))
+
+
+def read_description(directory: Path) -> tuple[MaskedAutoencoderConfig, ModelInfo]:
+    """Return the network of a bundle, and the facts about its training; raise a UserError if it is damaged or none."""
+    if transformers_type(directory):
+        raise UserError(f"{directory} is a directory of transformers; make a bundle of it with mae-lm import")
+    network, about = read_json(directory / CONFIG, itemgetter("network", "about"), "create the bundle again")
+    with content_errors(directory / CONFIG):
+        return network_config(network), typed(about, ModelInfo)
+
+
+def transformers_type(path: str | Path) -> str | None:
+    """Return the type of the model in a directory of ``transformers``, such as "bert"; None if it is none."""
+    try:
+        kind = read_json(Path(path, CONFIG), lambda content: content.get("model_type"))
+    except UserError:
+        return None
+    return kind if isinstance(kind, str) and kind != MODEL_TYPE else None
+
+
+def build(pretrained: Pretrained) -> MaskedAutoencoder:
+    """Build the network for evaluation. It shares the tensors of ``pretrained``, unless its encoder is wrapped.
+
+    Decoder and language model head are None if ``pretrained`` has no weights for them.
+    """
+    network, _ = build_all(pretrained)
+    return network
+
+
+def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]:
+    """Build the network, see :func:`build`, and the heads by name; none if the model was not fine-tuned."""
+    config = pretrained.config
+    with torch.random.fork_rng(devices=[]):
+        modules = skeleton(config, pretrained.weights, len(pretrained.symbols), "cpu" if config.wrapped else "meta")
+    modules.load_state_dict(pretrained.weights, assign=not config.wrapped)
+    network, heads = modules.eval().values()
+    if network.lm_head is not None and not (config.wrapped or config.untie_output_weights):
+        network.lm_head.weight = network.encoder.embed_tokens.weight
+    return network, heads
+
+
+def _read_symbols(directory: Path) -> tuple[tuple[str, ...], Tokenizer | None]:
+    symbols, tokenizer = read_symbols(directory / DICTIONARY), find_tokenizer(directory)
+    if tokenizer and (*tokenizer.symbols, MASK) != symbols:
+        raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")
+    return symbols, tokenizer
+
+
+def _info_of(state: dict[str, Any], data_bin: str | Path) -> dict[str, Any]:
+    of_task, manifest = partial(value_at, state, "cfg", "task"), Path(data_bin, MANIFEST)
+    splits = Manifest.read(manifest).splits if manifest.exists() else None
+    others = [of_task(name) for name in ("leave_unmasked_prob", "random_token_prob")]
+    return {
+        "architecture": state["cfg"]["model"]["_name"],
+        "task": of_task("_name"),
+        "updates": value_at(state, "optimizer_history", -1, "num_updates"),
+        "versions": {**versions(OF_DATA), "torch": str(torch.__version__)},
+        "trained_on": splits and {name: vars(split) for name, split in splits.items()},
+        "mask_in_encoder": of_task("mask_in_encoder"),
+        "tokens_per_sample": of_task("tokens_per_sample"),
+        "other_tokens": round(sum(others), 6) if all(isinstance(fraction, float) for fraction in others) else None,
+        "averaged": state.get("averaged"),
+        "finetuned_on": _finetuned_on(state, Path(data_bin, TASK)),
+    }
+
+
+def _finetuned_on(state: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """Return the task of a fine-tuned model as JSON; None if it is not known. That of sentences is in the data-bin."""
+    of_task = partial(value_at, state, "cfg", "task")
+    if of_task("_name") == "token_classification":
+        names, scheme = (value_at(state, "task_state", "labels", name) for name in ("names", "scheme"))
+        options = {name: of_task(name) for name in ("column", "tokens_per_sample")}
+        return options | {"labels": names, "scheme": scheme}
+    if of_task("_name") == "question_answering":
+        return {name: of_task(name) for name in ("tokens_per_sample", "doc_stride", "version_2")}
+    if not (head_names(state["model"]) and path.exists()):
+        return None
+    names = ("task", "head", "columns", "labels", "score_range")
+    return read_json(path, lambda content: {name: content[name] for name in names}, "prepare the data again")
+
+
+def check_task(info: ModelInfo, weights: Mapping[str, Tensor]):
+    """Check that labels are those of the head: others would name its classes wrongly.
+
+    Raises:
+        ValueError: if the heads lack that of the task, or it has another number of classes.
+    """
+    task, heads = info.finetuned_on, head_names(weights)
+    if not heads or isinstance(task, AnswerTask | None):
+        return
+    is_words = isinstance(task, WordTask)
+    head = WORD_HEAD if is_words else task.head
+    if head not in heads or len(weights[f"{output_layer(head, weights)}.weight"]) != (len(task.labels) or 1):
+        raise ValueError(f"its task is not that of its heads, {', '.join(heads)}; name the data-bin of the fine-tuning")

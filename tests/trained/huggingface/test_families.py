@@ -1,0 +1,389 @@
+"""Every family of encoders: import, the same computation, and the way back, bit for bit."""
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from fairseq import checkpoint_utils
+from fairseq.logging import metrics
+from fairseq_cli import train
+from safetensors.torch import load_file, save_file
+
+from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.core.heads import SpanHead
+from mae_lm_fairseq.finetuning import sweep
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.conversion import read_training_state
+from mae_lm_fairseq.trained.hub import hub_interface
+from mae_lm_fairseq.trained.huggingface import exporter
+from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.families import FAMILIES
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign, network_options, notes
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.info import ModelInfo
+from mae_lm_fairseq.trained.reading import Pretrained, build, read
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import train_sentencepiece
+from tests.support.families import change_config, lines, stock_model
+from tests.support.finetuning import run_here
+from tests.support.glue import make_rows, write_official
+from tests.support.training import RECIPE, parse
+
+CLOSE = {"rtol": 0, "atol": 1e-5}
+pytestmark = pytest.mark.integration  # exports, trains and fine-tunes each of them
+ALL = pytest.mark.parametrize("kind", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """Return ``stock(kind, task)``, which saves a model once and returns its directory."""
+    made = {}
+
+    def make(kind: str, task: str = "ForMaskedLM") -> Path:
+        if (kind, task) not in made:
+            made[kind, task] = tmp_path_factory.mktemp("families") / kind
+            stock_model(made[kind, task], kind, task)
+        return made[kind, task]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory, stock):
+    """Return ``imported(kind, preset)``, which imports a masked language model once, as a bundle."""
+    made = {}
+
+    def make(kind: str, preset: str = "mae_lm_roberta") -> Path:
+        if (kind, preset) not in made:
+            made[kind, preset] = tmp_path_factory.mktemp("imported") / kind
+            write_bundle(import_foreign(stock(kind), preset), made[kind, preset], add_tokenizer_and_card)
+        return made[kind, preset]
+
+    return make
+
+
+@ALL
+def test_ids_equal_on_a_thousand_lines(kind, stock, imported):
+    tokenizer = read(imported(kind)).tokenizer
+    theirs = transformers.AutoTokenizer.from_pretrained(stock(kind))(lines(1000), add_special_tokens=False)["input_ids"]
+    ours = [tokenizer.exported_ids[ids].tolist() for ids in tokenizer.encode_lines(lines(1000))]
+    assert ours == theirs
+    again = transformers.AutoTokenizer.from_pretrained(imported(kind))(lines(20))["input_ids"]
+    assert again == transformers.AutoTokenizer.from_pretrained(stock(kind))(lines(20))["input_ids"]
+
+
+@ALL
+def test_states_and_logits_equal(kind, stock, imported):
+    pretrained = read(imported(kind))
+    order = torch.from_numpy(pretrained.tokenizer.exported_ids)
+    texts = [[0, *ids[:30].tolist(), 2] for ids in pretrained.tokenizer.encode_lines(lines(8, seed=2))]
+    tokens = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, texts)), batch_first=True, padding_value=1)
+    tokens[0, 3] = pretrained.mask
+    is_token = tokens.ne(1)
+    model = getattr(transformers, f"{FAMILIES[kind].classes}ForMaskedLM").from_pretrained(stock(kind)).eval()
+    network = build(pretrained)
+    with torch.no_grad():
+        theirs = model(order[tokens], attention_mask=is_token.long(), output_hidden_states=True)
+        ours = encoder_states(network, tokens, 1)
+        logits = network.lm_head(ours[-1])
+    for their, our in zip(theirs.hidden_states, ours, strict=True):
+        torch.testing.assert_close(our[is_token], their[is_token], **CLOSE)
+    torch.testing.assert_close(logits[is_token], theirs.logits[..., order][is_token], rtol=1e-5, atol=2e-5)
+
+
+def tasks(kind: str) -> list[str]:
+    every = ["ForMaskedLM", "Model", "ForSequenceClassification", "ForQuestionAnswering"]
+    return [task for task in every if (kind, task) != ("distilbert", "ForSequenceClassification")]
+
+
+@pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind in FAMILIES for task in tasks(kind)])
+def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
+    source = stock(kind, task)
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
+    architecture = export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert architecture == FAMILIES[kind].classes + task
+    assert_same_model(source, tmp_path / "stock", architecture)
+
+
+def assert_same_model(source, out, architecture):
+    """Check that every weight, the meaning of the configuration and every byte of the tokenizer are equal."""
+    model_class = getattr(transformers, architecture)
+    before, after = (model_class.from_pretrained(path).state_dict() for path in (source, out))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    before, after = (transformers.AutoConfig.from_pretrained(path).to_dict() for path in (source, out))
+    assert {**before, "_name_or_path": ""} == {**after, "_name_or_path": ""}
+    files = {path.name for path in source.iterdir()} - {"config.json", "model.safetensors", "README.md"}
+    assert files >= {"tokenizer.json", "tokenizer_config.json"}
+    for name in files:
+        assert (source / name).read_bytes() == (out / name).read_bytes()
+    assert {path.name for path in out.iterdir()} == files | {"config.json", "model.safetensors", "README.md"}
+
+
+@pytest.mark.parametrize("extra", ["bert.pooler.dense", "cls.seq_relationship"])
+def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
+    """bert-base-uncased has the pooler and the head of next sentence prediction beside the language model head."""
+    source = shutil.copytree(stock("bert"), tmp_path / "source")
+    shape = (2 if "cls" in extra else 16, 16)
+    weights = load_file(source / "model.safetensors")
+    added = {f"{extra}.weight": torch.randn(shape), f"{extra}.bias": torch.randn(shape[0])}
+    save_file(weights | added, source / "model.safetensors", metadata={"format": "pt"})
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert_same_model(source, tmp_path / "stock", "BertForMaskedLM")
+    assert ("pooler" in (tmp_path / "stock" / "README.md").read_text()) is ("pooler" not in extra)
+    written = load_file(tmp_path / "stock" / "model.safetensors")
+    assert all(torch.equal(written[name], weight) for name, weight in added.items())
+
+
+def test_names_of_old_checkpoints(stock, tmp_path):
+    """bert-base-uncased still has the names that TensorFlow's layer norms had."""
+    source = shutil.copytree(stock("bert"), tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    ends = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+    for now, before in ends:
+        weights = {name.replace(now, before): weight for name, weight in weights.items()}
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert_same_model(stock("bert"), tmp_path / "stock", "BertForMaskedLM")
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet", "distilbert"])
+def test_untied_output_weights(kind, tmp_path):
+    stock_model(tmp_path / "source", kind, tie_word_embeddings=False)
+    pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
+    assert pretrained.config.untie_output_weights
+    write_bundle(pretrained, tmp_path / "bundle", add_tokenizer_and_card)
+    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    assert_same_model(tmp_path / "source", tmp_path / "stock", f"{FAMILIES[kind].classes}ForMaskedLM")
+
+
+def test_a_head_trained_here_is_tied_whatever_the_original_says(tmp_path):
+    """An encoder without a head has no output weights that could be tied."""
+    stock_model(tmp_path / "source", "bert", "Model", tie_word_embeddings=False)
+    pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
+    trained = replace(pretrained, about=ModelInfo())
+    assert export_stock(trained, tmp_path / "stock") == "BertForMaskedLM"
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
+def test_missing_values_are_the_defaults_of_the_family(kind, stock, tmp_path):
+    """transformers' default epsilon is 1e-12 and ours is 1e-5."""
+    source = shutil.copytree(stock(kind), tmp_path / "source")
+    path = source / "config.json"
+    config = json.loads(path.read_bytes())
+    path.write_text(json.dumps({name: value for name, value in config.items() if name != "layer_norm_eps"}))
+    assert import_foreign(source, "mae_lm").config.layer_norm_eps == 1e-12
+
+
+def test_pairs_are_explained_where_they_differ(stock, imported, tmp_path):
+    [note] = notes(stock("bert"))
+    assert "here both texts have the first token type and two separators are between them" in note
+    assert not notes(stock("roberta"))
+    # The tokenizer decides, not the type of the model.
+    source = shutil.copytree(stock("roberta"), tmp_path / "source")
+    change_template(source, pair="<s> $A </s> $B </s>")
+    [note] = notes(source)
+    assert "here two separators are between them" in note
+    pair = MAELMModel.from_pretrained(imported("roberta")).encode("the of", "is not")
+    fast = transformers.AutoTokenizer.from_pretrained(stock("roberta"))
+    order = read(imported("roberta")).tokenizer.exported_ids
+    assert order[pair].tolist() == fast("the of", "is not")["input_ids"]
+
+
+@pytest.mark.parametrize("single", ["$A", "$A </s>", "<s> $A </s> </s>"])
+def test_other_special_tokens_around_a_text_are_refused(single, stock, tmp_path):
+    source = shutil.copytree(stock("roberta"), tmp_path / "source")
+    change_template(source, single=single)
+    with pytest.raises(UserError, match=r"its tokenizer makes .* here it is"):
+        import_foreign(source, "mae_lm")
+
+
+def change_template(directory, **changes):
+    """Change what a saved tokenizer makes of single texts or pairs."""
+    path = directory / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    specials = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]
+    templates = {"single": "<s> $A </s>", "pair": "<s> $A </s> </s> $B </s>", **changes}
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(**templates, special_tokens=specials)
+    tokenizer.save(str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "changes"),
+    [
+        ("bert", "ForMaskedLM", {"hidden_act": "relu"}),
+        ("distilbert", "ForMaskedLM", {"activation": "relu"}),
+        ("bert", "ForMaskedLM", {"is_decoder": True}),
+        ("bert", "ForMaskedLM", {"position_embedding_type": "relative_key_query"}),
+        ("mpnet", "ForMaskedLM", {"relative_attention_num_buckets": 64}),
+        ("mpnet", "ForMaskedLM", {"pad_token_id": 0}),
+        ("bert", "ForMaskedLM", {"pad_token_id": 3}),
+        ("bert", "ForMaskedLM", {"model_type": "convbert"}),
+        ("distilbert", "ForSequenceClassification", {}),
+    ],
+)
+def test_what_computes_something_else_is_refused(kind, task, changes, stock, tmp_path):
+    source = shutil.copytree(stock(kind, task), tmp_path / "source")
+    change_config(source, **changes)
+    with pytest.raises(UserError, match=r"only supports|the id 0|its model type is|uses ReLU|a decoder|no longer"):
+        import_foreign(source, "mae_lm")
+
+
+@pytest.mark.parametrize("name", ["kept.safetensors", "tokenizer.json"])
+def test_a_link_among_the_kept_files_is_refused(name, imported, tmp_path):
+    """An export would hold a copy of what it leads to."""
+    bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
+    (bundle / "original" / name).rename(tmp_path / name)
+    (bundle / "original" / name).symlink_to(tmp_path / name)
+    with pytest.raises(UserError, match="is a link to another directory"):
+        read(bundle)
+
+
+def test_another_network_with_the_same_tokenizer_becomes_an_ordinary_class(imported, tmp_path):
+    """The kept files belong to the network that was imported."""
+    pretrained = read(imported("bert"))
+    other = replace(pretrained, config=replace(pretrained.config, encoder_attention_heads=2))
+    assert export_stock(other, tmp_path / "out") == "RobertaForMaskedLM"
+    config = json.loads((tmp_path / "out" / "config.json").read_bytes())
+    assert (config["layer_norm_eps"], config["pad_token_id"]) == (1e-12, 0)
+
+
+PREPARATION = ["--workers", "1", "--max-unk-rate", "1"]
+
+
+def test_a_sentencepiece_model_of_other_tokens_is_not_taken(stock, tmp_path):
+    """camembert-base has one, whose pieces are not the tokens of its tokenizer.json."""
+    source = shutil.copytree(stock("camembert"), tmp_path / "source")
+    (source / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(lines(200), vocab_size=150))
+    tokenizer = import_foreign(source, "mae_lm").tokenizer
+    assert list(tokenizer.files) == ["tokenizer.json"]
+    assert tokenizer.exported_ids[:3].tolist() == [5, 1, 6]  # <s>, <pad>, </s>
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("bert", "BertForSequenceClassification"),
+        ("camembert", "CamembertForSequenceClassification"),
+        ("distilbert", "RobertaForSequenceClassification"),
+    ],
+)
+def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architecture, imported, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "run_all", run_here)
+    write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
+    model = imported(kind, "mae_lm")
+    if kind == "camembert":  # a checkpoint, as of further pretraining of the import
+        torch.save(read_training_state(model), tmp_path / "continued.pt")
+        model = [tmp_path / "continued.pt", "--data-bin", model]
+    else:
+        model = [model]
+    words = ["RTE", *model, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "rte", "--seeds", 1]
+    cli.run("finetune glue", [*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
+    assert export_stock(read(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
+    assert classifier.config.id2label == dict(enumerate(TASKS["RTE"].labels))
+    ours = MAELMModel.from_pretrained(tmp_path / "rte" / "model")
+    for texts in (["the cat sat on the mat"], ["the cat sat on the mat", "a dog ran"]):
+        with torch.no_grad():
+            theirs = classifier(**fast(*texts, return_tensors="pt")).logits
+        logits = ours.predict("RTE", ours.encode(*texts), return_logits=True)
+        torch.testing.assert_close(logits, theirs, **CLOSE)
+    # An import of the export is an import: its files stay as they are.
+    export_stock(import_foreign(tmp_path / "stock", "mae_lm"), tmp_path / "again")
+    if kind != "distilbert":
+        assert_same_model(tmp_path / "stock", tmp_path / "again", architecture)
+
+
+def with_span_head(kind, imported) -> Pretrained:
+    """Return an imported encoder as if it had been fine-tuned here on questions."""
+    pretrained = read(imported(kind, "mae_lm"))
+    weights = {name: weight for name, weight in pretrained.weights.items() if name.startswith("autoencoder.encoder.")}
+    torch.manual_seed(1)
+    head = SpanHead(16, init_std=0.5).state_dict()
+    weights |= {f"classification_heads.span.{name}": weight for name, weight in head.items()}
+    return replace(pretrained, weights=weights, about=ModelInfo(task="question_answering"))
+
+
+@ALL
+def test_stock_transformers_answers_as_the_fine_tuned_import(kind, imported, tmp_path):
+    answers = with_span_head(kind, imported)
+    labels = {"id2label": {str(number): f"LABEL_{number}" for number in range(3)}}  # of another task before
+    files = answers.original.files
+    files = {**files, "config.json": json.dumps(json.loads(files["config.json"]) | labels).encode()}
+    original = replace(answers, original=replace(answers.original, files=files))
+    architecture = export_stock(original, tmp_path / "stock")
+    assert architecture == f"{FAMILIES[kind].classes}ForQuestionAnswering"
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    model = getattr(transformers, architecture).from_pretrained(tmp_path / "stock").eval()
+    question, context = "the of", "the language of the models"
+    hub = hub_interface(original)
+    states = hub.extract_features(hub.encode(question, context))
+    with torch.no_grad():
+        theirs = model(**fast(question, context, return_tensors="pt"))
+        ours = hub.model.classification_heads["span"](states)
+    torch.testing.assert_close(ours, torch.stack([theirs.start_logits, theirs.end_logits], -1), **CLOSE)
+
+
+def test_an_export_that_joins_pairs_otherwise_is_refused(imported, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporter, "pair_differences", lambda fast: [])
+    with pytest.raises(UserError, match="joins pairs otherwise than in training, where both texts have the first"):
+        export_stock(with_span_head("bert", imported), tmp_path / "stock")
+
+
+IN_THE_GATE = dict(zip(FAMILIES, itertools.cycle(PRESETS)))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("kind", "preset"),
+    [
+        pytest.param(kind, preset, marks=[] if IN_THE_GATE[kind] == preset else pytest.mark.slow)
+        for kind in FAMILIES
+        for preset in PRESETS
+    ],
+)
+def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, imported, tmp_path):
+    bundle = imported(kind, preset)
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines(60, seed=len(split))) + "\n", encoding="utf-8")
+    splits = [word for split in ("train", "valid") for word in (f"--{split}", str(tmp_path / f"{split}.txt"))]
+    cli.run("prepare", [*splits, "--tokenizer", str(bundle), "--destdir", str(tmp_path / "data"), *PREPARATION])
+    checkpoint = continue_pretraining(bundle, tmp_path)
+    architecture = export_stock(read(checkpoint, bundle), tmp_path / "stock")
+    assert architecture == FAMILIES[kind].classes + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")
+
+    fast, text = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock"), "the language of the models"
+    model = transformers.AutoModel.from_pretrained(tmp_path / "stock").eval()
+    with torch.no_grad():
+        theirs = model(**fast(text, return_tensors="pt")).last_hidden_state
+    ours = MAELMModel.from_pretrained(checkpoint, bundle).extract_features(text)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+    before = MAELMModel.from_pretrained(bundle).extract_features(text)
+    assert not torch.allclose(ours, before, atol=1e-3)
+    # Without the import, the stock class is another one, which computes the same.
+    other = export_stock(read(checkpoint, tmp_path / "data"), tmp_path / "other")
+    assert other.startswith("MPNet" if kind == "mpnet" else "Roberta")
+
+
+def continue_pretraining(bundle: Path, directory: Path) -> Path:
+    """Train a few updates in this process, and return the checkpoint."""
+    metrics.reset()
+    checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
+    options = ["--finetune-from-model", bundle, *network_options(read(bundle)), "--max-update", 3, "--lr", 1e-2]
+    save = directory / "checkpoints"
+    train.main(parse(directory / "data", *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save,
+                     "--tokens-per-sample", 32, *options))  # fmt: skip
+    return save / "checkpoint_last.pt"

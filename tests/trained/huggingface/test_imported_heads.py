@@ -1,0 +1,146 @@
+"""Models of transformers that were fine-tuned: their predictions from ``mae-lm predict`` and the hub interface."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+
+from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.reading import read
+from mae_lm_fairseq.trained.validation import SENTENCE_HEAD
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import with_facts
+from tests.support.families import stock_model
+from tests.support.tokenizers import paragraphs
+
+LABELS = ["no", "perhaps", "yes"]
+NAMES = {"id2label": dict(enumerate(LABELS)), "label2id": {label: number for number, label in enumerate(LABELS)}}
+TEXTS = [line[:15] for line in paragraphs(6)]
+CLOSE_SCORES = {"rtol": 1e-5, "atol": 2e-5}  # scores of the order of 4, with six digits
+CLOSE = {"rtol": 0, "atol": 1e-5}  # probabilities in single precision, with six digits
+
+
+def imported(directory, kind, task, **changes):
+    """Save a stock model and import it. Return the stock model and the bundle."""
+    model = stock_model(directory / "stock", kind, task, **changes)
+    cli.run("import", [str(directory / "stock"), "--out", str(directory / "bundle")])
+    return model, directory / "bundle"
+
+
+def stock_logits(directory, model, *texts):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / "stock")
+    with torch.no_grad():
+        return model(**tokenizer(*texts, padding=True, return_tensors="pt")).logits
+
+
+def predictions(directory, bundle, columns: dict[str, list[str]], *options) -> list[dict[str, str]]:
+    with open(directory / "texts.tsv", "w", newline="") as file:
+        rows = csv.writer(file, delimiter="\t")
+        rows.writerows([columns, *zip(*columns.values(), strict=True)])
+    words = [bundle, "--input", directory / "texts.tsv", "--out", directory / "found.tsv", *options]
+    cli.run("predict", list(map(str, words)))
+    with open(directory / "found.tsv", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def check_classes(found, logits):
+    probabilities = torch.tensor([[float(row[f"probability_{label}"]) for label in LABELS] for row in found])
+    torch.testing.assert_close(probabilities, logits.softmax(1), **CLOSE)
+    assert [row["prediction"] for row in found] == [LABELS[number] for number in logits.argmax(1)]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_classifier_predicts_its_labels(kind, tmp_path):
+    model, bundle = imported(tmp_path, kind, "ForSequenceClassification", **NAMES)
+    check_classes(predictions(tmp_path, bundle, {"text": TEXTS}), stock_logits(tmp_path, model, TEXTS))
+    export_stock(import_foreign(tmp_path / "stock", "mae_lm"), tmp_path / "out")
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "out").id2label == dict(enumerate(LABELS))
+
+
+def test_a_classifier_of_pairs_predicts_its_labels(tmp_path):
+    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", **NAMES)
+    others = [text[:8] for text in reversed(TEXTS)]
+    columns = {"premise": TEXTS, "hypothesis": others}
+    found = predictions(tmp_path, bundle, columns, "--text", "premise", "--text-pair", "hypothesis")
+    check_classes(found, stock_logits(tmp_path, model, TEXTS, others))
+
+
+def test_a_regression_predicts_its_scores(tmp_path):
+    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", num_labels=1)
+    found = torch.tensor([[float(row["prediction"])] for row in predictions(tmp_path, bundle, {"text": TEXTS})])
+    torch.testing.assert_close(found, stock_logits(tmp_path, model, TEXTS), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet"])
+def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
+    """A model trained here gives 0 to 1 inside, and scores in the range of its training file outside."""
+    _, first = imported(tmp_path / "first", kind, "ForSequenceClassification", num_labels=1)
+    trained = read(first)
+    task = replace(trained.about.finetuned_on, columns=("text",), score_range=(1, 5.5))
+    trained = with_facts(trained, imported_from=None, finetuned_on=task)
+    write_bundle(trained, tmp_path / "trained", add_tokenizer_and_card)
+    export_stock(read(tmp_path / "trained"), tmp_path / "stock")
+    cli.run("import", [str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
+    scores = MAELMModel.from_pretrained(first).predict(SENTENCE_HEAD, TEXTS) * 4.5 + 1
+    for bundle in ("trained", "imported"):
+        found = predictions(tmp_path, tmp_path / bundle, {"text": TEXTS})
+        torch.testing.assert_close(torch.tensor([[float(row["prediction"])] for row in found]), scores, **CLOSE_SCORES)
+        torch.testing.assert_close(
+            MAELMModel.from_pretrained(tmp_path / bundle).predict(SENTENCE_HEAD, TEXTS), scores, **CLOSE_SCORES
+        )
+    classify = transformers.pipeline("text-classification", str(tmp_path / "stock"))
+    assert [found["score"] for found in classify(TEXTS)] == pytest.approx(scores.flatten().tolist(), abs=2e-5)
+
+
+def test_several_labels_at_once_have_no_prediction(tmp_path):
+    changes = NAMES | {"problem_type": "multi_label_classification"}
+    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", **changes)
+    with pytest.raises(UserError, match="several labels at once, which this command does not"):
+        predictions(tmp_path, bundle, {"text": TEXTS})
+    hub = MAELMModel.from_pretrained(bundle)
+    with pytest.raises(ValueError, match="gives a text several labels at once; pass return_logits=True"):
+        hub.predict(SENTENCE_HEAD, TEXTS)
+    logits = hub.predict(SENTENCE_HEAD, TEXTS, return_logits=True)
+    torch.testing.assert_close(logits, stock_logits(tmp_path, model, TEXTS), **CLOSE_SCORES)
+
+
+def test_a_classifier_trained_here_loses_the_problem_of_its_original(tmp_path):
+    _, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", problem_type="multi_label_classification")
+    model = read(bundle)
+    export_stock(model, tmp_path / "import")
+    export_stock(with_facts(model, imported_from=None), tmp_path / "trained")
+    kinds = [transformers.AutoConfig.from_pretrained(tmp_path / name).problem_type for name in ("import", "trained")]
+    assert kinds == ["multi_label_classification", None]
+
+
+def test_questions_are_answered(tmp_path):
+    model, bundle = imported(tmp_path, "roberta", "ForQuestionAnswering")
+    question, context = TEXTS[0][:8], TEXTS[1]
+    article = {"context": context, "qas": [{"id": "1", "question": question}]}
+    (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
+    cli.run(
+        "predict", [str(bundle), "--input", str(tmp_path / "questions.json"), "--out", str(tmp_path / "found.json")]
+    )
+    hub = MAELMModel.from_pretrained(bundle)
+    answers = hub.answer(question, context)
+    assert json.loads((tmp_path / "found.json").read_text()) == {"1": answers.text}
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    batch = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+    offsets, second = batch.pop("offset_mapping")[0], torch.tensor([part == 1 for part in batch.sequence_ids(0)])
+    with torch.no_grad():
+        found = model(**batch)
+    best = max(
+        (float(found.start_logits[0, start] + found.end_logits[0, end]), start, end)
+        for start in second.nonzero().flatten().tolist()
+        for end in second.nonzero().flatten().tolist()
+        if start <= end
+    )
+    assert context[offsets[best[1]][0] : offsets[best[2]][1]].strip() == answers.text

@@ -1,0 +1,115 @@
+"""Exports of models whose tokenizer is of Hugging Face's library: the exported tokenizer is the one that was used."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+import mae_lm_fairseq.trained.huggingface.modeling  # noqa: F401  it registers the class
+from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, exported_library
+from mae_lm_fairseq.text.tokenizer import PAD
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.huggingface.tokenizer import exported_tokenizer
+from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
+from tests.support.tokenizers import fairseq_files, make, paragraphs
+
+KINDS = ("byte-bpe", "bert", "roberta", "unigram", "gpt2", "fairseq")
+# transformers' MPNet takes id 1 for padding.
+WITHOUT_MPNET = ("gpt2", "unigram")
+
+
+@pytest.fixture(params=KINDS)
+def tokenizer(request):
+    return make(request.param)
+
+
+def model(tokenizer, preset="mae_lm", **options):
+    changes = WITHOUT_BIAS if tokenizer in map(make, WITHOUT_MPNET) else WITH_BIAS
+    return pretrained(preset, changes, tokenizer=tokenizer, **options)
+
+
+def ids_of_all(fast):
+    return [fast.convert_tokens_to_ids(token) for token in (fast.cls_token, fast.pad_token, fast.sep_token)]
+
+
+def test_stock_models_and_their_tokenizer(tokenizer, tmp_path):
+    """The exporter itself compares ids, hidden states and predictions with the original's."""
+    export_stock(model(tokenizer, "mae_lm_roberta"), tmp_path / "out", lines=paragraphs(20, seed=3))
+    fast = AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = fast("the of", "is not")["input_ids"]
+    first, second = (tokenizer.exported_ids[ids].tolist() for ids in tokenizer.encode_lines(["the of", "is not"]))
+    bos, _, eos = ids_of_all(fast)
+    assert ids == [bos, *first, eos, eos, *second, eos]
+    config = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config
+    assert [config.bos_token_id, config.pad_token_id, config.eos_token_id] == ids_of_all(fast)
+
+
+def test_the_file_is_the_one_that_was_used(tokenizer, tmp_path):
+    export_stock(model(tokenizer), tmp_path / "out")
+    ours, theirs = (
+        json.loads(content)
+        for content in (exported_library(tokenizer).to_str(), (tmp_path / "out" / "tokenizer.json").read_bytes())
+    )
+    for part in ("model", "normalizer", "pre_tokenizer", "decoder", "added_tokens"):
+        assert theirs[part] == ours[part]
+
+
+def test_bundles(tokenizer, tmp_path):
+    """A bundle has the tokenizer's own ids, and the same weights when it is read."""
+    original = model(tokenizer)
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
+    again = read(tmp_path / "out")
+    assert (again.config, again.symbols, again.about) == (original.config, original.symbols, original.about)
+    assert again.weights.keys() == original.weights.keys()
+    for name, weight in again.weights.items():  # no token has the first rows of positions
+        first = PAD + 1 if name.endswith("embed_positions.weight") else 0
+        assert torch.equal(weight[first:], original.weights[name][first:]), name
+    texts = paragraphs(20, seed=5)
+    ids = original.tokenizer.encode_lines(texts)
+    assert all(map(np.array_equal, again.tokenizer.encode_lines(texts), ids))
+
+    [line] = original.tokenizer.encode_lines([" ".join(texts)])
+    tokens = torch.tensor([[0, *line[:20].tolist(), 2]])
+    tokens[0, 3] = tokens[0, 7] = original.mask
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")(" ".join(texts), return_tensors="pt")["input_ids"]
+    theirs = torch.from_numpy(tokenizer.exported_ids)[tokens]
+    kept = [column for column in range(21) if column not in (3, 7)]
+    assert torch.equal(batch[:, kept], theirs[:, kept])
+    logits = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()(theirs).logits[0, [3, 7]]
+    is_mask = tokens.eq(original.mask)
+    ours = build(original)(tokens, batch_layout(tokens, is_mask, PAD, original.mask))
+    torch.testing.assert_close(logits[:, tokenizer.exported_ids], ours, rtol=1e-5, atol=1e-5)
+
+
+def test_masks_in_text_are_those_of_our_own_interface(tokenizer):
+    fast = exported_tokenizer(tokenizer, (), 64)
+    for text in ("<mask>", "the<mask>of", "the <mask> of", "<mask>.", " <mask>  is <mask><mask>, of ", "not <mask>!"):
+        theirs = fast(text.replace("<mask>", fast.mask_token), add_special_tokens=False)["input_ids"]
+        assert tokenizer.exported_ids[tokenizer.encode_masked(text)].tolist() == theirs
+
+
+def test_offsets_leave_out_spaces():
+    fast = exported_tokenizer(make("byte-bpe"), (), 64)
+    text = "the of the"
+    offsets = fast(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
+    assert "".join(text[start:end] for start, end in offsets) == "theofthe"
+
+
+@pytest.mark.parametrize("kind", WITHOUT_MPNET)
+def test_mpnet_refuses_another_token_at_its_padding(kind, tmp_path):
+    with pytest.raises(UserError, match="MPNet takes id 1 for padding, which is the token"):
+        export_stock(pretrained(tokenizer=make(kind)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_tokens_that_fairseq_does_not_know_are_refused(tmp_path):
+    tokenizer = FairseqBPETokenizer("encoder.json", *fairseq_files(paragraphs(300), 300, missing=2))
+    with pytest.raises(UserError, match=r"dict\.txt lacks some of its tokens"):
+        export_stock(pretrained(tokenizer=tokenizer), tmp_path / "out")

@@ -1,0 +1,150 @@
+"""A bundle as a transformers model."""
+
+import itertools
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+from mae_lm_fairseq.core.config import PRESETS
+from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
+from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.validation import network_config
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.hashes import write_hashes
+from tests.support.exports import pretrained, train_sentencepiece
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def masked(original):
+    """Return two texts with some tokens masked."""
+    mask = original.mask
+    return torch.tensor([[0, 5, mask, 7, 8, mask, 2], [0, mask, 9, 2, 1, 1, 1]])
+
+
+@pytest.mark.parametrize(("preset", "changes"), zip(PRESETS, itertools.cycle([{}, {"relative_buckets": 0}])))
+def test_predictions_equal_the_original(preset, changes, model, tmp_path):
+    original = pretrained(preset, changes, model)
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    assert type(loaded) is MAELMForMaskedLM
+    tokens = masked(original)
+    is_mask = tokens.eq(original.mask)
+    ours = build(original)(tokens, batch_layout(tokens, is_mask, 1, original.mask))
+    logits = loaded(tokens, attention_mask=tokens.ne(1).long()).logits
+    torch.testing.assert_close(logits[is_mask], ours, **CLOSE)
+    assert logits.shape == (*tokens.shape, len(original.symbols))
+    assert not logits[tokens.eq(1)].any()
+    torch.testing.assert_close(loaded(tokens).logits, logits, rtol=0, atol=0)
+    for name, weight in loaded.state_dict().items():
+        assert torch.equal(weight, original.weights[name]), name
+    assert loaded.state_dict().keys() == original.weights.keys()
+
+
+def test_shared_weights_are_saved_once_and_stay_shared(tmp_path):
+    original = pretrained("mae_lm", {"decoder_share_positions": True})
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
+    saved = load_file(tmp_path / "out" / "model.safetensors").keys()
+    assert saved == original.weights.keys() - {
+        "autoencoder.lm_head.weight",
+        "autoencoder.decoder.embed_positions.weight",
+    }
+    network = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").autoencoder
+    assert network.lm_head.weight is network.encoder.embed_tokens.weight
+    assert network.decoder.embed_positions.weight is network.encoder.embed_positions.weight
+
+
+def test_configuration_round_trip(tmp_path):
+    original = pretrained("mae_lm_3ml_cross", {"decoder_embed_dim": 8, "decoder_attention_heads": 2})
+    config = MAELMConfig(asdict(original.config), len(original.symbols))
+    config.save_pretrained(tmp_path)
+    again = AutoConfig.from_pretrained(tmp_path)
+    assert network_config(again.network) == original.config
+    assert (again.vocab_size, again.pad_token_id, again.mask_token_id) == (50, 1, 49)
+    assert (again.hidden_size, again.num_hidden_layers, again.num_attention_heads) == (16, 2, 4)
+    assert again.max_position_embeddings == 40
+
+
+def test_loss_hidden_states_and_gradients(tmp_path):
+    original = pretrained("mae_lm")
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
+    model, tokens = AutoModelForMaskedLM.from_pretrained(tmp_path / "out"), masked(original)
+    labels = torch.full_like(tokens, -100)
+    labels[tokens.eq(original.mask)] = torch.tensor([6, 10, 11])
+    output = model(tokens, labels=labels, output_hidden_states=True)
+    wanted = torch.nn.functional.cross_entropy(output.logits[labels.ne(-100)], labels[labels.ne(-100)])
+    torch.testing.assert_close(output.loss, wanted)
+    assert len(output.hidden_states) == 3
+    assert not output.hidden_states[-1][tokens.eq(original.mask)].any()  # MAE-LM's encoder never sees [MASK]
+    output.loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_fill_mask_pipeline(model, lines, tmp_path):
+    original = pretrained("mae_lm", {}, model)
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
+    fill_mask = pipeline("fill-mask", str(tmp_path / "out"))
+    text = f"{lines[0][:20]} <mask> {lines[1][:20]}"
+    found = fill_mask(text, top_k=3)
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "out")(text, return_tensors="pt")["input_ids"]
+    logits = build(original)(tokens, batch_layout(tokens, tokens.eq(original.mask), 1, original.mask))
+    probabilities = logits.softmax(-1)[0].topk(3)
+    assert [answer["token"] for answer in found] == probabilities.indices.tolist()
+    assert [answer["score"] for answer in found] == pytest.approx(probabilities.values.tolist(), rel=1e-4)
+
+
+def test_untied_output_weights_are_loaded(tmp_path):
+    original = pretrained("mae_lm", {"untie_output_weights": True})
+    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(loaded.autoencoder.lm_head.weight, original.weights["autoencoder.lm_head.weight"])
+    assert torch.equal(
+        loaded.autoencoder.encoder.embed_tokens.weight, original.weights["autoencoder.encoder.embed_tokens.weight"]
+    )
+
+
+def test_the_precision_is_that_of_the_weights(tmp_path):
+    original = pretrained("mae_lm")
+    halved = {name: weight.half() for name, weight in original.weights.items()}
+    write_bundle(replace(original, weights=halved), tmp_path / "out", add_tokenizer_and_card)
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.float16
+
+
+class TestWithoutATokenizerForTransformers:
+    """The bundle lacks tokenizer.json, says why, and loads as always."""
+
+    def test_one_that_transformers_cannot_represent(self, lines, tmp_path):
+        odd = train_sentencepiece(lines, remove_extra_whitespaces=False)
+        write_bundle(pretrained("mae_lm", {}, odd), tmp_path / "out", add_tokenizer_and_card)
+        card = (tmp_path / "out" / "README.md").read_text()
+        assert "`AutoTokenizer` cannot read this directory: a sentencepiece model that keeps repeated spaces" in card
+        assert not (tmp_path / "out" / "tokenizer.json").exists()
+        assert read(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": odd}
+
+    def test_no_transformers(self, model, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out", add_tokenizer_and_card)
+        assert not (tmp_path / "out" / "tokenizer.json").exists()
+        assert (
+            "`AutoTokenizer` cannot read this directory: import of transformers halted"
+            in (tmp_path / "out" / "README.md").read_text()
+        )
+        assert read(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": model}
+
+
+def test_a_damaged_bundle_is_refused_and_a_saved_model_has_no_hashes(model, tmp_path):
+    write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    loaded.save_pretrained(tmp_path / "out")
+    AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    write_hashes(tmp_path / "out")
+    (tmp_path / "out" / "dict.txt").write_text("other")
+    with pytest.raises(UserError, match=r"dict\.txt is damaged"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "out")

@@ -1,0 +1,112 @@
+"""Pooling for sentence-transformers: files that an export writes or an import keeps, and the vectors."""
+
+import json
+
+import pytest
+import torch
+
+from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.exports import WITHOUT_BIAS, pretrained
+from tests.support.huggingface import save_model
+
+WORDS = ["the", "dog", "sleeps", "fox"]
+KINDS = ("Transformer", "Pooling", "Normalize")
+FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+
+
+@pytest.fixture
+def released(tmp_path):
+    """Return a directory of transformers with the files of sentence-transformers, as released models have them."""
+    directory = save_model(tmp_path / "released", "bert", WORDS)
+    (directory / "1_Pooling").mkdir()
+    contents = (modules(*KINDS), {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True})
+    for name, content in zip(FILES, (*contents, {"max_seq_length": 9}, {"prompts": {}}), strict=True):
+        (directory / name).write_text(json.dumps(content))
+    return directory
+
+
+def modules(*kinds: str, package="sentence_transformers.models") -> list[dict]:
+    """Return the content of modules.json."""
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
+    listed = enumerate(zip(paths, kinds, strict=True))
+    return [{"idx": n, "name": f"{n}", "path": path, "type": f"{package}.{kind}"} for n, (path, kind) in listed]
+
+
+def export(directory, out, *options) -> dict[str, bytes]:
+    """Import and export a model, and return the files of sentence-transformers."""
+    write_bundle(import_foreign(directory, "mae_lm_roberta"), out / "bundle")
+    cli.run("export", [str(out / "bundle"), "--out", str(out / "stock"), *options])
+    return {name: (out / "stock" / name).read_bytes() for name in FILES if (out / "stock" / name).exists()}
+
+
+def test_an_import_keeps_its_pooling(released, tmp_path):
+    assert export(released, tmp_path) == {name: (released / name).read_bytes() for name in FILES}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_user_may_choose_another_one(pooling, released, tmp_path):
+    found = {name: json.loads(content) for name, content in export(released, tmp_path, "--pooling", pooling).items()}
+    assert found["modules.json"] == modules(*KINDS[:2])
+    assert found["1_Pooling/config.json"] == {
+        "word_embedding_dimension": 16,
+        "pooling_mode_cls_token": pooling == "cls",
+        "pooling_mode_mean_tokens": pooling == "mean",
+        "pooling_mode_max_tokens": False,
+    }
+    assert found["sentence_bert_config.json"]["max_seq_length"] == 64
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("listed", [modules(*KINDS, package="custom_st"), modules(*KINDS)[::2] + modules("Pooling")])
+def test_without_a_pooling_that_can_be_kept_nothing_is(listed, released, tmp_path):
+    """Weights or code of their own would be missing in the export."""
+    (released / "modules.json").write_text(json.dumps(listed))
+    assert export(released, tmp_path) == {}
+
+
+@pytest.mark.parametrize("lost", ["Dense", "Pooling"])
+def test_modules_that_are_not_kept_are_named_and_the_others_stay(lost, released, tmp_path, capsys):
+    listed = modules("Transformer", "Pooling", lost, "Normalize")
+    (released / "modules.json").write_text(json.dumps(listed))
+    cli.run("import", [str(released), "--out", str(tmp_path / "named")])
+    assert f"2_{lost} (sentence_transformers.models.{lost}) is not imported" in capsys.readouterr().out
+    files = export(released, tmp_path)
+    assert json.loads(files.pop("modules.json")) == [listed[0], listed[1], listed[3]]
+    assert files == {name: (released / name).read_bytes() for name in FILES[1:]}
+
+
+def test_links_to_other_directories_are_refused(released, tmp_path):
+    (released / "1_Pooling").rename(tmp_path / "elsewhere")
+    (released / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="1_Pooling is a link to another directory"):
+        import_foreign(released, "mae_lm_roberta")
+
+
+def test_the_hubs_cache_has_links(released, tmp_path):
+    snapshot, blob = tmp_path / "hub" / "snapshots" / "abc", tmp_path / "hub" / "blobs" / "blob"
+    snapshot.parent.mkdir(parents=True)
+    blob.parent.mkdir()
+    released.rename(snapshot)
+    (snapshot / FILES[1]).rename(blob)
+    (snapshot / FILES[1]).symlink_to("../../../blobs/blob")
+    assert import_foreign(snapshot, "mae_lm_roberta").original.files[FILES[1]] == blob.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_vectors_are_those_of_this_package(kind, pooling, released, model, tmp_path):
+    """Texts are cut at the model's length. Elements are about 1; float32 sums are in another order."""
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    if kind == "bert":
+        export(released, tmp_path, "--pooling", pooling)
+    else:
+        write_bundle(pretrained("mae_lm", WITHOUT_BIAS, model), tmp_path / "bundle")
+        cli.run("export", [str(tmp_path / "bundle"), "--out", str(tmp_path / "stock"), "--pooling", pooling])
+    texts = ["the dog", "the fox sleeps the dog", "fox", "the dog sleeps " * 40]
+    found = library.SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(texts, convert_to_tensor=True)
+    states = MAELMModel.from_pretrained(tmp_path / "bundle").extract_features(texts, truncate=True)
+    expected = torch.stack([of_text.mean(0) if pooling == "mean" else of_text[0] for of_text in states])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,89 @@
+"""Weights in several files: a valid index, and indexes that are damaged or lead out of the directory."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.huggingface.weight_files import read_weights
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.families import stock_model
+
+SAFE, PICKLED = ("model.safetensors", "model-{}.safetensors"), ("pytorch_model.bin", "pytorch_model-{}.bin")
+BOTH = pytest.mark.parametrize("names", [SAFE, PICKLED], ids=["safetensors", "pickles"])
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """Save a model in one file and return the directory."""
+    stock_model(tmp_path / "stock", "roberta")
+    return tmp_path / "stock"
+
+
+def split(directory, names):
+    """Split the file of weights in two, and return the path of the index."""
+    weights = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    places = {name: names[1].format(number % 2) for number, name in enumerate(sorted(weights))}
+    for place in set(places.values()):
+        part = {name: weights[name] for name in places if places[name] == place}
+        torch.save(part, directory / place) if place.endswith("bin") else save_file(part, directory / place)
+    index = directory / f"{names[0]}.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    return index
+
+
+@BOTH
+def test_several_files_hold_what_one_did(names, whole):
+    before = import_foreign(whole, "mae_lm_roberta").weights
+    split(whole, names)
+    after = import_foreign(whole, "mae_lm_roberta").weights
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_changed_bytes_in_a_pickle_are_not_read_as_weights(whole):
+    """torch does not check the sums of its files."""
+    weights = load_file(whole / "model.safetensors")
+    (whole / "model.safetensors").unlink()
+    torch.save(weights, whole / "pytorch_model.bin")
+    content = (whole / "pytorch_model.bin").read_bytes()
+    part = next(iter(weights.values())).numpy().tobytes()[:32]
+    assert part in content
+    (whole / "pytorch_model.bin").write_bytes(content.replace(part, part[::-1]))
+    with pytest.raises(UserError, match=r"pytorch_model\.bin: damaged, or not a file of weights"):
+        read_weights(whole)
+
+
+def test_a_directory_of_the_hubs_cache(whole, tmp_path):
+    """There, files are links to blobs."""
+    split(whole, SAFE)
+    snapshot, blobs = tmp_path / "hub" / "snapshots" / "abc", tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for path in whole.iterdir():
+        path.rename(blobs / f"blob-{path.name}")
+        (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
+    assert import_foreign(snapshot, "mae_lm_roberta").original.files.keys() >= {"config.json", "tokenizer.json"}
+
+
+@pytest.mark.parametrize("path", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "..", "\0.bin", 5])
+def test_an_index_cannot_name_files_elsewhere(path, whole):
+    save_file({"x": torch.zeros(1)}, whole.parent / "secret.safetensors")
+    index = split(whole, SAFE)
+    content = json.loads(index.read_bytes())
+    content["weight_map"][min(content["weight_map"])] = path
+    index.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"index\.json has other content.*; restore it"):
+        import_foreign(whole, "mae_lm")
+
+
+@pytest.mark.parametrize("name", ["model-0.safetensors", "tokenizer_config.json"])
+def test_a_link_that_leads_elsewhere_is_refused(name, whole):
+    split(whole, SAFE)
+    (whole / name).rename(whole.parent / name)
+    (whole / name).symlink_to(whole.parent / name)
+    with pytest.raises(UserError, match=rf"{name} is a link to another directory; put the file itself there"):
+        import_foreign(whole, "mae_lm")

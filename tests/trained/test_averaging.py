@@ -1,0 +1,173 @@
+"""Averaged weights of checkpoints, and the verbs that use them."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.finetuning.origin import find_origin, origin_of
+from mae_lm_fairseq.trained.reading import read, read_bundle
+from mae_lm_fairseq.utils.errors import UserError
+from tests.support.bundles import TEXT, saved
+from tests.support.finetuning import finetune, write_sentences
+from tests.support.processes import run_command
+
+EMBEDDINGS = "autoencoder.encoder.embed_tokens.weight"
+
+
+def run(verb, *arguments):
+    cli.run(verb, list(map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def with_ema(checkpoints, tmp_path_factory):
+    """Write a checkpoint whose EMA weights are 2 below the model's."""
+    state = saved(checkpoints["mae_lm_tiny"])
+    state["extra_state"]["ema"] = {name: weight - 2 for name, weight in state["model"].items()}
+    torch.save(state, path := tmp_path_factory.mktemp("ema") / "checkpoint.pt")
+    return path
+
+
+def assert_is_ema(weights, checkpoint):
+    expected = saved(checkpoint)["model"]
+    assert weights
+    assert all(torch.equal(weight, expected[name] - 2) for name, weight in weights.items())
+
+
+def test_a_bundle_of_the_ema_weights(with_ema, text_data, tmp_path):
+    run("bundle", with_ema, "--data-bin", text_data, "--out", tmp_path / "bundle", "--ema")
+    written = read_bundle(tmp_path / "bundle")
+    assert_is_ema(written.weights, with_ema)
+    assert written.about.averaged == "EMA"
+    assert_is_ema(MAELMModel.from_pretrained(with_ema, text_data, ema=True).model.state_dict(), with_ema)
+    assert read(with_ema, text_data).about.averaged is None
+
+
+def test_an_export_of_the_ema_weights(with_ema, text_data, tmp_path):
+    run("export", with_ema, "--data-bin", text_data, "--out", tmp_path / "exported", "--ema")
+    norm = load_file(tmp_path / "exported" / "model.safetensors")["embeddings.LayerNorm.weight"]
+    assert torch.equal(norm, torch.full_like(norm, -1))
+
+
+def test_fine_tuning_starts_from_the_ema_weights(with_ema, text_data, tmp_path):
+    origin = find_origin(FinetuningOptions(model=with_ema, data_bin=text_data, out=tmp_path / "out", ema=True))
+    assert origin.described()["checkpoint"] == "ema/checkpoint.pt"
+    sentences = write_sentences(tmp_path / "sentences", text_data / "dict.txt")
+    tuned = finetune(
+        *(sentences, tmp_path / "tuned", "--finetune-from-model", origin.checkpoint, "--lr", 0, "--max-update", 1)
+    )
+    encoder = {name: weight for name, weight in tuned["model"].items() if name.startswith("autoencoder.encoder.")}
+    assert_is_ema(encoder, with_ema)
+
+
+MEASURING = {
+    "evaluate": ["--text", "text", "--tokens-per-sample", 40],
+    "minimal-pairs": ["--pairs", "pairs", "--out", "out"],
+    "probe": ["--train", "words", "--test", "words", "--column", "UPOS", "--out", "out"],
+    "rank": ["--text", "text", "--out", "out", "--tokens-per-sample", 40],
+    "retrieval": ["--questions", "questions.tsv", "--passages", "questions.tsv", "--out", "out"],
+}
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_path, monkeypatch):
+    """Each reads a model twice: for checks and for the measurement, which this test leaves out."""
+    (tmp_path / "text").write_text("\n".join(TEXT), encoding="utf-8")
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "pairs" / "zorro.txt").write_text("the dog sleep\nthe dog sleeps\n")
+    words = (["1", "the", "_", "DET", *"______"], ["2", "dog", "_", "NOUN", *"______"])
+    (tmp_path / "words").write_text("\n".join(map("\t".join, words)) + "\n\n")
+    (tmp_path / "questions.tsv").write_text("_id\ttext\tcorpus-id\n1\tthe dog\t1\n")
+    monkeypatch.chdir(tmp_path)
+    found = []
+
+    def record(*arguments):
+        found.append(read(*arguments))
+        if len(found) == 2:
+            raise UserError("read")
+        return found[-1]
+
+    monkeypatch.setattr("mae_lm_fairseq.measures.readers.read", record)
+    with pytest.raises(UserError, match=r"^read$"):
+        run(command, with_ema, "--data-bin", text_data, *MEASURING[command], "--ema")
+    for pretrained in found:
+        assert_is_ema(pretrained.weights, with_ema)
+
+
+@pytest.fixture
+def run_of(checkpoints, tmp_path):
+    """Write checkpoints of updates 10, 20 and 30 of a run, whose weights are 0, 1 and 5 higher."""
+    state = saved(checkpoints["shared_positions"])
+    for updates, higher, name in ((10, 0, "_1_10"), (20, 1, "_1_20"), (30, 5, "2")):
+        state["optimizer_history"][-1]["num_updates"] = updates
+        weights = {name: weight + higher for name, weight in state["model"].items()}
+        torch.save({**state, "model": weights}, tmp_path / f"checkpoint{name}.pt")
+    return tmp_path
+
+
+class TestAverage:
+    @pytest.mark.integration  # starts a process
+    def test_checkpoints_of_fairseq_train_in_a_new_process(self, run_of):
+        """A Namespace in them is read as data once this package is registered."""
+        torch.save(saved(run_of / "checkpoint2.pt") | {"args": Namespace(seed=1)}, run_of / "checkpoint2.pt")
+        done = run_command(["mae-lm", "average", run_of / "checkpoint2.pt", "--out", run_of / "mean.pt"])
+        assert (done.returncode, (run_of / "mean.pt").exists()) == (0, True), done.stderr
+
+    def test_mean_of_checkpoints(self, run_of, checkpoints, text_data, capsys):
+        run("average", run_of / "checkpoint_1_20.pt", run_of / "checkpoint2.pt", "--out", run_of / "mean.pt")
+        assert capsys.readouterr().out == f"{run_of / 'mean.pt'}: mean of checkpoint_1_20.pt, checkpoint2.pt\n"
+        found = saved(run_of / "mean.pt")
+        for name, weight in saved(checkpoints["shared_positions"])["model"].items():
+            assert torch.equal(found["model"][name], (((weight + 1).double() + (weight + 5)) / 2).float())
+        assert found["model"][EMBEDDINGS].data_ptr() == found["model"]["autoencoder.lm_head.weight"].data_ptr()
+        assert found["optimizer_history"][-1]["num_updates"] == 30
+        assert "last_optimizer_state" not in found
+        about = read(run_of / "mean.pt", text_data).about
+        assert about.averaged == "mean of 2 checkpoints, updates 20, 30"
+
+    def test_options_of_training_may_differ(self, run_of):
+        state = saved(run_of / "checkpoint_1_20.pt")
+        state["cfg"]["model"] |= {"dropout": 0.3, "relative_bias_init": "normal"}
+        torch.save(state, run_of / "other.pt")
+        run("average", run_of / "checkpoint_1_10.pt", run_of / "other.pt", "--out", run_of / "mean.pt")
+        assert (run_of / "mean.pt").exists()
+
+    def test_checkpoints_may_have_options_and_weights_alone(self, run_of):
+        state = saved(run_of / "checkpoint_1_20.pt")
+        path = run_of / "published.pt"
+        torch.save({name: state[name] for name in ("cfg", "model")}, path)
+        run("average", path, path, "--out", run_of / "mean.pt")
+        weights = saved(run_of / "mean.pt")["model"]
+        assert all(torch.equal(weights[name], weight) for name, weight in state["model"].items())
+        with pytest.raises(UserError, match=r"published\.pt: .* mae-lm bundle"):
+            origin_of(path)
+
+    def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
+        paths = [run_of / f"checkpoint_{name}.pt" for name in ("1_10", "1_20")]
+        for path in paths:
+            state = saved(path)
+            torch.save(state | {"model": {name: weight.half() for name, weight in state["model"].items()}}, path)
+        halves = [saved(path)["model"][EMBEDDINGS] for path in paths]
+        run("average", *paths, "--out", run_of / "mean.pt")
+        mean = read(run_of / "mean.pt", text_data).weights[EMBEDDINGS]
+        assert mean.dtype == torch.float32
+        assert torch.equal(mean, ((halves[0].double() + halves[1].double()) / 2).float())
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["checkpoint_1_10.pt", "other.pt"], "different networks: encoder_attention_heads is 4 and 2$"),
+            (["checkpoint_1_10.pt", "out.pt"], r"--out out\.pt is one of the checkpoints"),
+        ],
+    )
+    def test_mistakes_are_named(self, run_of, words, message, monkeypatch):
+        monkeypatch.chdir(run_of)
+        state = saved(run_of / "checkpoint_1_20.pt")
+        state["cfg"]["model"]["encoder_attention_heads"] = 2
+        torch.save(state, "other.pt")
+        with pytest.raises(UserError, match=message):
+            run("average", *words, "--out", "out.pt")
+        assert not (run_of / "out.pt").exists()
