@@ -10,12 +10,11 @@ Example:
 
 from dataclasses import dataclass
 
-from mae_lm_fairseq.text.tokenizer_files import NAMES
+from mae_lm_fairseq.text.tokenizer_files import missing_tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.utils.command_line import Directory, Model, Options as Base
-from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +38,6 @@ def main(options: Options) -> None:
     """Run the command."""
     pretrained = read_checkpoint(options.model, options.data_bin, options.ema)
     if pretrained.tokenizer is None:
-        raise UserError(f"{options.data_bin} has no tokenizer ({NAMES}); put the data's tokenizer there")
+        raise missing_tokenizer(options.data_bin)
     write_bundle(pretrained, options.out, add_tokenizer_and_card)
     print(f"{options.out}: {pretrained.about.architecture} after {pretrained.about.updates} updates")

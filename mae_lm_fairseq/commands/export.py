@@ -15,7 +15,7 @@ from typing import Literal
 
 from mae_lm_fairseq.text.text_samples import read_text
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
-from mae_lm_fairseq.trained.reading import read
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.utils.command_line import Directory, File, Model, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -47,7 +47,7 @@ def main(options: Options) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    pretrained = read(options.model, options.data_bin, options.ema)
+    pretrained = open_pretrained(options.model, options.data_bin, options.ema)
     if options.text and pretrained.tokenizer is None:
         raise UserError(
             f"--text {options.text}: {options.model} has no tokenizer, and is compared on random ids; remove --text"

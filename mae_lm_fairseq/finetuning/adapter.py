@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
-from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
@@ -78,7 +78,7 @@ class Adapter(ABC):
     heads: Sequence[str] = ()
 
     @abstractmethod
-    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+    def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         """Prepare the data, and return what the runs have in common.
 
         Raises:

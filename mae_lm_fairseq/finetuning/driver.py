@@ -10,10 +10,10 @@ from mae_lm_fairseq.finetuning.options import (
     SquadOptions,
     TaggingOptions,
 )
-from mae_lm_fairseq.finetuning.origin import find_origin
 from mae_lm_fairseq.finetuning.results import MODEL, describe
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
+from mae_lm_fairseq.finetuning.start import find_start
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
@@ -53,13 +53,13 @@ def finetune(options: FinetuningOptions) -> dict:
     """
     with directory_lock(options.out):
         task = ADAPTERS[type(options)](options)
-        origin = find_origin(options, task.heads)
-        tokenizer = open_tokenizer(options.tokenizer, options.model, origin.dictionary)
+        start = find_start(options, task.heads)
+        tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
         products = Products(options.out, f"fine-tuning with {type(options).__name__}", (*_OWNED, *task.outputs))
-        setup = task.prepare(origin, tokenizer, products)
+        setup = task.prepare(start, tokenizer, products)
         for split, counts in setup.content["data"].items():
             print(f"{split}: {describe(counts)}")
-        sweep = Sweep(options, origin, tokenizer, setup)
+        sweep = Sweep(options, start, tokenizer, setup)
         found, best, metrics = sweep.run()
         made_from = {"run": best.result.parent.name, "metrics": metrics}
         if not products.has(MODEL, made_from):  # results and report would be those of another model

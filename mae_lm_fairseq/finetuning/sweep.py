@@ -10,12 +10,13 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import summarise
+from mae_lm_fairseq.finetuning.start import network_settings, summary
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.trained.original import read_original
 from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.training.command import (
@@ -40,7 +41,7 @@ class Sweep:
     """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on."""
 
     options: FinetuningOptions
-    origin: Origin
+    start: Description
     tokenizer: Tokenizer
     setup: TaskSetup
 
@@ -65,12 +66,13 @@ class Sweep:
         Dropout, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692, Table 10;
         fairseq's examples/roberta/README.glue.md): the first 6 % of the updates warm up.
         """
-        origin, recipe = self.origin, self.setup.recipe
-        start = {"finetune_from_model": origin.checkpoint} if origin.checkpoint else {}
+        start, recipe = self.start, self.setup.recipe
+        network = {"max_positions": start.config.max_positions, "dropout": 0.1, "attention_dropout": 0.1}
+        weights = {"finetune_from_model": start.path} if start.path else {}
         shared: Settings = {
-            "model": {**origin.model, "max_positions": origin.max_positions, "dropout": 0.1, "attention_dropout": 0.1},
+            "model": network_settings(start) | network,
             "dataset": {"batch_size": recipe.batch_size, "batch_size_valid": 64, "num_workers": 0},
-            "checkpoint": {**start, "save_interval_updates": 2000, "keep_interval_updates": 1},
+            "checkpoint": {**weights, "save_interval_updates": 2000, "keep_interval_updates": 1},
             "common": {"log_interval": 10},
         }
         optimisation = Optimisation(updates=self.updates, weight_decay=recipe.weight_decay, clip_norm=0.0)
@@ -84,7 +86,7 @@ class Sweep:
     def _run(self, lr: float, seed: int) -> Run:
         name, extra = f"lr{lr:g}-seed{seed}", self.options.extra
         options = as_options(merge(self.settings, {"optimization": {"lr": [lr]}, "common": {"seed": seed}}))
-        start = {"finetune-from-model": self.origin.sha256, "tokenizer": self.tokenizer.fingerprint}
+        start = {"finetune-from-model": self.start.sha256, "tokenizer": self.tokenizer.fingerprint}
         key = run_key(options, extra, self.options.threads, start | self.setup.inputs)
         folder = self.options.out.resolve() / "runs" / f"{name}-{key}"
         return Run(
@@ -109,7 +111,7 @@ class Sweep:
         results = run_all([*itertools.chain(*runs.values())], jobs=self.options.jobs, threads=self.options.threads)
         rate, best, metrics, grid = select(runs, results, self.setup.selection)
         content = {
-            "start": self.origin.described(),
+            "start": summary(self.start),
             "settings": {
                 "updates": self.updates,
                 "batch_size": self.batch_size,
@@ -125,7 +127,7 @@ class Sweep:
 
     def write_model(self, best: Run, metrics: dict[str, float], path: Path) -> None:
         """Write the bundle of a run's best checkpoint, with its metrics."""
-        start = self.origin.checkpoint
+        start = self.start.path
         source = start if start is not None and start.is_dir() else self.options.tokenizer
         pretrained = read_checkpoint(best_checkpoint(best), self.setup.data)
         about = replace(pretrained.about, development_set=metrics)

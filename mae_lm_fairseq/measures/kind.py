@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.measures.readers import Reader, open_model
-from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Natural, Options, Probability
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -124,7 +124,7 @@ class Kind(Options):
             UserError: if one cannot be read.
         """
         if data.data_bin and find_tokenizer(data.data_bin) is None:
-            raise UserError(f"{data.data_bin} has no tokenizer, which is needed to read text")
+            raise missing_tokenizer(data.data_bin)
 
     def measure(self, model: Trained) -> Any:
         """Measure a model, show progress, and return what is found, as JSON-serialisable data.

@@ -11,11 +11,11 @@ from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
-from mae_lm_fairseq.text.tokenizer_files import NAMES
+from mae_lm_fairseq.text.tokenizer_files import missing_tokenizer
 from mae_lm_fairseq.trained.conversion import why_no_predictions
-from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
-from mae_lm_fairseq.trained.reading import build, read, transformers_type
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import build, transformers_type
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.network import build_network
 
@@ -113,14 +113,11 @@ def open_model(
     Raises:
         UserError: if a file is missing or does not match the others, or the model has no language model head.
     """
-    is_stock = bool(transformers_type(path)) and not ema
-    if is_stock:
-        pretrained = import_foreign(path, "mae_lm_roberta")
-    else:
-        pretrained = read(path, None if path.is_dir() else data_bin, ema)
+    # Several models are measured at once, and only checkpoints need the data-bin.
+    pretrained = open_pretrained(path, None if path.is_dir() else data_bin, ema)
     tokenizer = pretrained.tokenizer
     if tokenizer is None:
-        raise UserError(f"{path if path.is_dir() else data_bin} has no tokenizer ({NAMES}), which is needed for text")
+        raise missing_tokenizer(path if path.is_dir() else data_bin)
     if random_weights:
         with torch.random.fork_rng():
             torch.manual_seed(RANDOM_SEED)
@@ -141,7 +138,7 @@ def open_model(
         states,
         NetworkPredictor(network, *ids, without_masks=masks == "nowhere") if with_head else None,
         tokenizer=tokenizer,
-        ends_lines=not is_stock,
+        ends_lines=not transformers_type(path),
         path=path,
         trained_length=pretrained.about.tokens_per_sample,
     )

@@ -29,15 +29,16 @@ from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import find_splits, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
-from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import predicts, preset_of, with_preset
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
-from mae_lm_fairseq.trained.huggingface.importer import import_foreign, network_options
+from mae_lm_fairseq.trained.huggingface.importer import network_options
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.stock import counterpart
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.original import MODULES, ORIGINAL
-from mae_lm_fairseq.trained.reading import Pretrained, read, read_checkpoint, transformers_type
+from mae_lm_fairseq.trained.reading import Pretrained, read_bundle, read_checkpoint
 from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.settings import settings
@@ -244,7 +245,7 @@ def make_start(products: Products, options: Options) -> Pretrained:
     files = find_splits(texts)
     tokenizer = options.data_bin and find_tokenizer(options.data_bin)
     made_from = [directory_sha256(options.model), tokenizer and tokenizer.fingerprint, options.seed]
-    start = read(
+    start = read_bundle(
         products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
     )
     if (options.tokens_per_sample or 0) > (longest := start.config.max_positions):
@@ -275,18 +276,14 @@ def is_sentence_encoder(options: Options) -> bool:
 
 
 def read_model(options: Options) -> Pretrained:
-    """Read the model of the command line: a directory of ``transformers`` is imported.
+    """Read the model of the command line.
 
     Raises:
-        UserError: if a file is missing or damaged, the model cannot be imported, or it has no tokenizer.
+        UserError: if it cannot be opened, or has no tokenizer.
     """
-    path = options.model
-    if transformers_type(path):
-        model = import_foreign(path, OBJECTIVES["mlm"].presets[0], options.data_bin, options.seed)
-    else:
-        model = read(path, options.data_bin)
+    model = open_pretrained(options.model, options.data_bin, seed=options.seed)
     if model.tokenizer is None:
-        raise UserError(f"{path} has no tokenizer that this package reads; add its tokenizer.json")
+        raise missing_tokenizer(options.data_bin or options.model)
     return model
 
 

@@ -63,6 +63,11 @@ def _in_order_of(tokenizer: SentencePieceTokenizer, path: Path) -> SentencePiece
     return SentencePieceTokenizer(tokenizer.path, tokenizer.files[TOKENIZER], content)
 
 
+def missing_tokenizer(directory: str | Path) -> UserError:
+    """Return the error for a data-bin or model whose tokenizer is needed."""
+    return UserError(f"{directory} has no tokenizer ({NAMES}), which text needs; put that of the training there")
+
+
 def open_tokenizer_path(path: str | Path) -> Tokenizer:
     """Return the tokenizer at a path.
 
@@ -80,7 +85,7 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
             return as_loaded(load_from_transformers(path), path)
         if found := find_tokenizer(path):
             return found
-        raise UserError(f"{path}: has no tokenizer ({NAMES})")
+        raise missing_tokenizer(path)
     if path.name == ENCODER_JSON:
         return FairseqBPETokenizer(path)
     return HuggingFaceTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
@@ -127,9 +132,7 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
     """
     tokenizer = find_tokenizer(data_bin)
     if tokenizer is None:
-        raise UserError(
-            f"--data-bin {data_bin}: has no {NAMES}; use the data-bin that the checkpoint was pretrained on"
-        )
+        raise missing_tokenizer(f"--data-bin {data_bin}")
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     fits = list(read_symbols(data_bin / DICTIONARY)[:-1]) == tokenizer.symbols
     if fits and (data_bin / MANIFEST).exists():

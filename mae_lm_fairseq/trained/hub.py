@@ -15,10 +15,9 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
-from mae_lm_fairseq.text.tokenizer_files import NAMES
+from mae_lm_fairseq.text.tokenizer_files import missing_tokenizer
 from mae_lm_fairseq.trained.answers import Answers, answer_all
 from mae_lm_fairseq.trained.conversion import why_no_predictions
-from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.info import MULTI_LABEL
 from mae_lm_fairseq.trained.masked_prediction import (
     NetworkPredictor,
@@ -27,7 +26,8 @@ from mae_lm_fairseq.trained.masked_prediction import (
     pseudo_log_likelihoods,
 )
 from mae_lm_fairseq.trained.model import TrainedModel
-from mae_lm_fairseq.trained.reading import Pretrained, build_all, read, transformers_type
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import Pretrained, build_all
 from mae_lm_fairseq.trained.tags import Tagged, Tagger
 from mae_lm_fairseq.trained.validation import ANSWER_HEAD
 from mae_lm_fairseq.utils.errors import UserError
@@ -352,7 +352,7 @@ def open_finetuned(path: Path, data_bin: Path | None = None) -> MAELMHubInterfac
             "model/ in its --out"
         )
     if model.tokenizer is None:
-        raise UserError(f"{data_bin or path}: has no {NAMES}; put that of the pretraining run there")
+        raise missing_tokenizer(data_bin or path)
     # The precision of evaluation, also for weights that were trained in half precision.
     return model.float().to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -385,13 +385,6 @@ def from_pretrained(
         data = str(data_name_or_path or (places.pop(0) if places else "."))
         data_bin, ema = directory / data if data.startswith(".") else data, ema is True
     return hub_interface(open_pretrained(path, data_bin, bool(ema)), model_type)
-
-
-def open_pretrained(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
-    """Read what is at a path; see :func:`load`."""
-    if data_bin is None and not ema and transformers_type(path):
-        return import_foreign(Path(path), "mae_lm_roberta")
-    return read(path, data_bin, ema)
 
 
 def hub_interface(pretrained: Pretrained, model_type: type[TrainedModel] = TrainedModel) -> MAELMHubInterface:

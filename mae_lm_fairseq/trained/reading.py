@@ -87,27 +87,6 @@ class Pretrained:
         return self.about.mask_in_encoder or 0.0
 
 
-def read(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
-    """Read a bundle, or a checkpoint with its data-bin.
-
-    ``ema`` selects the moving average of the weights in a checkpoint.
-
-    Raises:
-        UserError: see :func:`read_bundle` and :func:`read_checkpoint`.
-    """
-    if not os.path.isdir(path):
-        return read_checkpoint(path, data_bin, ema)
-    if not os.path.exists(Path(path, CONFIG)):
-        raise UserError(
-            f"{path} is a directory without {CONFIG}, so no bundle; name a checkpoint in it, and its data-bin"
-        )
-    if ema:
-        raise UserError(f"--ema is for checkpoints of fairseq-train; {path} is a directory, which has no EMA weights")
-    if data_bin is not None:
-        raise UserError(f"{path} is a bundle, which contains its dictionary; do not give a data-bin")
-    return read_bundle(path)
-
-
 def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
     """Read a checkpoint of fairseq-train, and dictionary and tokenizer from the data-bin.
 
@@ -129,7 +108,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     with content_errors(path):
         config, weights = saved_config(state), state["model"]
         check_fit(config, weights, len(symbols))
-        info = typed(_info_of(state, data_bin) | {"dictionary_sha256": fingerprint}, ModelInfo)
+        info = typed(info_of(state, Path(data_bin)) | {"dictionary_sha256": fingerprint}, ModelInfo)
         check_task(info, weights)
     return Pretrained(config, weights, symbols, tokenizer, info, read_original(Path(data_bin)))
 
@@ -210,25 +189,29 @@ def _read_symbols(directory: Path) -> tuple[tuple[str, ...], Tokenizer | None]:
     return symbols, tokenizer
 
 
-def _info_of(state: dict[str, Any], data_bin: str | Path) -> dict[str, Any]:
-    of_task, manifest = partial(value_at, state, "cfg", "task"), Path(data_bin, MANIFEST)
-    splits = Manifest.read(manifest).splits if manifest.exists() else None
+def info_of(state: dict[str, Any], data_bin: Path | None = None) -> dict[str, Any]:
+    """Return the facts about the training of a checkpoint, and about its data if they are there, as JSON."""
+    of_task = partial(value_at, state, "cfg", "task")
+    splits = None
+    if data_bin is not None and (data_bin / MANIFEST).exists():
+        splits = Manifest.read(data_bin / MANIFEST).splits
     others = [of_task(name) for name in ("leave_unmasked_prob", "random_token_prob")]
     return {
         "architecture": state["cfg"]["model"]["_name"],
         "task": of_task("_name"),
         "updates": value_at(state, "optimizer_history", -1, "num_updates"),
         "versions": {**versions(OF_DATA), "torch": str(torch.__version__)},
+        "dictionary_sha256": value_at(state, "task_state", "dictionary"),
         "trained_on": splits and {name: vars(split) for name, split in splits.items()},
         "mask_in_encoder": of_task("mask_in_encoder"),
         "tokens_per_sample": of_task("tokens_per_sample"),
         "other_tokens": round(sum(others), 6) if all(isinstance(fraction, float) for fraction in others) else None,
         "averaged": state.get("averaged"),
-        "finetuned_on": _finetuned_on(state, Path(data_bin, TASK)),
+        "finetuned_on": _finetuned_on(state, data_bin),
     }
 
 
-def _finetuned_on(state: dict[str, Any], path: Path) -> dict[str, Any] | None:
+def _finetuned_on(state: dict[str, Any], data_bin: Path | None) -> dict[str, Any] | None:
     """Return the task of a fine-tuned model as JSON; None if it is not known. That of sentences is in the data-bin."""
     of_task = partial(value_at, state, "cfg", "task")
     if of_task("_name") == "token_classification":
@@ -237,10 +220,10 @@ def _finetuned_on(state: dict[str, Any], path: Path) -> dict[str, Any] | None:
         return options | {"labels": names, "scheme": scheme}
     if of_task("_name") == "question_answering":
         return {name: of_task(name) for name in ("tokens_per_sample", "doc_stride", "version_2")}
-    if not (head_names(state["model"]) and path.exists()):
+    if data_bin is None or not head_names(state["model"]) or not (data_bin / TASK).exists():
         return None
     names = ("task", "head", "columns", "labels", "score_range")
-    return read_json(path, lambda content: {name: content[name] for name in names}, "prepare the data again")
+    return read_json(data_bin / TASK, lambda content: {name: content[name] for name in names}, "prepare the data again")
 
 
 def check_task(info: ModelInfo, weights: Mapping[str, Tensor]):

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import mae_lm_fairseq
-from mae_lm_fairseq import cli, doctor
+from mae_lm_fairseq import cli
+from mae_lm_fairseq.commands import doctor
 from mae_lm_fairseq.utils import gpus
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_record

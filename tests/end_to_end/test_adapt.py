@@ -15,7 +15,7 @@ from mae_lm_fairseq.study.adapt import report
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
-from mae_lm_fairseq.trained.reading import read
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import pretrained
 from tests.support.fairseq_commands import refusal
@@ -87,7 +87,7 @@ def start_again(command, out, tmp_path, stock):
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results
     main([*command, "--out", str(tmp_path / "unbroken")])
-    weights, unbroken = (read(path / "model").weights for path in (out, tmp_path / "unbroken"))
+    weights, unbroken = (open_pretrained(path / "model").weights for path in (out, tmp_path / "unbroken"))
     assert weights.keys() == unbroken.keys()
     assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
 
@@ -140,7 +140,7 @@ def test_a_bundle_gets_a_decoder_and_options_of_fairseq_train(stock, text, tmp_p
     assert results["objective"] == objective
     assert results["after"]["loss"] < results["before"]["loss"]
     assert_stock(tmp_path / "out" / "stock", f"{FAMILIES[family].classes}Model", stock[family])
-    adapted = read(tmp_path / "out" / "model")
+    adapted = open_pretrained(tmp_path / "out" / "model")
     assert adapted.config.decoder_layers == {"mae_lm": 4, "3ml": 2}[objective]
     assert adapted.config.dropout == 0
     assert adapted.about.architecture == {"mae_lm": "mae_lm_base", "3ml": "mae_lm_3ml_self_base"}[objective]

@@ -16,7 +16,8 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
-from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import build
 from tests.support import ROOT
 from tests.support.exports import stock
 from tests.support.training import RECIPE, parse
@@ -82,7 +83,7 @@ def test_a_trained_checkpoint_computes_the_same_in_transformers(trained, text_bi
         assert row[row.ne(1)].tolist() == [0, *ids.tolist()[:62], 2]
     is_token = batch["attention_mask"].bool()
     theirs = AutoModel.from_pretrained(exported).eval()(**batch).last_hidden_state
-    ours = encoder_states(build(read(trained, text_bin)), batch["input_ids"], 1)[-1]
+    ours = encoder_states(build(open_pretrained(trained, text_bin)), batch["input_ids"], 1)[-1]
     torch.testing.assert_close(theirs[is_token], ours[is_token], rtol=0, atol=1e-5)
 
 
@@ -91,15 +92,15 @@ def test_pretraining_continues_from_an_import(preset, trained, text_bin, exporte
     run("import", exported, "--preset", preset, "--out", tmp_path / "imported")
     options = capsys.readouterr().out.splitlines()[-1].split()
     assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported")]
-    before, again = read(trained, text_bin), read(tmp_path / "imported")
+    before, again = open_pretrained(trained, text_bin), open_pretrained(tmp_path / "imported")
     assert again.tokenizer.files == before.tokenizer.files
     encoder = [name for name in before.weights if name.startswith("autoencoder.encoder.")]
     assert all(torch.equal(before.weights[name], again.weights[name]) for name in encoder)
     # At learning rate 0 no weight changes: the saved weights are the loaded ones.
     still = pretrain(text_bin, tmp_path / "still", *options, "--max-update", 1, "--lr", 0, "--init-std", 0.5)
-    loaded = read(still, text_bin)
+    loaded = open_pretrained(still, text_bin)
     assert all(torch.equal(loaded.weights[name], again.weights[name]) for name in again.weights)
-    moved = read(pretrain(text_bin, tmp_path / "on", *options, "--max-update", 3), text_bin)
+    moved = open_pretrained(pretrain(text_bin, tmp_path / "on", *options, "--max-update", 3), text_bin)
     assert moved.about.updates == 3
     assert not all(torch.equal(moved.weights[name], again.weights[name]) for name in encoder)
 
@@ -118,7 +119,7 @@ def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
     for split in ("train.txt", "valid.txt"):
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
-    write_bundle(read(trained, text_bin), tmp_path / "mae-lm", add_tokenizer_and_card)
+    write_bundle(open_pretrained(trained, text_bin), tmp_path / "mae-lm", add_tokenizer_and_card)
     commands = [line for block in blocks("bash") for line in block.replace("\\\n", "").splitlines()]
     commands = [line for line in commands if line.startswith("mae-lm ")]
     for verb, *arguments in (shlex.split(command)[1:] for command in commands):
@@ -137,8 +138,8 @@ def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
     assert scope["states"].shape == (*scope["batch"]["input_ids"].shape, 16)
     assert scope["embeddings"].shape == (2, 16)
     same_in_onnxruntime(tmp_path / "encoder.onnx", tmp_path / "mae-lm-hf")
-    imported = read(tmp_path / "imported")
-    assert read(last, tmp_path / data).symbols == imported.symbols
+    imported = open_pretrained(tmp_path / "imported")
+    assert open_pretrained(last, tmp_path / data).symbols == imported.symbols
     assert (tmp_path / "continued-hf" / "vocab.json").exists() == (tmp_path / "roberta-base" / "vocab.json").exists()
 
 

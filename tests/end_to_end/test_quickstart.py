@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mae_lm_fairseq import quickstart as module
+from mae_lm_fairseq.study import quickstart as module
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.quickstart import Options, quickstart
 from mae_lm_fairseq.text import preparation

@@ -11,7 +11,7 @@ from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import network_options
-from mae_lm_fairseq.trained.reading import read
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from tests.end_to_end.test_adapt import arguments, main
 from tests.end_to_end.test_pretrain import checkpoint
@@ -56,11 +56,11 @@ def test_a_resumed_adaptation_equals_an_unbroken_one(adapted):
     [log] = adapted.glob("adapted/runs/*/training-20.log")
     assert "Loaded checkpoint" in log.read_text()
     assert "tflops" not in log.read_text()  # no formula of this package describes its layers
-    weights, unbroken = (read(adapted / name / "model").weights for name in ("adapted", "unbroken"))
+    weights, unbroken = (open_pretrained(adapted / name / "model").weights for name in ("adapted", "unbroken"))
     assert weights.keys() == unbroken.keys()
     assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
     trained = (name for name in weights if name.startswith("autoencoder.encoder."))
-    before = read(adapted / "adapted" / "start").weights
+    before = open_pretrained(adapted / "adapted" / "start").weights
     assert any(not torch.equal(weights[name], before[name]) for name in trained)
 
 
@@ -80,7 +80,7 @@ def test_two_processes_train_as_one(adapted, fairseq_train, train_together, tmp_
     words = "--task masked_autoencoder_lm --criterion masked_autoencoder_lm --optimizer adam --lr 1e-3 --cpu"
     words += " --tokens-per-sample 32 --batch-size 16 --max-update 3 --num-workers 0 --disable-validation"
     words += " --user-dir mae_lm_fairseq --dropout 0 --attention-dropout 0"
-    network = network_options(read(run / "initial"))
+    network = network_options(open_pretrained(run / "initial"))
     command = [run / "data-bin", *network, *words.split(), "--finetune-from-model", run / "initial"]
     one = fairseq_train(*command, "--update-freq", 2, "--save-dir", tmp_path / "one")
     two = train_together(2, *command, "--save-dir", tmp_path / "two")

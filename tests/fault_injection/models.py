@@ -17,8 +17,9 @@ from mae_lm_fairseq.trained.conversion import read_training_state
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.names import FAIRSEQ, Part, names_of, to_theirs
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.original import CONFIG, KEPT_WEIGHTS
-from mae_lm_fairseq.trained.reading import WEIGHTS, Pretrained, read
+from mae_lm_fairseq.trained.reading import WEIGHTS, Pretrained
 from mae_lm_fairseq.utils.hashes import HASHES
 from tests.fault_injection.damage import (
     JSON,
@@ -130,7 +131,7 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     roberta["model"] = to_theirs(model.weights, names)
 
     def bundle(out: Path) -> None:
-        write_bundle(read(path, directory), out)
+        write_bundle(open_pretrained(path, directory), out)
 
     for row, valid, action in ((ours, state, bundle), (others, roberta, lambda out: _import(path, out))):
         torch.save(valid, path)
@@ -142,7 +143,7 @@ def absurd_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
 def _saved_case(place: Workplace, path: Path, action: Callable[[Path], None]) -> Callable[[object], str | None]:
     def case(content: object) -> str | None:
         torch.save(content, path)
-        return product_outcome(action, read, place.directory / "out")
+        return product_outcome(action, open_pretrained, place.directory / "out")
 
     return case
 
@@ -173,7 +174,7 @@ def damaged_exports(place: Workplace, times: int) -> Iterator[Row]:
         _import(source, out)
 
     for name, damage in STOCK_FILES.items():
-        case = lambda: product_outcome(import_source, read, place.directory / "out")  # noqa: E731
+        case = lambda: product_outcome(import_source, open_pretrained, place.directory / "out")  # noqa: E731
         attempt_file(place, row, source / name, damage, case, 2 * times, times)
     weights = safetensors.torch.load_file(source / "model.safetensors")
     (source / "model.safetensors").unlink()
@@ -207,10 +208,10 @@ def damaged_originals(place: Workplace, times: int) -> Iterator[Row]:
             Row("files that an import has kept, to export", VALID_OR_NOTHING),
             bundle / "original",
             {"config.json": damaged_json, KEPT_WEIGHTS: damaged_safetensors, "tokenizer.json": damaged_json},
-            lambda out: export_stock(read(bundle), out),
+            lambda out: export_stock(open_pretrained(bundle), out),
         ),
     ):
-        check = read if directory == source else _check_stock
+        check = open_pretrained if directory == source else _check_stock
         for name, damage in files.items():
             case = lambda: product_outcome(action, check, place.directory / "out")  # noqa: B023, E731
             attempt_file(place, row, directory / name, damage, case, 2 * times, times)

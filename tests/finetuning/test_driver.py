@@ -11,12 +11,12 @@ import torch
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import GlueOptions
-from mae_lm_fairseq.finetuning.origin import origin_of
 from mae_lm_fairseq.finetuning.sentences.adapter import settings_of
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.trained.bundle import write_bundle
-from mae_lm_fairseq.trained.reading import read, read_checkpoint
+from mae_lm_fairseq.trained.opening import describe, open_pretrained
+from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
 from mae_lm_fairseq.utils.hashes import HASHES
@@ -70,7 +70,7 @@ def test_a_bundle_gives_the_results_of_its_checkpoint(options, checkpoints, toke
         finetune(replace(options, model=tmp_path / "bundle", data_bin=None, out=tmp_path / "b")),
     ]
     assert contents[0]["metrics"] == contents[1]["metrics"]
-    ours, theirs = (read(out / "model").weights for out in (options.out, tmp_path / "b"))
+    ours, theirs = (open_pretrained(out / "model").weights for out in (options.out, tmp_path / "b"))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert contents[1]["start"]["checkpoint"] == f"{tmp_path.name}/bundle"
     (tmp_path / "bundle" / "config.json").write_text('{"model_type": "bert"}')
@@ -88,7 +88,7 @@ def test_the_starting_checkpoint_is_read_once_without_its_tensors(checkpoints, m
         return load(*arguments, **options)
 
     monkeypatch.setattr(torch, "load", load_and_note)
-    assert origin_of(checkpoints["mae_lm_tiny"]).model["_name"] == "mae_lm_tiny"
+    assert describe(checkpoints["mae_lm_tiny"]).about.architecture == "mae_lm_tiny"
     assert loaded == [True]
 
 
@@ -181,7 +181,7 @@ def test_other_options_and_files_train_anew_and_the_same_ones_reuse_everything(o
             finetune(options)
     assert not (options.out / "model").exists()
     first = finetune(options)
-    model = read(options.out / "model")
+    model = open_pretrained(options.out / "model")
     assert model.about.development_set
     write_official(tmp_path / "glue", TASKS["RTE"], make_rows(TASKS["RTE"]))
     write_official(tmp_path / "changed", TASKS["RTE"], make_rows(TASKS["RTE"], 8))
@@ -193,7 +193,7 @@ def test_other_options_and_files_train_anew_and_the_same_ones_reuse_everything(o
         assert len([*runs.iterdir()]) == number
     assert finetune(options) == first
     assert len([*runs.iterdir()]) == 4
-    again = read(options.out / "model").weights
+    again = open_pretrained(options.out / "model").weights
     assert all(torch.equal(again[name], weight) for name, weight in model.weights.items())
 
 

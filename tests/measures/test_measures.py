@@ -15,7 +15,7 @@ from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.masked_prediction import as_words
-from mae_lm_fairseq.trained.reading import read
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
 from tests.support.huggingface import save_model, tiny_masked_lm
@@ -93,7 +93,7 @@ def test_evaluation_equals_a_loop(bundles, stock, tmp_path, capsys):
 
     reader = open_model(bundles["mae_lm_tiny"], None, with_head=True)
     texts = [text.ids.tolist() for text, _ in reader.texts(tmp_path / "text", 40, 1000)]
-    starts = np.array([symbol.startswith("\u2581") for symbol in read(bundles["mae_lm_tiny"]).symbols])
+    starts = np.array([symbol.startswith("\u2581") for symbol in open_pretrained(bundles["mae_lm_tiny"]).symbols])
     log_likelihoods = {"masked": [], "tokens": [], "words": []}
     for number, ids in enumerate(texts):
         scored = [position for position, index in enumerate(ids) if index not in (0, 2)]
@@ -213,7 +213,7 @@ class TestProbe:
 
 class TestReaders:
     def test_random_weights_are_the_same_every_time(self, bundles, tmp_path):
-        trained = read(bundles["mae_lm_tiny"])
+        trained = open_pretrained(bundles["mae_lm_tiny"])
         trained.weights["autoencoder.lm_head.dense.weight"] += 1
         write_bundle(trained, tmp_path / "trained")
         paths = bundles["mae_lm_tiny"], tmp_path / "trained"

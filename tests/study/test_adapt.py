@@ -27,7 +27,8 @@ from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import predicts, preset_of
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
-from mae_lm_fairseq.trained.reading import read, read_checkpoint
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.utils.command_line import parse
@@ -193,7 +194,10 @@ def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path)
     texts = splits(tmp_path)
     given = options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"])
     make_start(Products(given.out, "mae-lm adapt", OWNED), given)
-    start, original = read(tmp_path / "out" / "start"), read_checkpoint(checkpoints["mae_lm_tiny"], text_data)
+    start, original = (
+        open_pretrained(tmp_path / "out" / "start"),
+        read_checkpoint(checkpoints["mae_lm_tiny"], text_data),
+    )
     assert start.config == original.config
     assert all(torch.equal(weight, start.weights[name]) for name, weight in original.weights.items())
     assert find_tokenizer(tmp_path / "out" / "data-bin").symbols == original.tokenizer.symbols

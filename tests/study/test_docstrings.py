@@ -2,7 +2,7 @@ import textwrap
 
 import pytest
 
-from mae_lm_fairseq import docstrings
+from mae_lm_fairseq.study import docstrings
 from mae_lm_fairseq.study.docstrings import docstring_documents, is_validation, module_prose, paragraphs, write_corpus
 
 

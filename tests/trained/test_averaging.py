@@ -8,8 +8,9 @@ from safetensors.torch import load_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.finetuning.origin import find_origin, origin_of
-from mae_lm_fairseq.trained.reading import read, read_bundle
+from mae_lm_fairseq.finetuning.start import find_start, summary
+from mae_lm_fairseq.trained.opening import describe, open_pretrained
+from mae_lm_fairseq.trained.reading import read_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, saved
 from tests.support.finetuning import finetune, write_sentences
@@ -43,7 +44,7 @@ def test_a_bundle_of_the_ema_weights(with_ema, text_data, tmp_path):
     assert_is_ema(written.weights, with_ema)
     assert written.about.averaged == "EMA"
     assert_is_ema(MAELMModel.from_pretrained(with_ema, text_data, ema=True).model.state_dict(), with_ema)
-    assert read(with_ema, text_data).about.averaged is None
+    assert open_pretrained(with_ema, text_data).about.averaged is None
 
 
 def test_an_export_of_the_ema_weights(with_ema, text_data, tmp_path):
@@ -53,11 +54,11 @@ def test_an_export_of_the_ema_weights(with_ema, text_data, tmp_path):
 
 
 def test_fine_tuning_starts_from_the_ema_weights(with_ema, text_data, tmp_path):
-    origin = find_origin(FinetuningOptions(model=with_ema, data_bin=text_data, out=tmp_path / "out", ema=True))
-    assert origin.described()["checkpoint"] == "ema/checkpoint.pt"
+    start = find_start(FinetuningOptions(model=with_ema, data_bin=text_data, out=tmp_path / "out", ema=True))
+    assert summary(start)["checkpoint"] == "ema/checkpoint.pt"
     sentences = write_sentences(tmp_path / "sentences", text_data / "dict.txt")
     tuned = finetune(
-        *(sentences, tmp_path / "tuned", "--finetune-from-model", origin.checkpoint, "--lr", 0, "--max-update", 1)
+        *(sentences, tmp_path / "tuned", "--finetune-from-model", start.path, "--lr", 0, "--max-update", 1)
     )
     encoder = {name: weight for name, weight in tuned["model"].items() if name.startswith("autoencoder.encoder.")}
     assert_is_ema(encoder, with_ema)
@@ -85,12 +86,12 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
     found = []
 
     def record(*arguments):
-        found.append(read(*arguments))
+        found.append(open_pretrained(*arguments))
         if len(found) == 2:
             raise UserError("read")
         return found[-1]
 
-    monkeypatch.setattr("mae_lm_fairseq.measures.readers.read", record)
+    monkeypatch.setattr("mae_lm_fairseq.measures.readers.open_pretrained", record)
     with pytest.raises(UserError, match=r"^read$"):
         run(command, with_ema, "--data-bin", text_data, *MEASURING[command], "--ema")
     for pretrained in found:
@@ -125,7 +126,7 @@ class TestAverage:
         assert found["model"][EMBEDDINGS].data_ptr() == found["model"]["autoencoder.lm_head.weight"].data_ptr()
         assert found["optimizer_history"][-1]["num_updates"] == 30
         assert "last_optimizer_state" not in found
-        about = read(run_of / "mean.pt", text_data).about
+        about = open_pretrained(run_of / "mean.pt", text_data).about
         assert about.averaged == "mean of 2 checkpoints, updates 20, 30"
 
     def test_options_of_training_may_differ(self, run_of):
@@ -143,7 +144,7 @@ class TestAverage:
         weights = saved(run_of / "mean.pt")["model"]
         assert all(torch.equal(weights[name], weight) for name, weight in state["model"].items())
         with pytest.raises(UserError, match=r"published\.pt: .* mae-lm bundle"):
-            origin_of(path)
+            describe(path)
 
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
         paths = [run_of / f"checkpoint_{name}.pt" for name in ("1_10", "1_20")]
@@ -152,7 +153,7 @@ class TestAverage:
             torch.save(state | {"model": {name: weight.half() for name, weight in state["model"].items()}}, path)
         halves = [saved(path)["model"][EMBEDDINGS] for path in paths]
         run("average", *paths, "--out", run_of / "mean.pt")
-        mean = read(run_of / "mean.pt", text_data).weights[EMBEDDINGS]
+        mean = open_pretrained(run_of / "mean.pt", text_data).weights[EMBEDDINGS]
         assert mean.dtype == torch.float32
         assert torch.equal(mean, ((halves[0].double() + halves[1].double()) / 2).float())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.core.packing import batch_layout, seen_masks
 from mae_lm_fairseq.trained.masked_prediction import (
     NEVER_MASKED,
     NetworkPredictor,
@@ -14,7 +14,6 @@ from mae_lm_fairseq.trained.masked_prediction import (
     each_token,
     each_token_and_later_subwords,
     each_word,
-    early_masks,
     predict,
     unigram_entropy,
 )
@@ -85,7 +84,7 @@ def test_predictions_equal_a_loop(variant, masking):
 def test_masks_in_the_encoder_are_there_as_in_training(fraction):
     model = network("mae_lm").eval()
     predictor = NetworkPredictor(model, PAD, MASK, fraction)
-    is_early = early_masks(torch.full((1, model.config.max_positions), MASK), MASK, fraction)[0]
+    is_early = seen_masks(torch.full((1, model.config.max_positions), MASK), MASK, fraction)[0]
     assert is_early.float().mean() == (1 if fraction == 1 else pytest.approx(0.5, abs=0.25))
 
     @torch.no_grad()

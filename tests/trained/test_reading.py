@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.finetuning.origin import origin_of
 from mae_lm_fairseq.trained.bundle import write_bundle
-from mae_lm_fairseq.trained.reading import build, read, read_bundle, read_checkpoint
+from mae_lm_fairseq.trained.opening import describe, open_pretrained
+from mae_lm_fairseq.trained.reading import build, read_bundle, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hashes import HASHES
 from tests.fault_injection.damage import damaged
@@ -27,7 +27,7 @@ HEADED = ["classification", "regression", "span"]
 
 @pytest.mark.parametrize("name", [*VARIANTS, *HEADED])
 def test_bundle_holds_what_the_checkpoint_holds(name, checkpoints, bundles, text_data):
-    checkpoint, bundle = read(checkpoints[name], text_data), read(bundles[name])
+    checkpoint, bundle = open_pretrained(checkpoints[name], text_data), open_pretrained(bundles[name])
     assert bundle.config == checkpoint.config
     assert bundle.symbols == checkpoint.symbols
     assert bundle.tokenizer.path.read_bytes() == (text_data / "sentencepiece.bpe.model").read_bytes()
@@ -43,7 +43,7 @@ def test_network_is_the_trained_one(name, text_data, checkpoints, bundles):
     arch, *arguments = VARIANTS[name]
     _, _, model, _ = set_up(text_data, *arguments, arch=arch)
     model.load_state_dict(saved(checkpoints[name])["model"])
-    network = build(read(bundles[name]))
+    network = build(open_pretrained(bundles[name]))
     tokens = torch.tensor([[0, 5, model.mask, 7, 8, 2], [0, 9, model.mask, model.mask, 2, 1]])
     layout = batch_layout(tokens, tokens.eq(model.mask), model.pad, model.mask)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_training_leaves_the_bundle_alone(bundles):
     """Weights may be memory-mapped from the file; writing to them must stay in memory."""
     file = bundles["mae_lm_tiny"] / "model.safetensors"
     before = file.read_bytes()
-    network = build(read(bundles["mae_lm_tiny"]))
+    network = build(open_pretrained(bundles["mae_lm_tiny"]))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(1)
@@ -69,7 +69,7 @@ def test_weights_are_aligned_as_by_torch(bundles):
 
     The data in the file is aligned, too, so that large weights need no copy.
     """
-    pretrained = read(bundles["mae_lm_tiny"])
+    pretrained = open_pretrained(bundles["mae_lm_tiny"])
     assert {weight.data_ptr() % 64 for weight in pretrained.weights.values()} == {0}
     content = (bundles["mae_lm_tiny"] / "model.safetensors").read_bytes()
     assert (8 + int.from_bytes(content[:8], "little")) % 64 == 0
@@ -80,11 +80,11 @@ def test_half_precision_is_kept(checkpoints, text_data, tmp_path):
     state["model"] = {name: weight.half() for name, weight in state["model"].items()}
     torch.save(state, tmp_path / "half.pt")
     write_bundle(read_checkpoint(tmp_path / "half.pt", text_data), tmp_path / "bundle")
-    assert {weight.dtype for weight in read(tmp_path / "bundle").weights.values()} == {torch.float16}
+    assert {weight.dtype for weight in open_pretrained(tmp_path / "bundle").weights.values()} == {torch.float16}
 
 
 def test_about_has_the_origin_without_paths(bundles):
-    about = read(bundles["classification"]).about
+    about = open_pretrained(bundles["classification"]).about
     assert (about.architecture, about.task, about.updates) == ("mae_lm_tiny", "sentence_prediction", 1)
     assert about.trained_on["train"]["tokens_out"] == 1000
     assert "/home/me" not in json.dumps(about.to_json())
@@ -104,12 +104,12 @@ def test_facts_about_masks_are_stored(options, fact, value, checkpoints, text_da
     state["cfg"]["task"] |= options
     torch.save(state, tmp_path / "others.pt")
     write_bundle(read_checkpoint(tmp_path / "others.pt", text_data), tmp_path / "bundle")
-    assert getattr(read(tmp_path / "bundle").about, fact) == value
+    assert getattr(open_pretrained(tmp_path / "bundle").about, fact) == value
 
 
 def test_a_full_disk_is_named_and_nothing_is_left(bundles, tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(20_000):
-        write_bundle(read(bundles["mae_lm_tiny"]), tmp_path / "out")
+        write_bundle(open_pretrained(bundles["mae_lm_tiny"]), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -167,7 +167,7 @@ def test_a_bundle_with_another_bit_is_refused(name, bundles, tmp_path):
     with pytest.raises(UserError, match=r"is damaged|cannot be read"):
         read_bundle(bundle)
     with pytest.raises(UserError):
-        origin_of(bundle)
+        describe(bundle)
 
 
 def test_the_model_card_of_a_bundle_can_be_edited(bundles, tmp_path):
@@ -182,7 +182,7 @@ def test_any_damage_of_a_checkpoint_is_refused_or_changes_nothing(checkpoints, t
     valid, path = checkpoints["mae_lm_tiny"], tmp_path_factory.mktemp("damaged") / "checkpoint.pt"
     path.write_bytes(data.draw(damaged(valid.read_bytes())))
     try:
-        found, expected = read(path, text_data), read(valid, text_data)
+        found, expected = open_pretrained(path, text_data), open_pretrained(valid, text_data)
     except UserError as refusal:
         assert len(str(refusal).splitlines()) == 1  # noqa: PT017
     else:
@@ -228,14 +228,14 @@ def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles):
 def test_another_dictionary_is_refused(checkpoints, text_data, tmp_path):
     swap_lines(shutil.copytree(text_data, tmp_path / "data") / "dict.txt")
     with pytest.raises(UserError, match="its pieces are not, in order, the symbols"):
-        read(checkpoints["mae_lm_tiny"], tmp_path / "data")
+        open_pretrained(checkpoints["mae_lm_tiny"], tmp_path / "data")
     (tmp_path / "data" / "manifest.json").unlink()
     with pytest.raises(UserError, match="was trained with another dictionary"):
-        read(checkpoints["mae_lm_tiny"], tmp_path / "data")
+        open_pretrained(checkpoints["mae_lm_tiny"], tmp_path / "data")
 
 
 def test_an_option_that_came_later_has_its_default(checkpoints, text_data, tmp_path):
     state = saved(checkpoints["mae_lm_tiny"])
     del state["cfg"]["model"]["renumber_visible"]
     torch.save(state, tmp_path / "older.pt")
-    assert read(tmp_path / "older.pt", text_data).config.renumber_visible is False
+    assert open_pretrained(tmp_path / "older.pt", text_data).config.renumber_visible is False

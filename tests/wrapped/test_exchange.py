@@ -17,7 +17,8 @@ from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
-from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import build
 from mae_lm_fairseq.trained.validation import SENTENCE_HEAD as HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
@@ -52,7 +53,7 @@ def bundle(path: Path, pretrained) -> Path:
 @pytest.mark.parametrize("preset", ["mae_lm_roberta", "mae_lm"])
 def test_an_import_is_exported_byte_by_byte(kind, preset, tmp_path):
     directory = save(tmp_path, kind)
-    pretrained = read(bundle(tmp_path / "bundle", import_foreign(directory, preset)))
+    pretrained = open_pretrained(bundle(tmp_path / "bundle", import_foreign(directory, preset)))
     assert pretrained.about.untrained == (("decoder",) if preset == "mae_lm" else ())
     name = export_stock(pretrained, tmp_path / "out")
     before, after = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "out"))
@@ -91,7 +92,7 @@ def test_heads_are_exported_as_they_came(kind, task, tmp_path):
         directory = save(tmp_path, kind, task, **labels)
     except ValueError:
         pytest.skip(f"{kind} has no {task}")
-    pretrained = read(bundle(tmp_path / "bundle", import_foreign(directory, "mae_lm_roberta")))
+    pretrained = open_pretrained(bundle(tmp_path / "bundle", import_foreign(directory, "mae_lm_roberta")))
     export_stock(pretrained, tmp_path / "out")
     assert (directory / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()
     model = MAELMModel.from_pretrained(tmp_path / "bundle")

@@ -7,7 +7,6 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
-from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
@@ -16,6 +15,7 @@ from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, measure, predictions
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.runner import Run
@@ -37,10 +37,10 @@ class SentenceAdapter(Adapter):
             self.sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
         self.task, self.outputs = self.sets.task, (DATA_BIN, *self.sets.outputs)
 
-    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+    def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         task, sets = self.task, self.sets
         print(f"{'scores' if task.is_regression else 'labels'}: {task.describe()}")
-        data, splits = prepared(products, sets, tokenizer, origin.max_positions)
+        data, splits = prepared(products, sets, tokenizer, start.config.max_positions)
         chosen = values_of_words(self.options.extra).get("best-checkpoint-metric")
         return TaskSetup(
             content={"task": task.name, "data": splits},

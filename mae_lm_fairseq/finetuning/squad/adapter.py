@@ -6,14 +6,15 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
-from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.answers import answers_to
+from mae_lm_fairseq.trained.conversion import architecture_of
 from mae_lm_fairseq.trained.hub import open_finetuned
+from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import parse_json, read_bytes, write_json, write_text
@@ -34,9 +35,9 @@ class SquadAdapter(Adapter):
     def __init__(self, options: SquadOptions):
         self.options = options
 
-    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+    def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options = self.options
-        length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, origin.max_positions)
+        length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, start.config.max_positions)
         files = {"train": options.train, "dev": options.dev}
         counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
         task = {
@@ -51,7 +52,7 @@ class SquadAdapter(Adapter):
             also_read={},
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
             sequences=counts["train"]["windows"],
-            recipe=for_size(origin.model["_name"], ROBERTA, OURS),
+            recipe=for_size(architecture_of(start), ROBERTA, OURS),
             evaluate=partial(evaluate, options=options),
             selection="f1",
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
-from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import MODEL, report
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
@@ -15,7 +14,9 @@ from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.word_files import WordFile, column_of, plain_name, read_words
 from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.text.word_windows import WordWindows
+from mae_lm_fairseq.trained.conversion import architecture_of
 from mae_lm_fairseq.trained.hub import open_finetuned
+from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.trained.tags import Tagger
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
@@ -50,8 +51,8 @@ class TaggingAdapter(Adapter):
                 raise UserError(f"{options.test}: --score-runs needs labels in column {options.column}")
         self.scored_test = files["test"] if options.score_runs else None
 
-    def prepare(self, origin: Origin, tokenizer: Tokenizer, products: Products) -> TaskSetup:
-        options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, origin.max_positions)
+    def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
+        options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, start.config.max_positions)
         targets = {"train": labels.targets(self.files["train"])}
         windows = {
             name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in self.files.items()
@@ -74,7 +75,7 @@ class TaggingAdapter(Adapter):
                 "scheme": labels.scheme,
             },
             sequences=len(windows["train"].order),
-            recipe=for_size(origin.model["_name"], BERT, OURS),
+            recipe=for_size(architecture_of(start), BERT, OURS),
             evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"], test=self.scored_test),
             selection="f1" if labels.kinds else "accuracy",
         )

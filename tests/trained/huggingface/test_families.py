@@ -30,7 +30,8 @@ from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign, network_options, notes
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.info import ModelInfo
-from mae_lm_fairseq.trained.reading import Pretrained, build, read
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import Pretrained, build
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece
 from tests.support.families import change_config, lines, stock_model
@@ -73,7 +74,7 @@ def imported(tmp_path_factory, stock):
 
 @ALL
 def test_ids_equal_on_a_thousand_lines(kind, stock, imported):
-    tokenizer = read(imported(kind)).tokenizer
+    tokenizer = open_pretrained(imported(kind)).tokenizer
     theirs = transformers.AutoTokenizer.from_pretrained(stock(kind))(lines(1000), add_special_tokens=False)["input_ids"]
     ours = [tokenizer.exported_ids[ids].tolist() for ids in tokenizer.encode_lines(lines(1000))]
     assert ours == theirs
@@ -83,7 +84,7 @@ def test_ids_equal_on_a_thousand_lines(kind, stock, imported):
 
 @ALL
 def test_states_and_logits_equal(kind, stock, imported):
-    pretrained = read(imported(kind))
+    pretrained = open_pretrained(imported(kind))
     order = torch.from_numpy(pretrained.tokenizer.exported_ids)
     texts = [[0, *ids[:30].tolist(), 2] for ids in pretrained.tokenizer.encode_lines(lines(8, seed=2))]
     tokens = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, texts)), batch_first=True, padding_value=1)
@@ -109,7 +110,7 @@ def tasks(kind: str) -> list[str]:
 def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
     source = stock(kind, task)
     write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
-    architecture = export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    architecture = export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
     assert architecture == FAMILIES[kind].classes + task
     assert_same_model(source, tmp_path / "stock", architecture)
 
@@ -138,7 +139,7 @@ def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
     added = {f"{extra}.weight": torch.randn(shape), f"{extra}.bias": torch.randn(shape[0])}
     save_file(weights | added, source / "model.safetensors", metadata={"format": "pt"})
     write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
-    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(source, tmp_path / "stock", "BertForMaskedLM")
     assert ("pooler" in (tmp_path / "stock" / "README.md").read_text()) is ("pooler" not in extra)
     written = load_file(tmp_path / "stock" / "model.safetensors")
@@ -154,7 +155,7 @@ def test_names_of_old_checkpoints(stock, tmp_path):
         weights = {name.replace(now, before): weight for name, weight in weights.items()}
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
     write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
-    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(stock("bert"), tmp_path / "stock", "BertForMaskedLM")
 
 
@@ -164,7 +165,7 @@ def test_untied_output_weights(kind, tmp_path):
     pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
     assert pretrained.config.untie_output_weights
     write_bundle(pretrained, tmp_path / "bundle", add_tokenizer_and_card)
-    export_stock(read(tmp_path / "bundle"), tmp_path / "stock")
+    export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
     assert_same_model(tmp_path / "source", tmp_path / "stock", f"{FAMILIES[kind].classes}ForMaskedLM")
 
 
@@ -197,7 +198,7 @@ def test_pairs_are_explained_where_they_differ(stock, imported, tmp_path):
     assert "here two separators are between them" in note
     pair = MAELMModel.from_pretrained(imported("roberta")).encode("the of", "is not")
     fast = transformers.AutoTokenizer.from_pretrained(stock("roberta"))
-    order = read(imported("roberta")).tokenizer.exported_ids
+    order = open_pretrained(imported("roberta")).tokenizer.exported_ids
     assert order[pair].tolist() == fast("the of", "is not")["input_ids"]
 
 
@@ -247,12 +248,12 @@ def test_a_link_among_the_kept_files_is_refused(name, imported, tmp_path):
     (bundle / "original" / name).rename(tmp_path / name)
     (bundle / "original" / name).symlink_to(tmp_path / name)
     with pytest.raises(UserError, match="is a link to another directory"):
-        read(bundle)
+        open_pretrained(bundle)
 
 
 def test_another_network_with_the_same_tokenizer_becomes_an_ordinary_class(imported, tmp_path):
     """The kept files belong to the network that was imported."""
-    pretrained = read(imported("bert"))
+    pretrained = open_pretrained(imported("bert"))
     other = replace(pretrained, config=replace(pretrained.config, encoder_attention_heads=2))
     assert export_stock(other, tmp_path / "out") == "RobertaForMaskedLM"
     config = json.loads((tmp_path / "out" / "config.json").read_bytes())
@@ -291,7 +292,7 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
         model = [model]
     words = ["RTE", *model, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "rte", "--seeds", 1]
     cli.run("finetune glue", [*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
-    assert export_stock(read(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
+    assert export_stock(open_pretrained(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
     assert classifier.config.id2label == dict(enumerate(TASKS["RTE"].labels))
@@ -309,7 +310,7 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
 
 def with_span_head(kind, imported) -> Pretrained:
     """Return an imported encoder as if it had been fine-tuned here on questions."""
-    pretrained = read(imported(kind, "mae_lm"))
+    pretrained = open_pretrained(imported(kind, "mae_lm"))
     weights = {name: weight for name, weight in pretrained.weights.items() if name.startswith("autoencoder.encoder.")}
     torch.manual_seed(1)
     head = SpanHead(16, init_std=0.5).state_dict()
@@ -362,7 +363,7 @@ def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, 
     splits = [word for split in ("train", "valid") for word in (f"--{split}", str(tmp_path / f"{split}.txt"))]
     cli.run("prepare", [*splits, "--tokenizer", str(bundle), "--destdir", str(tmp_path / "data"), *PREPARATION])
     checkpoint = continue_pretraining(bundle, tmp_path)
-    architecture = export_stock(read(checkpoint, bundle), tmp_path / "stock")
+    architecture = export_stock(open_pretrained(checkpoint, bundle), tmp_path / "stock")
     assert architecture == FAMILIES[kind].classes + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")
 
     fast, text = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock"), "the language of the models"
@@ -374,7 +375,7 @@ def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, 
     before = MAELMModel.from_pretrained(bundle).extract_features(text)
     assert not torch.allclose(ours, before, atol=1e-3)
     # Without the import, the stock class is another one, which computes the same.
-    other = export_stock(read(checkpoint, tmp_path / "data"), tmp_path / "other")
+    other = export_stock(open_pretrained(checkpoint, tmp_path / "data"), tmp_path / "other")
     assert other.startswith("MPNet" if kind == "mpnet" else "Roberta")
 
 
@@ -382,7 +383,15 @@ def continue_pretraining(bundle: Path, directory: Path) -> Path:
     """Train a few updates in this process, and return the checkpoint."""
     metrics.reset()
     checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
-    options = ["--finetune-from-model", bundle, *network_options(read(bundle)), "--max-update", 3, "--lr", 1e-2]
+    options = [
+        "--finetune-from-model",
+        bundle,
+        *network_options(open_pretrained(bundle)),
+        "--max-update",
+        3,
+        "--lr",
+        1e-2,
+    ]
     save = directory / "checkpoints"
     train.main(parse(directory / "data", *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save,
                      "--tokens-per-sample", 32, *options))  # fmt: skip

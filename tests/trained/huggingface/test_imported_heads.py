@@ -13,7 +13,7 @@ from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
-from mae_lm_fairseq.trained.reading import read
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import with_facts
@@ -82,11 +82,11 @@ def test_a_regression_predicts_its_scores(tmp_path):
 def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
     """A model trained here gives 0 to 1 inside, and scores in the range of its training file outside."""
     _, first = imported(tmp_path / "first", kind, "ForSequenceClassification", num_labels=1)
-    trained = read(first)
+    trained = open_pretrained(first)
     task = replace(trained.about.finetuned_on, columns=("text",), score_range=(1, 5.5))
     trained = with_facts(trained, imported_from=None, finetuned_on=task)
     write_bundle(trained, tmp_path / "trained", add_tokenizer_and_card)
-    export_stock(read(tmp_path / "trained"), tmp_path / "stock")
+    export_stock(open_pretrained(tmp_path / "trained"), tmp_path / "stock")
     cli.run("import", [str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
     scores = MAELMModel.from_pretrained(first).predict(SENTENCE_HEAD, TEXTS) * 4.5 + 1
     for bundle in ("trained", "imported"):
@@ -113,7 +113,7 @@ def test_several_labels_at_once_have_no_prediction(tmp_path):
 
 def test_a_classifier_trained_here_loses_the_problem_of_its_original(tmp_path):
     _, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", problem_type="multi_label_classification")
-    model = read(bundle)
+    model = open_pretrained(bundle)
     export_stock(model, tmp_path / "import")
     export_stock(with_facts(model, imported_from=None), tmp_path / "trained")
     kinds = [transformers.AutoConfig.from_pretrained(tmp_path / name).problem_type for name in ("import", "trained")]

@@ -15,7 +15,8 @@ from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.tokenizer import exported_tokenizer
-from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import build
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained
 from tests.support.tokenizers import fairseq_files, make, paragraphs
@@ -65,7 +66,7 @@ def test_bundles(tokenizer, tmp_path):
     """A bundle has the tokenizer's own ids, and the same weights when it is read."""
     original = model(tokenizer)
     write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
-    again = read(tmp_path / "out")
+    again = open_pretrained(tmp_path / "out")
     assert (again.config, again.symbols, again.about) == (original.config, original.symbols, original.about)
     assert again.weights.keys() == original.weights.keys()
     for name, weight in again.weights.items():  # no token has the first rows of positions

@@ -14,7 +14,8 @@ from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
-from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import build
 from mae_lm_fairseq.trained.validation import network_config
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hashes import write_hashes
@@ -126,7 +127,7 @@ class TestWithoutATokenizerForTransformers:
         card = (tmp_path / "out" / "README.md").read_text()
         assert "`AutoTokenizer` cannot read this directory: a sentencepiece model that keeps repeated spaces" in card
         assert not (tmp_path / "out" / "tokenizer.json").exists()
-        assert read(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": odd}
+        assert open_pretrained(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": odd}
 
     def test_no_transformers(self, model, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
@@ -136,7 +137,7 @@ class TestWithoutATokenizerForTransformers:
             "`AutoTokenizer` cannot read this directory: import of transformers halted"
             in (tmp_path / "out" / "README.md").read_text()
         )
-        assert read(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": model}
+        assert open_pretrained(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": model}
 
 
 def test_a_damaged_bundle_is_refused_and_a_saved_model_has_no_hashes(model, tmp_path):

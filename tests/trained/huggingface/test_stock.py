@@ -27,7 +27,8 @@ from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card, stock_card
-from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import build
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained, with_facts
@@ -130,7 +131,7 @@ CLASS_OF = {
 def test_every_bundle_is_exported_to_its_class(bundles, tmp_path):
     """Checkpoints of fairseq's trainer, also with fine-tuned heads; the exporter itself compares the outputs."""
     for name, bundle in bundles.items():
-        assert export_stock(read(bundle), tmp_path / name) == CLASS_OF.get(name, "MPNetModel"), name
+        assert export_stock(open_pretrained(bundle), tmp_path / name) == CLASS_OF.get(name, "MPNetModel"), name
     labels = {name: AutoConfig.from_pretrained(tmp_path / name).num_labels for name in ("classification", "regression")}
     assert labels == {"classification": 2, "regression": 1}
 

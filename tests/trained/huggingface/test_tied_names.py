@@ -13,7 +13,8 @@ from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.names import EMBEDDINGS, LM_BIAS, LM_WEIGHT, Part, names_of
-from mae_lm_fairseq.trained.reading import build, read
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import build
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hashes import HASHES
 from tests.support.exports import pretrained
@@ -84,4 +85,4 @@ def test_a_configuration_that_is_none_is_named(content, fault, tmp_path):
     (tmp_path / "bundle" / "config.json").write_text(content)
     (tmp_path / "bundle" / HASHES).unlink()  # bundles of earlier versions have none
     with pytest.raises(UserError, match=rf"config\.json {fault}"):
-        read(tmp_path / "bundle")
+        open_pretrained(tmp_path / "bundle")

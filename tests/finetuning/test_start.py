@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values, preset_config
-from mae_lm_fairseq.finetuning.origin import Origin, origin_of
+from mae_lm_fairseq.finetuning.start import network_settings
 from mae_lm_fairseq.models.architectures import core_config, option_type
+from mae_lm_fairseq.trained.opening import Description, describe
 from mae_lm_fairseq.training.command import arguments, as_options
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.training import RECIPE, parse
@@ -52,20 +53,20 @@ def with_zeros() -> Iterator[tuple[str, MaskedAutoencoderConfig]]:
 def test_every_option_of_the_network_that_is_0_or_false_survives(write, tmp_path):
     zeros = set()
     for name, config in with_zeros():
-        start = origin_of(write(tmp_path / "start", name, config))
-        found = core_config(argparse.Namespace(**start.model))
+        start = describe(write(tmp_path / "start", name, config))
+        found = core_config(argparse.Namespace(**network_settings(start)))
         assert replace(found, **OF_FINETUNING) == replace(config, **OF_FINETUNING), (name, config)
-        assert (start.max_positions, start.updates) == (config.max_positions, 5)
+        assert (start.config.max_positions, start.about.updates) == (config.max_positions, 5)
         zeros |= {option for option, value in vars(config).items() if value in (0, False)}
     assert {"relative_buckets", "decoder_relative_buckets", "decoder_layers", "pre_norm"} <= zeros
 
 
 def test_the_options_are_those_of_the_command(tmp_path):
     config = preset_config("mae_lm", "tiny", relative_buckets=0, pre_norm=True, decoder_share_positions=True)
-    start = origin_of(write_bundle(tmp_path / "start", "mae_lm_tiny", config))
+    start = describe(write_bundle(tmp_path / "start", "mae_lm_tiny", config))
     size = RECIPE.index("--encoder-layers"), RECIPE.index("--log-format")
     others = [*RECIPE[: size[0]], *RECIPE[size[1] :]]
-    found = core_config(parse(*arguments("data", as_options({"model": start.model}), others)).model)
+    found = core_config(parse(*arguments("data", as_options({"model": network_settings(start)}), others)).model)
     assert replace(found, **OF_FINETUNING) == replace(config, **OF_FINETUNING)
 
 
@@ -99,17 +100,17 @@ def test_any_damage_of_a_bundles_description_is_refused_or_harmless(tmp_path):
             for word, written in WRITTEN.items():
                 text = text.replace(word, written)
             texts.append(text)
-    origins = []
+    described = []
     for text in texts:
         file.write_bytes(text.encode(errors="surrogatepass"))
-        origins.append(origin_unless_refused(bundle))
-    accepted = [found for found in origins if found]
+        described.append(description_unless_refused(bundle))
+    accepted = [found for found in described if found]
     assert len(accepted) < 0.1 * len(texts)
-    assert {found.model["_name"] for found in accepted} <= {"mae_lm_tiny", "mae_lm"}
+    assert {network_settings(found)["_name"] for found in accepted} <= {"mae_lm_tiny", "mae_lm"}
 
 
-def origin_unless_refused(path: Path) -> Origin | None:
+def description_unless_refused(path: Path) -> Description | None:
     try:
-        return origin_of(path)
+        return describe(path)
     except UserError:
         return None

@@ -1,0 +1,67 @@
+"""Starting point of fine-tuning: a checkpoint, a bundle, or random weights."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values, preset_config
+from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.trained.averaging import with_ema
+from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
+from mae_lm_fairseq.trained.conversion import architecture_of
+from mae_lm_fairseq.trained.opening import Description, describe, describe_random
+from mae_lm_fairseq.utils.errors import UserError
+
+_EMA = "ema"
+"""Subdirectory of ``--out`` that every start with ``--ema`` writes again."""
+# Model options that fine-tuning sets itself.
+_SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
+
+
+def find_start(options: FinetuningOptions, heads: Sequence[str] = ()) -> Description:
+    """Return the model that the options name, whose heads must be the given ones; none if it is pretrained.
+
+    With ``--ema``, the EMA weights are written to the output directory, as a checkpoint to start from. The name of an
+    architecture stands for random weights, for a control experiment.
+
+    Raises:
+        UserError: if the model does not exist, is not one of this package, or has other heads.
+    """
+    model = options.model
+    if options.ema:
+        state = with_ema(load_as_data(model), model)
+        written = options.out / _EMA / model.name
+        written.parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(state, written)
+        start = describe(written)
+    elif os.path.exists(model) or str(model) not in ARCHITECTURES:  # Path.exists raises for names that are too long
+        start = describe(model)
+    else:
+        start = describe_random(str(model))
+    if start.path and os.path.isfile(start.path) and start.about.updates is None:  # fairseq asks for it
+        raise UserError(f"{model}: has no training state. Run mae-lm bundle, then fine-tune its output")
+    if start.heads != tuple(heads):
+        state = f"has already been fine-tuned on {', '.join(start.heads)}" if start.heads else "is not fine-tuned"
+        needed = f"a model fine-tuned on {', '.join(heads)}" if heads else "the pretrained model"
+        raise UserError(f"{model} {state}; use {needed}")
+    return start
+
+
+def network_settings(start: Description) -> dict[str, Any]:
+    """Return the options of the network that differ from its architecture's, with that as ``_name``.
+
+    They are what :func:`~mae_lm_fairseq.training.command.as_options` expects.
+    """
+    name = architecture_of(start)
+    defaults = plain_values(preset_config(*ARCHITECTURES[name]))
+    # Not by truth: without a position bias, --relative-buckets is 0.
+    changed = {key: value for key, value in plain_values(start.config).items() if value != defaults[key]}
+    return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}
+
+
+def summary(start: Description) -> dict[str, Any]:
+    """Return a description for a result file. It has only the end of the path, as the file may be published."""
+    kind = f"a model fine-tuned on {', '.join(start.heads)}" if start.heads else "a pretrained model"
+    checkpoint = start.path and "/".join(start.path.parts[-2:])
+    facts = {"checkpoint": checkpoint, "sha256": start.sha256, "updates": start.about.updates or 0}
+    return {"from": kind if checkpoint else "random weights", **facts, **network_settings(start)}
