@@ -19,12 +19,12 @@ from mae_lm_fairseq.finetuning.options import (
     TaggingOptions,
     for_size,
 )
-from mae_lm_fairseq.finetuning.origin import Origin
 from mae_lm_fairseq.finetuning.results import summarise, summary_cell
 from mae_lm_fairseq.finetuning.squad import adapter as squad
 from mae_lm_fairseq.finetuning.sweep import Sweep, keep_best_checkpoint, select
 from mae_lm_fairseq.finetuning.tagging import adapter as tagging
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
+from mae_lm_fairseq.trained.opening import describe_random
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
@@ -54,7 +54,7 @@ def sweep_of(chosen, tokenizer):
         evaluate=len,
         selection="score",
     )
-    return Sweep(chosen, Origin(None, {"_name": "mae_lm_tiny"}, 512), open_tokenizer(tokenizer), setup)
+    return Sweep(chosen, describe_random("mae_lm_tiny"), open_tokenizer(tokenizer), setup)
 
 
 @pytest.mark.parametrize("words", [["--lr", "1"], ["--seed=1"], ["--finetune-from-model", "a"], ["--restore-file=a"]])
@@ -111,9 +111,9 @@ def test_any_other_file_or_option_gives_another_run(data_bin, tmp_path):
     ]
 
     def run_of(chosen):
-        origin, tokenizer = Origin(None, {"_name": "mae_lm_tiny"}, 512), open_tokenizer(data_bin)
-        setup = ADAPTERS[type(chosen)](chosen).prepare(origin, tokenizer, Products(chosen.out, "a command", ()))
-        [[run]] = Sweep(chosen, origin, tokenizer, setup).runs().values()
+        start, tokenizer = describe_random("mae_lm_tiny"), open_tokenizer(data_bin)
+        setup = ADAPTERS[type(chosen)](chosen).prepare(start, tokenizer, Products(chosen.out, "a command", ()))
+        [[run]] = Sweep(chosen, start, tokenizer, setup).runs().values()
         return run.result.parent.name
 
     for kind, (file, other), more, further in kinds:

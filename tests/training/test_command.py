@@ -8,9 +8,12 @@ import torch
 from fairseq import options as fairseq_options
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
-from mae_lm_fairseq.finetuning.sweep import Origin, Sweep
+from mae_lm_fairseq.finetuning.sweep import Sweep
+from mae_lm_fairseq.trained.info import ModelInfo
+from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.command import check_option_names, train_command
 from tests.support.tokenizers import make
 from tests.support.training import RECIPE
@@ -33,8 +36,9 @@ def options(command):
 
 
 def test_fine_tuning(tmp_path):
-    start = Origin(Path("start.pt"), {"_name": "mae_lm_base", "relative_buckets": 64}, 512)
-    chosen = FinetuningOptions(model=start.checkpoint, out=tmp_path, seeds=3, extra=("--bf16",))
+    config = preset_config("mae_lm", "base", relative_buckets=64)
+    start = Description(Path("start.pt"), config, ModelInfo(architecture="mae_lm_base"))
+    chosen = FinetuningOptions(model=start.path, out=tmp_path, seeds=3, extra=("--bf16",))
     setup = TaskSetup(
         content={},
         data=Path("data"),
