@@ -11,6 +11,7 @@ number refers to another position in the epoch, so it is converted.
 """
 
 import logging
+import math
 import os
 import re
 import sys
@@ -53,7 +54,8 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
     fairseq resumes from ``checkpoint_last.pt`` only, which after a kill can be damaged, outdated or missing. It also
     runs one update too many when training is already finished, by ``--max-update`` or ``--stop-time-hours``. From the
     checkpoint of the end of an epoch, it resumes without the step that the learning rate takes then. It applies the
-    position in an epoch to any data, whose beginning is skipped.
+    position in an epoch to any data, whose beginning is skipped. It compares ``--stop-min-lr`` at the ends of epochs
+    and at every start, so that a run which resumed in the middle of an epoch ended earlier than without interruption.
     """
     lock_save_dir(cfg, trainer)
     is_default = cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
@@ -82,8 +84,21 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
         make_up_for_validation(trainer, extra_state, next(_early_stopping()).__globals__["validate_and_save"])
     if iterator.epoch > 1 and not (iterator.iterations_in_epoch or resets):
         trainer.lr_step(iterator.epoch - 1, extra_state.get("val_loss"))
+    if iterator.iterations_in_epoch:
+        _skip_next_comparison_of_rate(trainer)
     _stop_if_done(trainer)
     return extra_state, iterator
+
+
+def _skip_next_comparison_of_rate(trainer: Trainer) -> None:
+    """Let the comparison of the learning rate with ``--stop-min-lr`` pass with which fairseq begins every start."""
+    get_rate = trainer.get_lr
+
+    def get_first_rate() -> float:
+        trainer.get_lr = get_rate
+        return math.inf
+
+    trainer.get_lr = get_first_rate
 
 
 def keep_counts() -> None:

@@ -163,10 +163,7 @@ OTHERS = [
     ["--stop-time-hours", 1, "--log-file", "training.log"],
     ["--no-last-checkpoints", "--keep-interval-updates", 3],
     ["--mask-prob-end", 0.4, "--mask-prob-updates", 9],
-    *(
-        ["--tokens-per-sample", 12, "--shorten-method", method, "--shorten-data-split-list", "train"]
-        for method in ("truncate", "random_crop")
-    ),
+    ["--tokens-per-sample", 12, "--shorten-method", "truncate", "--shorten-data-split-list", "train"],
     ["--autocast", "bf16"],
     ["--required-seq-len-multiple", 8, "--empty-cache-freq", 2, "--heartbeat-timeout", 60],
     ["--attention-backend", "sdpa", "--dropout", 0.2, "--attention-dropout", 0.2, "--decoder-dropout", 0.3],
@@ -202,7 +199,10 @@ def test_interruptions_change_nothing(train, options, interrupted, two_validatio
     for updates in UPDATES:
         with interrupted(updates):
             train("many", *options)
-    assert_equal(outcome(train("many", *options)), expected)
+    last = train("many", *options) / "checkpoint_last.pt"
+    if "--no-last-checkpoints" in options:  # that of a signal stays, and the newest one counts
+        last.unlink(missing_ok=True)
+    assert_equal(outcome(last.parent), expected)
 
 
 @pytest.mark.slow

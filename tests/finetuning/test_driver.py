@@ -157,12 +157,12 @@ def test_wrong_inputs_are_refused_before_the_training(options, checkpoints, toke
     (tmp_path / "bundle" / "model.safetensors").write_bytes(b"damaged")
     wrong = {
         "x: File name too long": {"model": tmp_path / ("x" * 300)},
-        "x: has no sentencepiece": {"data_bin": tmp_path / ("x" * 300)},
+        "x has no tokenizer": {"data_bin": tmp_path / ("x" * 300)},
         "cannot read the checkpoint": {"model": tmp_path / "damaged.pt"},
         "model.safetensors is damaged": {"model": tmp_path / "bundle"},
         "not the tokenizer of": {"data_bin": other},
         "roberta_base: No such file": {"model": Path("roberta_base")},
-        "--data-bin mae_lm_tiny: has no sentencepiece": {"model": Path("mae_lm_tiny"), "data_bin": None},
+        "--data-bin mae_lm_tiny has no tokenizer": {"model": Path("mae_lm_tiny"), "data_bin": None},
         "mae_lm_tiny: No such file": {"model": Path("mae_lm_tiny"), "ema": True},
     }
     for message, changes in wrong.items():

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.start import find_start, summary
-from mae_lm_fairseq.trained.opening import describe, open_pretrained
+from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import read_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, saved
@@ -144,7 +144,7 @@ class TestAverage:
         weights = saved(run_of / "mean.pt")["model"]
         assert all(torch.equal(weights[name], weight) for name, weight in state["model"].items())
         with pytest.raises(UserError, match=r"published\.pt: .* mae-lm bundle"):
-            describe(path)
+            find_start(FinetuningOptions(model=path, out=run_of / "out"))
 
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
         paths = [run_of / f"checkpoint_{name}.pt" for name in ("1_10", "1_20")]

@@ -36,7 +36,7 @@ ALLOWED = {
     "study/report.py": "figures are drawn in a new directory",
     "trained/huggingface/stock.py": "models are exported to a new directory",
     "trained/huggingface/tokenizer.py": "tokenizers are written to a new directory",
-    "checkpoints/checkpoint_file.py": "weights go to a new directory, checkpoints to a file that is open",
+    "trained/checkpoint_file.py": "weights go to a new directory, checkpoints to a file that is open",
     "trained/huggingface/modeling.py": "a method of transformers, which its user calls",
     "study/results.py": "checkpoints are written to a file that is open",
 }
