@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import queue
 import re
 import threading
@@ -13,7 +14,7 @@ import torch
 from fairseq.data import iterators
 from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import TASK_REGISTRY
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.hooks import TaskHooks
@@ -32,6 +33,9 @@ def start_training_with_checks() -> None:
     errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs. The
     first process calls ``check_data(cfg)`` of the task, if it has one, before it starts others. At the end, it prints
     the ``closing_summary(cfg)`` of the task, if it has one.
+
+    fairseq also logs its whole configuration, in a line of more than 10,000 characters. On a terminal, it would move
+    what was printed before off the screen, so only files and pipes get it.
     """
     wrap(distributed_utils, "call_main", _call_main)
     distributed_utils.distributed_main = distributed_main
@@ -39,6 +43,7 @@ def start_training_with_checks() -> None:
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
     training = next(filter(trains, args), None)
+    _keep_configuration_off_terminals()
     with errors_end_the_program(), saves_before_it_ends(training), _lost_connections():
         join_started_processes(cfg)
         with gpus_hidden(cfg):
@@ -54,6 +59,17 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
         if is_asked and not (rank or cfg.distributed_training.distributed_rank):
             print(task.closing_summary(cfg), flush=True)
         return result
+
+
+def _keep_configuration_off_terminals() -> None:
+    """Let handlers of the root logger that write to a terminal skip configurations."""
+    for handler in logging.root.handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
+            handler.addFilter(_is_no_configuration)
+
+
+def _is_no_configuration(record: logging.LogRecord) -> bool:
+    return not isinstance(record.msg, DictConfig)
 
 
 def _check_end(cfg: Any) -> None:
@@ -73,6 +89,7 @@ def distributed_main(number: int, main: Callable, *arguments) -> None:
     """
     with errors_end_the_program(), saves_before_it_ends(main), _lost_connections():
         register()
+        _keep_configuration_off_terminals()
         fairseq_distributed_main(number, main, *arguments)
 
 

@@ -210,6 +210,8 @@ def test_trains_on_a_cpu(mae_lm, data_bin, tmp_path):
     assert "on this CPU, at 50% of its" in length
     assert "warning: --max-update 3 ends the training before the learning rate has decayed" in done.stderr
     assert command.startswith(f"fairseq-train {data_bin} ")
+    _, _, further = done.stdout.partition(command)
+    assert [text.count("'no_progress_bar'") for text in (done.stdout, further, done.stderr)] == [1, 1, 0]
     trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # written by this test
     assert trained["optimizer_history"][-1]["num_updates"] == 3
     assert trained["cfg"]["model"]["dropout"] == 0
