@@ -20,7 +20,13 @@ import torch
 from mae_lm_fairseq.checkpoints.bundle import write_bundle
 from mae_lm_fairseq.checkpoints.conversion import predicts, preset_of, with_preset
 from mae_lm_fairseq.checkpoints.original import MODULES, ORIGINAL
-from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
+from mae_lm_fairseq.checkpoints.reading import (
+    Pretrained,
+    check_model_exists,
+    read,
+    read_checkpoint,
+    transformers_type,
+)
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.huggingface.exporter import export_stock
 from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
@@ -160,14 +166,16 @@ def main(options: Options) -> None:
 
     disable_progress_bar()
     set_verbosity_error()  # about weights that other classes have
+    named = options.model
     paths = {name: getattr(options, name) for name in ("model", "out", "data_bin")}
     options = replace(options, **{name: path and path.resolve() for name, path in paths.items()})
-    with signals_as_errors(), directory_lock(options.out):
-        adapt(options)
+    with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm adapt", OWNED) as products:
+        check_model_exists(named)  # not the absolute path, which is no name of the hub
+        adapt(options, products)
     print(f"Report: {options.out / 'report.md'}   Model for transformers: {options.out / 'stock'}")
 
 
-def adapt(options: Options) -> None:
+def adapt(options: Options, products: Products) -> None:
     """Run, or resume, everything, and write ``results.json`` and the report.
 
     An adaptation is a study of one model with a start, which is measured at 0 updates.
@@ -175,7 +183,7 @@ def adapt(options: Options) -> None:
     Raises:
         UserError: if the model or the text cannot be used, or training fails.
     """
-    out, products = options.out, Products(options.out, "mae-lm adapt", OWNED)
+    out = options.out
     if decided := values_of_words(options.extra).keys() & (RESERVED_OPTIONS | {"max-epoch"}):
         raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
     if options.freeze_encoder_updates >= options.updates:

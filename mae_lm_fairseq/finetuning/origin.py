@@ -15,7 +15,13 @@ from mae_lm_fairseq.checkpoints.checkpoint_file import (
     value_at,
 )
 from mae_lm_fairseq.checkpoints.conversion import architecture_of
-from mae_lm_fairseq.checkpoints.reading import WEIGHTS, Pretrained, check_bundle, read_description
+from mae_lm_fairseq.checkpoints.reading import (
+    WEIGHTS,
+    Pretrained,
+    check_bundle,
+    check_model_exists,
+    read_description,
+)
 from mae_lm_fairseq.checkpoints.validation import head_names, saved_config
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
@@ -92,6 +98,7 @@ def origin_of(path: Path) -> Origin:
     Raises:
         UserError: if the file is missing, damaged, or from another model.
     """
+    check_model_exists(path)
     if os.path.isdir(path):
         return _of_bundle(path)
     state = load_as_data(path, mapped=True)

@@ -208,14 +208,29 @@ def make_output_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def output_directory(path: Path) -> Iterator[None]:
+    """Create the directory of the option ``--out``, see :func:`make_output_directory`; remove it if it stays empty."""
+    with removed_if_empty(path):
+        make_output_directory(path)
+        yield
+
+
+@contextlib.contextmanager
 def directory_while_used(directory: Path) -> Iterator[None]:
     """Create a directory and its parents; those that are empty when the block ends are removed again."""
-    made = [path for path in (directory, *directory.parents) if not os.path.exists(path)]
-    try:
+    with removed_if_empty(directory):
         directory.mkdir(parents=True, exist_ok=True)
         yield
+
+
+@contextlib.contextmanager
+def removed_if_empty(directory: Path) -> Iterator[None]:
+    """Remove what the block creates of a directory and its parents, if it is empty when the block ends."""
+    missing = [path for path in (directory, *directory.parents) if not os.path.exists(path)]
+    try:
+        yield
     finally:
-        for path in made:
+        for path in missing:
             with contextlib.suppress(OSError):  # not empty, or never created
                 path.rmdir()
 
