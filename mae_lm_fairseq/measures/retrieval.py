@@ -189,7 +189,7 @@ def _texts(path: Path, has_titles: bool) -> dict[str, str]:
         if not row["_id"]:
             raise UserError(f"{path}: line {line} has no _id; give each text one")
         if texts.setdefault(row["_id"], text) != text:
-            raise UserError(f"{path}: line {line}: the _id {row['_id']!r} is that of another text, too; correct it")
+            raise UserError(f"{path}: line {line}: the _id {row['_id']!r} is also that of another text; correct it")
     return texts
 
 

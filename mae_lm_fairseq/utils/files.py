@@ -56,7 +56,7 @@ def write_json(path: Path, content: Any) -> None:
 def write_record(path: Path, content: Mapping[str, Any], indent: int | None = 2) -> None:
     """Write data as JSON, atomically, with a hash by which :func:`read_record` notices damage.
 
-    The hash does not protect against forgery: who changes the data can change it, too.
+    The hash does not protect against forgery: who changes the data can also change the hash.
     """
     separators = None if indent else (",", ":")
     record = {**content, HASH: _content_hash(content)}

@@ -146,6 +146,15 @@ def test_a_refused_command_leaves_nothing(tmp_path, words_of, command):
     assert added(tmp_path, before) == []
 
 
+@pytest.mark.parametrize("verb", ["prepare", "finetune classification", "rank", "study", "adapt"])
+def test_an_empty_directory_of_the_user_stays(tmp_path, words_of, verb):
+    (tmp_path / "new/below/out").mkdir(parents=True)
+    before = {*tmp_path.rglob("*")}
+    run(next(command for command in COMMANDS if command.startswith(f"{verb} ")), words_of)
+    assert {*tmp_path.rglob("*")} >= before
+    assert [*(tmp_path / "new/below/out").iterdir()] == []
+
+
 @pytest.mark.integration  # starts fairseq-train
 @pytest.mark.parametrize("command", PRETRAIN)
 def test_a_refused_training_leaves_nothing(tmp_path, words_of, mae_lm, command):

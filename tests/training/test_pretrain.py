@@ -239,7 +239,7 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
 
 @pytest.mark.parametrize(("rate", "interval"), [(1e13, 10), (1e15, 1_000), (1e17, 10_000)])
 def test_a_kill_costs_half_an_hour(monkeypatch, rate, interval):
-    """An option is added where the recipe would save later, unless it is given, or other processes save, too."""
+    """An option is added where the recipe would save later, unless it is given, or other processes also save."""
     monkeypatch.setattr("mae_lm_fairseq.training.estimate.matrix_rate", lambda: rate)
     words, cfg = configure("mae_lm_base", "data", "saved", ["--cpu"])
     assert not often_enough(cfg, 1, Path("data"), ["--save-interval-updates=10000"])
