@@ -1,4 +1,4 @@
-"""Tests of a GPU (``-m gpu``) and those of a CPU run apart, so that the latter mean the same on every machine.
+"""Tests of a GPU (``-m gpu``) and those of a CPU run apart, so that tests of a CPU mean the same on every machine.
 
 pytest loads this file before tests/conftest.py, and fairseq counts the GPUs when that imports it.
 """

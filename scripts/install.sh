@@ -22,7 +22,7 @@ install_environment() (
     create_venv
     # The packages of other requirements are replaced.
     find "$venv" -maxdepth 1 -name '.installed-*' ! -name "$requirements-*" -delete
-    # The isolated build of fairseq must use the pinned torch, too. Old pip passes PIP_CONSTRAINT on to it, new pip
+    # The isolated build of fairseq must also use the pinned torch. Old pip passes PIP_CONSTRAINT on to it, new pip
     # needs PIP_BUILD_CONSTRAINT. The path is relative because pip splits these variables at spaces.
     export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
     # With it, fairseq's setup.py compiles for CUDA, which needs an nvcc that matches torch.

@@ -118,7 +118,7 @@ def test_unknown_verbs(words, message, monkeypatch, capsys):
 
 
 NO_UTF8 = "caf\udce9"
-"""What Python makes of a name in Latin-1."""
+"""Name in Latin-1, as Python reads it."""
 
 
 @pytest.mark.parametrize("verb", sorted(cli.VERBS.keys() - {"plan"}))  # which takes no path

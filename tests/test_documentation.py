@@ -14,7 +14,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 import torch
@@ -87,16 +87,41 @@ def test_speed_on_the_front_page_is_from_the_committed_results():
 
     from experiments.speed_figure import OUT, speeds
 
-    found = speeds()
-    assert json.loads(PIL.Image.open(OUT).text["Description"]) == found
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    gpu, base, small = found.values()
-    for panel, model, other in (
-        *((gpu, "MLM", "fairseq"), (gpu, "MLM", "transformers")),
-        *((base, "MLM", "fairseq"), (base, "MAE-LM", "the authors")),
-        *((small, "MLM", "fairseq"), (small, "MLM", "transformers"), (small, "MAE-LM", "the authors")),
-    ):
-        assert f"{panel[f'{model}, here'] / panel[f'{model}, {other}']:.2f}" in text
+    assert json.loads(PIL.Image.open(OUT).text["Description"]) == speeds()
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    columns = [("MLM", "fairseq"), ("MLM", "transformers"), ("MAE-LM", "the authors")]
+    for panel in speeds():
+        cells = " | ".join(ratios_with_ranges(panel, columns))
+        assert [line for line in lines if line.startswith(f"| {panel}") and line.endswith(f" | {cells} |")]
+
+
+def ratios_with_ranges(panel: str, columns: list[tuple[str, str]]) -> list[str]:
+    """Return how many times as fast this package is, with the range over pairs of steps; dashes for no measurement."""
+    from experiments.speed_figure import ranges_of_steps, speeds
+
+    speed, ranges = speeds()[panel], ranges_of_steps()
+    cells = []
+    for model, other in columns:
+        if f"{model}, {other}" not in speed:
+            cells.append("–")  # noqa: RUF001
+            continue
+        low, high = ranges[panel, model, other]
+        cells.append(f"{speed[f'{model}, here'] / speed[f'{model}, {other}']:.2f} [{low:.2f}, {high:.2f}]")
+    return cells
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "benchmarks.md"], ids=["README.md", "docs/benchmarks.md"])
+def test_ratios_of_further_runs_are_those_of_the_notebook(page):
+    [several, another] = re.findall(r"to the authors' code were ([\d., and]+) \(a sixth run, .*?: ([\d.]+);", SPEED)[0]
+    ratios = [*map(float, re.findall(r"\d\.\d+", several)), float(another)]
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    assert len(ratios) == 6
+    assert re.search(rf"ver six runs,?.*? between {min(ratios)} and {max(ratios)}, with a median of 1\.5[,.]", text)
+    assert round(median(ratios), 1) == 1.5
+    rows = json.loads((RESULTS / "day-one" / "3-peers.json").read_bytes())["rows"]
+    seconds = {row["subject"]: row["median_seconds"] for row in rows}
+    older = seconds["fairseq_roberta"] / seconds["roberta_plain_fused"]
+    assert f"an older attention kernel was {older:.2f} times as fast as fairseq" in text
 
 
 def test_benchmarks_are_from_the_committed_results():
@@ -104,6 +129,13 @@ def test_benchmarks_are_from_the_committed_results():
     from experiments.speed_figure import speeds
 
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    for label, *column in (
+        ("fairseq (MLM)", "MLM", "fairseq"),
+        ("`transformers` (MLM)", "MLM", "transformers"),
+        ("the authors' code (MAE-LM)", "MAE-LM", "the authors"),
+    ):
+        cells = [ratios_with_ranges(panel, [tuple(column)])[0] for panel in speeds()]
+        assert f"| {label} | {' | '.join(cells)} |" in page
     names = {
         "MLM, here": "MLM, here",
         "MLM, fairseq": "MLM, fairseq",

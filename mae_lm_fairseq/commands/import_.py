@@ -16,8 +16,8 @@ from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign, notes, usage
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.reading import check_model_exists
 from mae_lm_fairseq.utils.command_line import Argument, Directory, Model, Options as Base
-from mae_lm_fairseq.utils.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,7 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Import the model and print what it can be used for."""
-    if not options.model.exists():
-        raise UserError(f"{options.model} does not exist; a model of the Hugging Face hub must be downloaded first")
+    check_model_exists(options.model)
     pretrained = import_foreign(options.model, options.preset, options.data_bin, options.seed)
     write_bundle(pretrained, options.out, add_tokenizer_and_card)
     for note in notes(options.model):

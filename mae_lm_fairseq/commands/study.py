@@ -54,7 +54,7 @@ def main(options: Options) -> None:
     import matplotlib  # noqa: F401  before long work that ends in figures
 
     check(plan)
-    with signals_as_errors(), directory_lock(options.out):
-        Products(options.out, "mae-lm study", (PLAN, RESULTS, REPORT, "runs"))
+    owned = (PLAN, RESULTS, REPORT, "runs")
+    with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm study", owned):
         run_study(plan, options.out, options.jobs)
     print(f"Report: {options.out / 'report.md'}")

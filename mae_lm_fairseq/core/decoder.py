@@ -188,7 +188,7 @@ DECODERS: dict[DecoderAttention, type[Decoder]] = {
 def register_decoder(name: str, decoder: type[Decoder]) -> None:
     """Make a class a value of ``--decoder-attention``, from a module of ``--user-dir``, say.
 
-    Programs that read its checkpoints must import that module, too. FLOPs are counted as those of
+    Programs that read its checkpoints must also import that module. FLOPs are counted as those of
     :class:`SelfAttentionDecoder`.
     """
     DECODERS[DecoderAttention.add(name)] = decoder

@@ -11,9 +11,9 @@ the decoder's, which is this project's variant. What else differs from the paper
   are not expanded, else 1 to k. Here, all states of a ``[MASK]`` have its position, absolute and relative (T5), as in
   the other presets, and the clone number has an embedding. So the presets differ in the expansion alone, and the
   encoder keeps its stock counterpart.
-- The code expands positions with a target, ``<s>`` and ``</s>``, the latter two in fine-tuning, too. Here, exactly the
-  ``[MASK]`` tokens are expanded, ``<s>`` and ``</s>`` only where fairseq masks them. So predictions depend on the text
-  alone, and text without ``[MASK]`` is encoded as by the other presets.
+- The code expands positions with a target, ``<s>`` and ``</s>``; ``<s>`` and ``</s>`` also in fine-tuning. Here,
+  exactly the ``[MASK]`` tokens are expanded, ``<s>`` and ``</s>`` only where fairseq masks them. So predictions depend
+  on the text alone, and text without ``[MASK]`` is encoded as by the other presets.
 """
 
 from typing import NamedTuple
@@ -58,7 +58,7 @@ def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
 
 
 def expand_part(part: Layout, whole: Layout, masked: Layout, clones: int) -> tuple[Expansion, Expansion, Tensor]:
-    """Return the states of ``part``, those of ``whole``, and the indices of the former among the latter, int64.
+    """Return the states of ``part``, those of ``whole``, and the indices of ``part`` in ``whole``, int64.
 
     All positions of ``masked`` are positions of ``part``, and these are positions of ``whole``.
     """

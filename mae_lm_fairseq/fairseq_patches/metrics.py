@@ -49,7 +49,7 @@ def stop_at_updates_that_fail(step: Callable, trainer: Trainer, samples: list) -
 def define_every_correlation(compute: Callable, predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Report a correlation of 0 where it is undefined: for fewer than two rows, and for constant scores.
 
-    fairseq computes it for each batch, too. SciPy refuses a batch of one row, which ended in a traceback. Constant
+    fairseq also computes it for each batch. SciPy refuses a batch of one row, which ended in a traceback. Constant
     predictions gave NaN, which is neither above nor below any value, so the best checkpoint was lost.
     """
     if len(true) < 2 or np.ptp(predicted) == 0 or np.ptp(true) == 0:

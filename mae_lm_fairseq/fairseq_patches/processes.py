@@ -2,18 +2,20 @@
 
 import atexit
 import contextlib
+import logging
 import queue
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.data import iterators
 from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import TASK_REGISTRY
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from mae_lm_fairseq import register
 from mae_lm_fairseq.fairseq_patches.hooks import TaskHooks
@@ -22,6 +24,7 @@ from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.fairseq_patches.preemption import saves_before_it_ends, signal_received, trains
 from mae_lm_fairseq.fairseq_patches.started_processes import gpus_hidden, join_started_processes
 from mae_lm_fairseq.utils.errors import Interrupted, UserError, errors_end_the_program, first_line
+from mae_lm_fairseq.utils.files import removed_if_empty
 
 
 def start_training_with_checks() -> None:
@@ -31,7 +34,10 @@ def start_training_with_checks() -> None:
     ``fairseq-train`` starts its processes and reads all data before it checks some of its options. With this patch,
     errors that the user can fix are also reported by each of the processes that fairseq starts for several GPUs. The
     first process calls ``check_data(cfg)`` of the task, if it has one, before it starts others. At the end, it prints
-    the ``closing_summary(cfg)`` of the task, if it has one.
+    the ``closing_summary(cfg)`` of the task, if it has one, and removes ``--save-dir`` if it is new and empty.
+
+    fairseq also logs its whole configuration, in a line of more than 10,000 characters. On a terminal, it would move
+    what was printed before off the screen, so only files and pipes get it.
     """
     wrap(distributed_utils, "call_main", _call_main)
     distributed_utils.distributed_main = distributed_main
@@ -39,6 +45,7 @@ def start_training_with_checks() -> None:
 
 def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
     training = next(filter(trains, args), None)
+    _keep_configuration_off_terminals()
     with errors_end_the_program(), saves_before_it_ends(training), _lost_connections():
         join_started_processes(cfg)
         with gpus_hidden(cfg):
@@ -48,12 +55,34 @@ def _call_main(call: Callable, cfg: Any, *args, **kwargs) -> Any:
                 _check_end(cfg)
             task = TASK_REGISTRY.get(getattr(cfg.task, "_name", None))
             is_asked = training and task is not None and issubclass(task, TaskHooks)
-            if is_asked and rank == 0:
-                task.check_data(cfg.task)
-            result = call(cfg, *args, **kwargs)
+            with _no_empty_save_dir(cfg, training):
+                if is_asked and rank == 0:
+                    task.check_data(cfg.task)
+                result = call(cfg, *args, **kwargs)
         if is_asked and not (rank or cfg.distributed_training.distributed_rank):
             print(task.closing_summary(cfg), flush=True)
         return result
+
+
+@contextlib.contextmanager
+def _no_empty_save_dir(cfg: Any, training: Callable | None) -> Iterator[None]:
+    """Remove the directory that the first process of a training has created for checkpoints, if it is empty."""
+    if training is None or cfg.distributed_training.distributed_rank:
+        yield
+        return
+    with removed_if_empty(Path(cfg.checkpoint.save_dir)):
+        yield
+
+
+def _keep_configuration_off_terminals() -> None:
+    """Let handlers of the root logger that write to a terminal skip configurations."""
+    for handler in logging.root.handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
+            handler.addFilter(_is_no_configuration)
+
+
+def _is_no_configuration(record: logging.LogRecord) -> bool:
+    return not isinstance(record.msg, DictConfig)
 
 
 def _check_end(cfg: Any) -> None:
@@ -73,6 +102,7 @@ def distributed_main(number: int, main: Callable, *arguments) -> None:
     """
     with errors_end_the_program(), saves_before_it_ends(main), _lost_connections():
         register()
+        _keep_configuration_off_terminals()
         fairseq_distributed_main(number, main, *arguments)
 
 

@@ -3,7 +3,7 @@
 fairseq writes a checkpoint under its own name (``checkpoint_1_500.pt``, ``checkpoint2.pt``, ``checkpoint_best.pt``) and
 copies it to ``checkpoint_last.pt``, which the next start resumes from. A kill between the two leaves an older
 ``checkpoint_last.pt`` or none, and a failing disk a damaged one. It is then replaced by the valid checkpoint with the
-most updates, and ``checkpoint_best.pt``, too, if that is the best one. A ``--restore-file`` chosen by the user is never
+most updates, and so is ``checkpoint_best.pt`` if that is the best one. A ``--restore-file`` chosen by the user is never
 replaced.
 
 fairseq stores the number of batches of the epoch that each process has had. With another number of processes, this

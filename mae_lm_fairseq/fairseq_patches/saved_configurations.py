@@ -134,7 +134,7 @@ def _kind(key: Key) -> str | None:
     """Return the kind of component that the value of a key names; None if it names none.
 
     fairseq reads names from ``criterion``, ``criterion._name`` and, in a namespace, ``criterion.criterion``, and those
-    of models from ``arch``, too.
+    of models also from ``arch``.
     """
     if key[-1] in ("arch", "model"):
         return "model"

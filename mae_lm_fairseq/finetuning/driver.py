@@ -55,18 +55,19 @@ def finetune(options: FinetuningOptions) -> dict:
         task = ADAPTERS[type(options)](options)
         start = find_start(options, task.heads)
         tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
-        products = Products(options.out, f"fine-tuning with {type(options).__name__}", (*_OWNED, *task.outputs))
-        setup = task.prepare(start, tokenizer, products)
-        for split, counts in setup.content["data"].items():
-            print(f"{split}: {describe(counts)}")
-        sweep = Sweep(options, start, tokenizer, setup)
-        found, best, metrics = sweep.run()
-        made_from = {"run": best.result.parent.name, "metrics": metrics}
-        if not products.has(MODEL, made_from):  # results and report would be those of another model
-            retract(options.out, RESULTS, REPORT)
-        products.make(MODEL, made_from, partial(sweep.write_model, best, metrics))
-        with replacing_files(options.out, RESULTS, stale=[*task.outputs]) as made:
-            content = {**setup.content, **found, **task.predict(best, made)}
-            write_text(made / REPORT, task.report(content))
-            write_record(made / RESULTS, content)
-        return content
+        command = f"fine-tuning with {type(options).__name__}"
+        with Products(options.out, command, (*_OWNED, *task.outputs)) as products:
+            setup = task.prepare(start, tokenizer, products)
+            for split, counts in setup.content["data"].items():
+                print(f"{split}: {describe(counts)}")
+            sweep = Sweep(options, start, tokenizer, setup)
+            found, best, metrics = sweep.run()
+            made_from = {"run": best.result.parent.name, "metrics": metrics}
+            if not products.has(MODEL, made_from):  # results and report would be those of another model
+                retract(options.out, RESULTS, REPORT)
+            products.make(MODEL, made_from, partial(sweep.write_model, best, metrics))
+            with replacing_files(options.out, RESULTS, stale=[*task.outputs]) as made:
+                content = {**setup.content, **found, **task.predict(best, made)}
+                write_text(made / REPORT, task.report(content))
+                write_record(made / RESULTS, content)
+            return content

@@ -1,7 +1,7 @@
 """Kinds of measures: what a study and a verb of ``mae-lm`` can measure of a trained model.
 
 A kind is one class. Its fields are its options, in a plan and on the command line. To add one, write it in a module of
-its own and name it in :data:`~mae_lm_fairseq.study.measures.MEASURES`. To make it a verb, too, add to its module the
+its own and name it in :data:`~mae_lm_fairseq.study.measures.MEASURES`. To also make it a verb, add to its module the
 dataclass ``Options`` and the function ``main``, and name the module in :data:`~mae_lm_fairseq.cli.VERBS`.
 """
 

@@ -31,7 +31,7 @@ from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, Words, as_wor
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import make_output_directory
+from mae_lm_fairseq.utils.files import output_directory
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
@@ -178,31 +178,31 @@ Controls: {controls}.
 
 def main(options: Options) -> None:
     """Run the verb."""
-    make_output_directory(options.out)
-    data = Data(options.data_bin)
-    paradigms = options.paradigms(data)
-    models = options.trained(data)
-    scores = {}
-    for model in models:
-        found = options.measure(model)
-        control = {"random weights": options.measure(model.untrained())["model"]}
-        scores[model.label] = {"model": found.pop("model"), **control, **found}
-    pairs = {"directory": str(options.pairs), "limit": options.limit, "paradigms": len(paradigms)}
-    results = {
-        "versions": versions(),
-        "pairs": pairs | {"pairs": sum(len(paradigm.pairs) for paradigm in paradigms)},
-        "settings": SETTINGS | {"ema": options.ema, "mask_words": options.mask_words},
-        "models": {model.label: {"model": str(model.path), "scores": scores[model.label]} for model in models},
-    }
-    report = _REPORT.format(
-        **results["pairs"],
-        **SETTINGS,
-        masked="masked with the later subwords of its word" if options.mask_words else "masked on its own",
-        controls="; ".join(f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()),
-        table=options.table(scores),
-    )
-    write_results(options.out, results, report)
-    print(f"{options.out}: results.json, report.md")
+    with output_directory(options.out):
+        data = Data(options.data_bin)
+        paradigms = options.paradigms(data)
+        models = options.trained(data)
+        scores = {}
+        for model in models:
+            found = options.measure(model)
+            control = {"random weights": options.measure(model.untrained())["model"]}
+            scores[model.label] = {"model": found.pop("model"), **control, **found}
+        pairs = {"directory": str(options.pairs), "limit": options.limit, "paradigms": len(paradigms)}
+        results = {
+            "versions": versions(),
+            "pairs": pairs | {"pairs": sum(len(paradigm.pairs) for paradigm in paradigms)},
+            "settings": SETTINGS | {"ema": options.ema, "mask_words": options.mask_words},
+            "models": {model.label: {"model": str(model.path), "scores": scores[model.label]} for model in models},
+        }
+        report = _REPORT.format(
+            **results["pairs"],
+            **SETTINGS,
+            masked="masked with the later subwords of its word" if options.mask_words else "masked on its own",
+            controls="; ".join(f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()),
+            table=options.table(scores),
+        )
+        write_results(options.out, results, report)
+        print(f"{options.out}: results.json, report.md")
 
 
 def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:

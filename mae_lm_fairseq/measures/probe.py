@@ -28,7 +28,7 @@ from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
-from mae_lm_fairseq.utils.files import make_output_directory
+from mae_lm_fairseq.utils.files import output_directory
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
@@ -165,24 +165,24 @@ embeddings. The best layer is that of {chosen}.
 
 def main(options: Options) -> None:
     """Run the verb."""
-    make_output_directory(options.out)
-    data = Data(options.data_bin, probe_train=options.train, probe_test=options.test, probe_dev=options.dev)
-    models = options.trained(data)
-    found = {}
-    for model in models:
-        found[model.label] = {"model": str(model.path), **options.measure(model)}
-        found[model.label]["random weights"] = options.measure(model.untrained())["layers"]
-    read = {name: path and str(path) for name in ("train", "test", "dev") for path in [getattr(options, name)]}
-    results = {
-        "versions": versions() | {"scikit-learn": version("scikit-learn")},
-        "data": read | {"column": options.column, "limit": options.limit},
-        "settings": SETTINGS | {"ema": options.ema},
-        "models": found,
-    }
-    chosen = f"`{options.dev}`" if options.dev else "the test text"
-    report = _REPORT.format(**results["data"], **SETTINGS, chosen=chosen, table=options.table(found))
-    write_results(options.out, results, report)
-    print(f"{options.out}: results.json, report.md")
+    with output_directory(options.out):
+        data = Data(options.data_bin, probe_train=options.train, probe_test=options.test, probe_dev=options.dev)
+        models = options.trained(data)
+        found = {}
+        for model in models:
+            found[model.label] = {"model": str(model.path), **options.measure(model)}
+            found[model.label]["random weights"] = options.measure(model.untrained())["layers"]
+        read = {name: path and str(path) for name in ("train", "test", "dev") for path in [getattr(options, name)]}
+        results = {
+            "versions": versions() | {"scikit-learn": version("scikit-learn")},
+            "data": read | {"column": options.column, "limit": options.limit},
+            "settings": SETTINGS | {"ema": options.ema},
+            "models": found,
+        }
+        chosen = f"`{options.dev}`" if options.dev else "the test text"
+        report = _REPORT.format(**results["data"], **SETTINGS, chosen=chosen, table=options.table(found))
+        write_results(options.out, results, report)
+        print(f"{options.out}: results.json, report.md")
 
 
 class Part(NamedTuple):

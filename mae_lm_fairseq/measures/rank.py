@@ -39,7 +39,7 @@ from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
 from mae_lm_fairseq.utils.directories import replacing_files
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import make_output_directory, write_json
+from mae_lm_fairseq.utils.files import output_directory, write_json
 from mae_lm_fairseq.utils.output import progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
@@ -221,31 +221,31 @@ class Options(ModelOptions, Rank):
 
 def main(options: Options) -> None:
     """Run the verb."""
-    make_output_directory(options.out)
-    data = Data(options.data_bin, text=options.text)
-    trained = options.trained(data)
-    options = options.at_length_of(trained)
-    exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
-    models, exclusive = [], {}
-    for model in trained:
-        about = {"label": model.label, "model": str(model.path), "ema": options.ema, "text": str(options.text)}
-        about |= {"tokens_per_sample": options.tokens_per_sample, "ends_lines": model.ends_lines}
-        models.append(about | options.measure(model) | {"exclusivity": []})
-        try:
-            models[-1]["exclusivity"] = rows = exclusivity.measure(model)
-            exclusive[model.label] = exclusivity.recorded(rows)
-        except UserError as problem:  # the text, which has ranks, is a single document
-            print(f"no exclusivity could be measured: {problem}")
-    figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
-    with replacing_files(options.out, "ranks.json", stale=["exclusivity.png"]) as made:
-        write_json(made / "ranks.json", {"versions": versions(), "models": models})
-        write_csv(made / "ranks.csv", models)
-        for name, plot in figures.items():
-            plot(made / name, models)
-        title, path = f"Exclusive directions{title_end(models)}", made / "exclusivity.png"
-        if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive), {}):
-            figures[path.name] = plot_exclusivity
-    print(f"{options.out}: ranks.json, ranks.csv, {', '.join(figures)}")
+    with output_directory(options.out):
+        data = Data(options.data_bin, text=options.text)
+        trained = options.trained(data)
+        options = options.at_length_of(trained)
+        exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
+        models, exclusive = [], {}
+        for model in trained:
+            about = {"label": model.label, "model": str(model.path), "ema": options.ema, "text": str(options.text)}
+            about |= {"tokens_per_sample": options.tokens_per_sample, "ends_lines": model.ends_lines}
+            models.append(about | options.measure(model) | {"exclusivity": []})
+            try:
+                models[-1]["exclusivity"] = rows = exclusivity.measure(model)
+                exclusive[model.label] = exclusivity.recorded(rows)
+            except UserError as problem:  # the text, which has ranks, is a single document
+                print(f"no exclusivity could be measured: {problem}")
+        figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
+        with replacing_files(options.out, "ranks.json", stale=["exclusivity.png"]) as made:
+            write_json(made / "ranks.json", {"versions": versions(), "models": models})
+            write_csv(made / "ranks.csv", models)
+            for name, plot in figures.items():
+                plot(made / name, models)
+            title, path = f"Exclusive directions{title_end(models)}", made / "exclusivity.png"
+            if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive), {}):
+                figures[path.name] = plot_exclusivity
+        print(f"{options.out}: ranks.json, ranks.csv, {', '.join(figures)}")
 
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:

@@ -35,7 +35,7 @@ from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.utils.command_line import Argument, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import make_output_directory
+from mae_lm_fairseq.utils.files import output_directory
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
@@ -189,7 +189,7 @@ def _texts(path: Path, has_titles: bool) -> dict[str, str]:
         if not row["_id"]:
             raise UserError(f"{path}: line {line} has no _id; give each text one")
         if texts.setdefault(row["_id"], text) != text:
-            raise UserError(f"{path}: line {line}: the _id {row['_id']!r} is that of another text, too; correct it")
+            raise UserError(f"{path}: line {line}: the _id {row['_id']!r} is also that of another text; correct it")
     return texts
 
 
@@ -319,13 +319,13 @@ _REPORT = """\
 
 def main(options: Options) -> None:
     """Run the verb."""
-    make_output_directory(options.out)
-    data = Data(options.data_bin)
-    models = options.trained(data)
-    found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
-    files = {name: str(getattr(options, name) or "") for name in ("questions", "passages", "relevance")}
-    about = {"versions": versions(), "data": files, "settings": SETTINGS | {"ema": options.ema}}
-    sizes, table = found[models[0].label], options.table(found)
-    report = _REPORT.format(**sizes, file=options.questions, resamples=RESAMPLES, table=table)
-    write_results(options.out, about | {"models": found}, report)
-    print(f"{options.out}: results.json, report.md")
+    with output_directory(options.out):
+        data = Data(options.data_bin)
+        models = options.trained(data)
+        found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
+        files = {name: str(getattr(options, name) or "") for name in ("questions", "passages", "relevance")}
+        about = {"versions": versions(), "data": files, "settings": SETTINGS | {"ema": options.ema}}
+        sizes, table = found[models[0].label], options.table(found)
+        report = _REPORT.format(**sizes, file=options.questions, resamples=RESAMPLES, table=table)
+        write_results(options.out, about | {"models": found}, report)
+        print(f"{options.out}: results.json, report.md")

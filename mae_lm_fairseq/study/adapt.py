@@ -38,7 +38,7 @@ from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.stock import counterpart
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.original import MODULES, ORIGINAL
-from mae_lm_fairseq.trained.reading import Pretrained, read_bundle, read_checkpoint
+from mae_lm_fairseq.trained.reading import Pretrained, check_model_exists, read_bundle, read_checkpoint
 from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.settings import settings
@@ -161,14 +161,16 @@ def main(options: Options) -> None:
 
     disable_progress_bar()
     set_verbosity_error()  # about weights that other classes have
+    named = options.model
     paths = {name: getattr(options, name) for name in ("model", "out", "data_bin")}
     options = replace(options, **{name: path and path.resolve() for name, path in paths.items()})
-    with signals_as_errors(), directory_lock(options.out):
-        adapt(options)
+    with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm adapt", OWNED) as products:
+        check_model_exists(named)  # not the absolute path, which is no name of the hub
+        adapt(options, products)
     print(f"Report: {options.out / 'report.md'}   Model for transformers: {options.out / 'stock'}")
 
 
-def adapt(options: Options) -> None:
+def adapt(options: Options, products: Products) -> None:
     """Run, or resume, everything, and write ``results.json`` and the report.
 
     An adaptation is a study of one model with a start, which is measured at 0 updates.
@@ -176,7 +178,7 @@ def adapt(options: Options) -> None:
     Raises:
         UserError: if the model or the text cannot be used, or training fails.
     """
-    out, products = options.out, Products(options.out, "mae-lm adapt", OWNED)
+    out = options.out
     if decided := values_of_words(options.extra).keys() & (RESERVED_OPTIONS | {"max-epoch"}):
         raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
     if options.freeze_encoder_updates >= options.updates:

@@ -160,7 +160,7 @@ def needed(workspace: Workspace) -> list[Training]:
         for model in plan.models:
             if seed in model.all_seeds and chosen[model.name].is_known:
                 trainings.append(workspace.training(model, chosen[model.name].rate, seed))
-    # Those of a rate that was left after damage with all seeds are reported, too.
+    # Trainings of a rate that was left after damage with all seeds are also reported.
     trainings += [one for one in at_all_rates if one.result(plan.train.updates).exists()]
     return [*{training.folder: training for training in trainings}.values()]
 

@@ -78,11 +78,12 @@ def main(options: Options) -> None:
     """Run the command."""
     import matplotlib  # noqa: F401  before long work that ends in figures
 
-    with signals_as_errors(), directory_lock(options.directory):
-        quickstart(options)
+    out = options.directory
+    with signals_as_errors(), directory_lock(out), Products(out, "mae-lm quickstart", OWNED) as products:
+        quickstart(options, products)
 
 
-def quickstart(options: Options) -> None:
+def quickstart(options: Options, products: Products) -> None:
     """Run, or resume, everything in the output directory.
 
     A quickstart is a study by a shipped plan. This module prepares the text, and adds to the study's report what a
@@ -92,7 +93,6 @@ def quickstart(options: Options) -> None:
         UserError: if a training fails.
     """
     out, recipe = options.directory, SMOKE if options.smoke else FULL
-    products = Products(out, "mae-lm quickstart", OWNED)
     with step(1, 3, "Text: the docstrings of the installed Python packages"):
         plan = replace(recipe.plan, data=make_data(products, recipe))
     names = " and ".join(model.name for model in plan.models)

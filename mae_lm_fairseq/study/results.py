@@ -145,7 +145,7 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Record:
-    """What is read of a result file."""
+    """Content of a result file."""
 
     command: tuple[str, ...]
     seconds: float

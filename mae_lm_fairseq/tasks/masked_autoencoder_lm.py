@@ -125,7 +125,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
             raise UserError(
                 f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
-                f"--max-positions {model.max_positions()}; lower it or raise the latter"
+                f"--max-positions {model.max_positions()}; lower it, or raise --max-positions"
             )
         if isinstance(model, MAELMModel):
             check_masking(self.cfg, model.autoencoder.config)
@@ -162,7 +162,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
     def _drop_frozen_gradients(self, model, update_num: int):
         """Remove the gradients of a frozen encoder: neither clipping nor the optimizer sees parameters without one.
 
-        Called before every step, too, because of several processes ``legacy_ddp`` makes them zero.
+        Also called before every step, because of several processes ``legacy_ddp`` makes them zero.
         """
         if update_num < self.cfg.freeze_encoder_updates:
             for parameter in model.autoencoder.encoder.parameters():

@@ -137,7 +137,7 @@ def schedule_updates(cfg: Any) -> int:
     """Return the number of updates of a schedule; 0 if the options of the task do not say it."""
     if cfg.mask_prob_updates is not None:
         return cfg.mask_prob_updates
-    return int(getattr(cfg, "total_num_update", 0) or cfg.max_update or 0)  # older checkpoints lack the former
+    return int(getattr(cfg, "total_num_update", 0) or cfg.max_update or 0)  # older checkpoints lack total_num_update
 
 
 class VariableMasksDataset(MaskTokensDataset):

@@ -229,7 +229,7 @@ def line_stretches(path: Path, size: int) -> list[tuple[int, int, int]]:
 
 
 def sample_block(max_bytes: int) -> int:
-    """Return the size of the blocks that a sample is made of, so that a small sample is spread over the text, too."""
+    """Return the size of the blocks that a sample is made of, so that even a small sample is spread over the text."""
     return max(1, min(LARGEST_BLOCK, max_bytes // SAMPLE_BLOCKS))
 
 

@@ -25,7 +25,7 @@ _COMMENT = re.compile(r"#\s*[\w.:-]+\s*=")
 _ID, _FORM = COLUMNS.index("ID"), COLUMNS.index("FORM")
 _CONLLU, _CONLLU_PLUS = ".conllu", ".conllup"
 _NAMES_OF_WORDS = ("form", "text", "token", "tokens", "word", "words")
-"""What a line that names the columns calls that of the words, in lower case."""
+"""Names of the column of words in a line that names the columns, in lower case."""
 _HEADER = f"# global.columns = {' '.join(COLUMNS)} PREDICTION"
 """First line of CoNLL-U with a further column, which makes it CoNLL-U Plus."""
 
@@ -153,7 +153,7 @@ def _check_words(path: Path, blocks: Rows, label: int) -> None:
     width = len(blocks[0][0][1]) if blocks else 0
     are_numbered = width > 1 and max(map(len, blocks)) > 1
     for block in blocks:
-        # CoNLL-U has ranges and decimals, too, of multiword tokens and empty nodes.
+        # CoNLL-U also has ranges and decimals, of multiword tokens and empty nodes.
         words = [cells[0] for _, cells in block if not _PART_OF_WORDS.fullmatch(cells[0])]
         are_numbered = are_numbered and words == [str(number) for number in range(1, len(words) + 1)]
     if are_numbered:

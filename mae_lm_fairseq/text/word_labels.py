@@ -23,7 +23,7 @@ _INSIDE = re.compile(r"[BIESLUMW]-.+")
 _NEARLY_INSIDE = re.compile(r"[BIESLUMW][-_:.].+|.+[-_:.][BIESLUMW]", re.IGNORECASE)
 """Labels as of a scheme that is not read, such as ``B_PER``, ``b-per`` and ``PER-B``."""
 _IN_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}
-"""What prefixes of BILOU and BMEWO are called in BIOES."""
+"""Prefixes of BIOES by those of BILOU and BMEWO."""
 
 
 class Entity(NamedTuple):
@@ -99,7 +99,7 @@ def scheme_of(names: Iterable[str]) -> str | None:
 
 
 def entities(labels: Iterable[str]) -> list[Entity]:
-    """Return the entities that labels stand for; labels of BIOES, BILOU and BMEWO are read, too.
+    """Return the entities that labels stand for; labels may be those of BIOES, BILOU and BMEWO.
 
     Invalid sequences are read as conlleval, the script of CoNLL's shared tasks, and seqeval do: a label that cannot
     continue the entity before it begins a new one.

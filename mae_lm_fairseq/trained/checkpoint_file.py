@@ -24,7 +24,7 @@ from mae_lm_fairseq.utils.files import refuse_pointer, system_error
 from mae_lm_fairseq.utils.writing import replacing_file
 
 ALIGNMENT = 64
-"""Alignment of torch's tensors in bytes. Most weights in a bundle have it, too."""
+"""Alignment of torch's tensors in bytes. Most weights in a bundle are aligned alike."""
 _DAMAGED = "it is damaged, or not a checkpoint"
 _BEGINNING = 100
 """Bytes of a file by which a pointer of Git LFS is recognised."""

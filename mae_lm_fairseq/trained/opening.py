@@ -13,6 +13,7 @@ from mae_lm_fairseq.trained.reading import (
     WEIGHTS,
     Pretrained,
     check_bundle,
+    check_model_exists,
     info_of,
     read_bundle,
     read_checkpoint,
@@ -58,6 +59,7 @@ def open_pretrained(
             not apply.
     """
     path = Path(path)
+    check_model_exists(path)
     if not os.path.isdir(path):  # Path.is_dir raises for names that are too long
         return read_checkpoint(path, data_bin, ema)
     if not os.path.exists(path / CONFIG):
@@ -80,6 +82,7 @@ def describe(path: str | Path) -> Description:
         UserError: if the file is missing, damaged, or from another model.
     """
     path = Path(path)
+    check_model_exists(path)
     return _describe_bundle(path) if os.path.isdir(path) else _describe_checkpoint(path)
 
 

@@ -4,6 +4,7 @@ Nothing that is read can run code, and everything is validated before a network 
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +49,9 @@ WEIGHTS = "model.safetensors"
 """Weights of a bundle. Dictionary and tokenizer have the same names as in a data-bin."""
 MODEL_TYPE = "mae_lm"
 """Type of the model in ``config.json``, for ``transformers``."""
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+"""Names of models on the Hugging Face hub: an owner, and the owner's name of the model."""
+_OF_FILES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,29 @@ class Pretrained:
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
         return self.about.mask_in_encoder or 0.0
+
+
+def check_model_exists(path: str | Path) -> None:
+    """Check that there is something at the path of a model.
+
+    Raises:
+        UserError: if there is nothing; the message says how to download a model.
+    """
+    try:
+        os.stat(path)
+        return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError:  # who reads the model reports it
+        return
+    if Path(path).suffix in _OF_FILES:
+        raise UserError(f"{path}: no such file; check the path")
+    is_on_hub = _HUB_NAME.fullmatch(str(path)) and not os.path.exists(Path(path).parent)
+    name, directory = (path, Path(path).name) if is_on_hub else ("NAME", path)
+    raise UserError(
+        f"{path}: no such directory. Models are not downloaded: run hf download {name} --local-dir {directory}, then "
+        f"give {directory}"
+    )
 
 
 def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:

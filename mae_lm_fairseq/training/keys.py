@@ -10,11 +10,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
+from mae_lm_fairseq.utils.locks import LOCK
 from mae_lm_fairseq.utils.training_options import SAVING, WITHOUT_EFFECT
 from mae_lm_fairseq.utils.writing import remove
 
@@ -71,6 +72,8 @@ def _number(word: str) -> str:
 class Products:
     """Files and directories in an output directory, each of which is made again if what it is made from has changed.
 
+    As a context manager, it removes its record if the block fails before it has made anything.
+
     Args:
         out: the output directory, which is created.
         command: the command that makes them, in words.
@@ -95,6 +98,13 @@ class Products:
                 "--out"
             )
         write_record(self.record, {_COMMAND: command})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not None and set(os.listdir(self.out)) <= {MADE, LOCK}:
+            remove(self.record)
 
     def has(self, name: str, made_from: Any) -> bool:
         """Return whether a product was made from this before."""

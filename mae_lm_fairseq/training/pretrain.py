@@ -40,7 +40,7 @@ sys.argv[0] = "fairseq-train"
 from fairseq_cli.train import cli_main
 cli_main()
 """
-"""Program of the process that trains; its imports take seconds, in which a signal ends it with a message, too."""
+"""Program of the process that trains; its imports take seconds, in which a signal also ends it with a message."""
 
 
 def main(options: Any) -> None:
@@ -97,7 +97,7 @@ def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
 
 
 def often_enough(cfg, number: int, data_bin: Path, flags: Sequence[str]) -> list[str]:
-    """Return the option that saves about every half an hour, set in ``cfg``, too, if the recipe would save later.
+    """Return the option that saves about every half an hour, also set in ``cfg``, if the recipe would save later.
 
     Processes that others started keep the recipe's interval: their estimates may differ, and all save together.
     """

@@ -207,7 +207,7 @@ def _execute(run: Run) -> None:
 
 
 def _call(command: Sequence[str]) -> int:
-    """Run a command and return its exit code. A signal reaches the command, too, and this process waits for its end."""
+    """Run a command and return its exit code. A signal also reaches the command, and this process waits for its end."""
     received = []
     with handled_by(lambda *signalled: received.append(signalled), *ENDING):
         process = subprocess.Popen(command)

@@ -56,7 +56,7 @@ def write_json(path: Path, content: Any) -> None:
 def write_record(path: Path, content: Mapping[str, Any], indent: int | None = 2) -> None:
     """Write data as JSON, atomically, with a hash by which :func:`read_record` notices damage.
 
-    The hash does not protect against forgery: who changes the data can change it, too.
+    The hash does not protect against forgery: who changes the data can also change the hash.
     """
     separators = None if indent else (",", ":")
     record = {**content, HASH: _content_hash(content)}
@@ -208,14 +208,29 @@ def make_output_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def output_directory(path: Path) -> Iterator[None]:
+    """Create the directory of the option ``--out``, see :func:`make_output_directory`; remove it if it stays empty."""
+    with removed_if_empty(path):
+        make_output_directory(path)
+        yield
+
+
+@contextlib.contextmanager
 def directory_while_used(directory: Path) -> Iterator[None]:
     """Create a directory and its parents; those that are empty when the block ends are removed again."""
-    made = [path for path in (directory, *directory.parents) if not os.path.exists(path)]
-    try:
+    with removed_if_empty(directory):
         directory.mkdir(parents=True, exist_ok=True)
         yield
+
+
+@contextlib.contextmanager
+def removed_if_empty(directory: Path) -> Iterator[None]:
+    """Remove what the block creates of a directory and its parents, if it is empty when the block ends."""
+    missing = [path for path in (directory, *directory.parents) if not os.path.exists(path)]
+    try:
+        yield
     finally:
-        for path in made:
+        for path in missing:
             with contextlib.suppress(OSError):  # not empty, or never created
                 path.rmdir()
 

@@ -28,7 +28,7 @@ def unusable_gpu() -> str | None:
     try:
         torch.cuda.init()
         reason = "no device"
-    except (RuntimeError, AssertionError) as error:  # the latter if torch was built without CUDA
+    except (RuntimeError, AssertionError) as error:  # AssertionError if torch was built without CUDA
         reason = first_line(error)
     name, driver = found
     return (

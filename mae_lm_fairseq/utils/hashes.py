@@ -1,6 +1,6 @@
 """Hashes of the files of a directory, in the file ``SHA256SUMS``, by which damage is noticed.
 
-``sha256sum --check SHA256SUMS`` compares them, too. They do not protect against forgery: who changes a file can change
+``sha256sum --check SHA256SUMS`` also compares them. They do not protect against forgery: who changes a file can change
 its hash. SHA-256 is the fastest hash of Python's library on processors with instructions for it.
 """
 

@@ -52,7 +52,7 @@ def directory_lock(directory: Path) -> Iterator[None]:
 
 
 def lock_directory(directory: Path) -> None:
-    """Lock a directory until this process ends; a second call has no effect, as on a file system without locks.
+    """Lock a directory until this process ends; do nothing if it holds the lock, or on a file system without locks.
 
     Raises:
         UserError: if another process has the lock, or the file is a link.

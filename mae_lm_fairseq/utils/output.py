@@ -74,7 +74,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], is_mark
 
 
 _IN_MARKDOWN = {"&(?=#?[A-Za-z0-9]+;)": "&amp;", "<(?=[A-Za-z/!?])": "&lt;", "[|]": "&#124;", "](?=[(])": "&#93;"}
-"""What begins an entity, a tag, a cell or the target of a link, and the entity that stands for it."""
+"""Entities by the pattern that they replace, which begins an entity, a tag, a cell or the target of a link."""
 
 
 def escaped(text: str) -> str:

@@ -141,7 +141,7 @@ os.register_at_fork(after_in_child=_forget_requests)
 def heed_parent_only(worker: int = 0) -> None:
     """Let this process, which its parent has started with blocked signals, end when the parent sends SIGTERM only.
 
-    A signal for a group of processes reaches data workers, too. If they ended, their parent could not make another
+    A signal for a group of processes also reaches data workers. If they ended, their parent could not make another
     update.
 
     Args:

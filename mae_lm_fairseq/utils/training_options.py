@@ -28,7 +28,7 @@ _OF_A_START = {
     *("data", "restore-file", "finetune-from-model", "continue-once"),
     *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader", "reset-meters"),
 }
-"""What a training begins with; a run that resumes has begun."""
+"""Options that act when a training begins; a run that resumes has begun."""
 _OF_OTHER_PROGRAMS = ("common_eval", "generation", "eval_lm", "interactive", "scoring")
 """Groups of fairseq's configuration."""
 

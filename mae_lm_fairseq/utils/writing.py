@@ -55,7 +55,7 @@ def append_to_file(path: Path) -> BinaryIO:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise UserError(f"{path} is a device, or a file with another name, too, which is not written to; remove it")
+        raise UserError(f"{path} is a device, or a file that also has another name, and is not written to; remove it")
     return open(descriptor, "ab")
 
 

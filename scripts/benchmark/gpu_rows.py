@@ -21,7 +21,7 @@ from mae_lm_fairseq.core import dropout as dropouts
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import preset_config
-from mae_lm_fairseq.core.kernels import fused_attention, operator  # noqa: F401  the former registers the kernels
+from mae_lm_fairseq.core.kernels import fused_attention, operator  # noqa: F401  fused_attention registers the kernels
 from mae_lm_fairseq.core.kernels.operator import PositionBias, Rows
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device
 from mae_lm_fairseq.core.relative_position import relative_position_bucket

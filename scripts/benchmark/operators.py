@@ -4,7 +4,7 @@ KINDS = {
     "matrix products of layers and LM head": ("aten::mm", "aten::addmm"),
     "products of attention, or its kernel": (
         *("aten::bmm", "aten::_scaled_dot_product", "aten::_efficient_attention", "aten::_flash_attention"),
-        *("_FusedAttention", "mae_lm_fairseq::attend"),  # the former in results of before
+        *("_FusedAttention", "mae_lm_fairseq::attend"),  # _FusedAttention in older results
     ),
     "casts and copies": ("aten::copy_", "aten::_to_copy", "aten::cat", "aten::clone", "aten::empty_strided"),
     "packing and embeddings": ("aten::index", "aten::embedding", "aten::gather", "aten::scatter", "aten::_index"),

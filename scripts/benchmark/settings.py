@@ -49,7 +49,7 @@ class Setting:
 
     @property
     def attention(self) -> tuple[str, ...]:
-        """Attention backends of models that are not compiled: the device's default; with extras the others, too."""
+        """Attention backends of models that are not compiled: the device's default; with extras also the others."""
         backends = ("fused", "sdpa", "eager") if self.device == "cuda" else ("eager", "sdpa")
         return backends if self.extras else backends[:1]
 
@@ -116,7 +116,7 @@ class Subject:
     """``torch`` for torch's fused AdamW, which all peers use; ``fairseq`` for fairseq's own Adam."""
     decoder_layers: int = 0
     swept: bool = False
-    """Whether the table has the same name with other batches, too."""
+    """Whether the table also has the same name with other batches."""
 
     @property
     def title(self) -> str:
@@ -146,7 +146,7 @@ class Subject:
         return self.kind == "ours" and self.optimizer == "torch" and not self.compiled and not self.swept
 
     def flops(self, setting: Setting, batch: Batch) -> int:
-        """Return the FLOPs of a training step by formula. Peers compute padding, too, and some more positions."""
+        """Return the FLOPs of a training step by formula. Peers also compute padding, and some more positions."""
         samples = batch.samples()
         if self.kind != "ours":
             samples = list(self._padded(samples))

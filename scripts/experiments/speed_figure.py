@@ -3,6 +3,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -47,7 +48,15 @@ PANELS = (
 
 def speeds() -> dict[str, dict[str, float]]:
     """Return tokens of text per second by panel and by ``MODEL, CODE``."""
-    found = {}
+    return {
+        panel: {name: row["tokens_per_second"] for name, row in measured.items()}
+        for panel, measured in measured_rows().items()
+    }
+
+
+def measured_rows() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the rows of the results by panel and by ``MODEL, CODE``."""
+    rows_of_panels = {}
     for title, files, subjects in PANELS:
         measured = {}
         for file in files:
@@ -56,9 +65,25 @@ def speeds() -> dict[str, dict[str, float]]:
             for row in content["rows"]:
                 usual = (row["rows"], row["length"]) == (setting["rows"], setting["length"])
                 if usual and row["mask_prob"] == 0.15 and (not row.get("ragged")):
-                    measured.setdefault(row["subject"], row["tokens_per_second"])
-        found[title] = {", ".join(names): measured[subject] for subject, names in subjects.items()}
-    return found
+                    measured.setdefault(row["subject"], row)
+        rows_of_panels[title] = {", ".join(names): measured[subject] for subject, names in subjects.items()}
+    return rows_of_panels
+
+
+def ranges_of_steps() -> dict[tuple[str, str, str], tuple[float, float]]:
+    """Return the range of a ratio over pairs of steps, by machine, by what is trained, and by the other code.
+
+    The implementations of a comparison take turns, a step each, so steps of the same number are neighbours in time.
+    """
+    ranges = {}
+    for panel, measured in measured_rows().items():
+        for name, row in measured.items():
+            trained, code = name.split(", ")
+            if code != HERE:
+                seconds_here = measured[f"{trained}, {HERE}"]["seconds"]
+                times_as_fast = [theirs / here for theirs, here in zip(row["seconds"], seconds_here, strict=True)]
+                ranges[panel, trained, code] = min(times_as_fast), max(times_as_fast)
+    return ranges
 
 
 def ratios(objective: str) -> list[tuple[str, str, float]]:

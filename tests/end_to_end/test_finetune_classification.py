@@ -131,7 +131,7 @@ def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluat
         assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
         assert max(probabilities, key=probabilities.get) == row["prediction"]
 
-    # A model of GLUE knows its columns and the names of its labels, too.
+    # A model of GLUE also knows its columns and the names of its labels.
     of_glue = predicted_cells(tmp_path / "of-glue" / "model", tmp_path / "glue" / name / "dev.tsv", tmp_path / "c.csv")
     assert [row["prediction"] for row in of_glue] == names
 
@@ -195,7 +195,7 @@ def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_pro
     words = words_for(files, tokenizer, checkpoint, tmp_path / "out")
     (files / "bad.tsv").write_text("text\tkind\na cat\t0\n\t1\n")
     refused = {
-        "--label kind is a column of the texts, too": ("--text", "kind"),
+        "--label kind is also a column of the texts": ("--text", "kind"),
         "line 3: the column 'text' is missing or empty, or is not text; fix the file": ("--test", files / "bad.tsv"),
         "No such file": ("--dev", files / "missing.tsv"),
     }

@@ -378,7 +378,7 @@ LAUNCHED = [
 
 @pytest.mark.parametrize(("launcher", "receiver", "number", "code"), LAUNCHED)
 def test_processes_of_a_launcher_save(launch, tmp_path, launcher, receiver, number, code):
-    """torchrun does not handle SIGUSR1; the processes that it leaves behind save and end, too."""
+    """torchrun does not handle SIGUSR1; the processes that it leaves behind also save and end."""
     log = tmp_path / "log"
     process = launch(launcher, log)
     wait_for(lambda: "num_updates=20," in log.read_text() or process.poll() is not None, 240)

@@ -15,7 +15,7 @@ import pytest
 
 from mae_lm_fairseq.study import quickstart as module
 from mae_lm_fairseq.study.plan import parse_plan
-from mae_lm_fairseq.study.quickstart import Options, quickstart
+from mae_lm_fairseq.study.quickstart import Options, main
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted
 from mae_lm_fairseq.utils.signals import signals_as_errors
@@ -61,7 +61,7 @@ def killed(tmp_path_factory):
     options = Options(out=out, smoke=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMOKE", FEW_UPDATES)
-        first = fork(quickstart, options)
+        first = fork(main, options)
         wait_for(lambda: [*out.glob("runs/*/training-4.json")])
         os.kill(first.pid, signal.SIGKILL)
         first.join()
@@ -70,7 +70,7 @@ def killed(tmp_path_factory):
         for result in others:  # the two trainings may end at the same time
             result.unlink()
         with contextlib.redirect_stdout(printed):
-            quickstart(options)
+            main(options)
         yield out, printed.getvalue()
 
 
@@ -118,7 +118,7 @@ def test_the_bundles_are_those_of_the_report(finished, monkeypatch, capsys):
 def test_a_second_start_reuses_everything_and_says_so(finished, capsys):
     before = json.loads((finished / "results.json").read_text())
     (finished / "results.json").unlink()
-    quickstart(Options(out=finished, smoke=True))
+    main(Options(out=finished, smoke=True))
     output = capsys.readouterr().out
     for part in ("text", "data-bin", "models/MAE-LM"):
         assert f"done before, reusing {finished / part}" in output

@@ -117,7 +117,7 @@ class TestSettings:
         assert "--pooler-dropout is called --classifier-dropout here; --offload-activations has no" in told
 
     def test_every_option_of_fairseqs_roberta_is_known_or_explained(self):
-        """Options that an explanation names exist here, too."""
+        """Options that an explanation names also exist here."""
         theirs, ours = ({*options_of(architecture)} for architecture in ("roberta", "mae_lm_base"))
         named = set(re.findall(r"--[\w-]+", " ".join(parsing.OF_ROBERTA.values())))
         assert theirs - ours == parsing.OF_ROBERTA.keys() - {"--offload-activations"}
@@ -129,7 +129,7 @@ FROZEN = ("--task", "masked_autoencoder_lm", "--freeze-encoder-updates", "5")
 GPU = {"--fp16 and", "--bf16 and", "--fp16 does", "--bf16 does"}
 """Messages that are for machines with a GPU."""
 NO_UTF8 = "caf\udce9"
-"""What Python makes of a name in Latin-1."""
+"""Name in Latin-1, as Python reads it."""
 REFUSED = {
     **{
         f"{name} 'caf\\udce9' is not UTF-8": (name, NO_UTF8)
@@ -205,7 +205,7 @@ REFUSED = {
 class TestChecks:
     @pytest.mark.parametrize("message", REFUSED)
     def test_an_option_is_refused_in_one_message(self, message, monkeypatch, tmp_path):
-        """No process is started, and no file is written: fairseq-validate has a --save-dir, too."""
+        """No process is started, and no file is written: fairseq-validate also has a --save-dir."""
         cfg, started = config(*REFUSED[message]), []
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: any(message.startswith(start) for start in GPU))

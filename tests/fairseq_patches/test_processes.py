@@ -1,9 +1,12 @@
 """Exit codes and error messages of fairseq's commands and processes; each test fails without its patch."""
 
+import io
+import logging
 import os
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
 import mae_lm_fairseq
 from mae_lm_fairseq import PACKAGE
@@ -53,6 +56,27 @@ def test_hydra(data_bin, run_cli, tmp_path):
     done = run_cli(command, cwd=tmp_path)
     assert done.returncode == 1
     assert "--bf16 needs a GPU" in done.stderr
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_only_files_and_pipes_get_the_configuration(monkeypatch, is_terminal):
+    printed = io.StringIO()
+    printed.isatty = lambda: is_terminal
+    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler(printed)])
+    monkeypatch.setattr(processes, "join_started_processes", lambda cfg: None)
+    monkeypatch.setattr(processes, "check_settings", lambda cfg: None)
+    cfg = OmegaConf.create({"distributed_training": {"distributed_rank": 0}, "task": None, "common": {"cpu": True}})
+    log = logging.getLogger("fairseq_cli.train").warning
+
+    def train(call, cfg):
+        log("before")
+        log(cfg)
+        log("after")
+
+    for _ in range(2):  # a filter is added once
+        processes._call_main(lambda cfg, main: main(None, cfg), cfg, train)
+    lines = ["before", *([] if is_terminal else [str(cfg)]), "after"]
+    assert printed.getvalue().splitlines() == 2 * lines
 
 
 SPAWNING = """

@@ -1,4 +1,4 @@
-"""What fairseq builds from a checkpoint's configuration runs no code from it; each attack works without the check."""
+"""Components that fairseq builds from a checkpoint's configuration run no code; each attack works without the check."""
 
 import ast
 import contextlib

@@ -35,7 +35,7 @@ def assert_equal(one, other):
     ids=["float32", "bf16, every third update"],
 )
 def test_resuming_ends_with_the_averages_of_one_run(data_bin, tmp_path, options, every):
-    """A loop computes them, too; with a decay of 1/2 its rounding is the same. Dropout is on."""
+    """A loop also computes them; with a decay of 1/2 its rounding is the same. Dropout is on."""
     options = ["--store-ema", "--ema-decay", DECAY, *options]
     once = train(data_bin, tmp_path / "once", 4, *options)
     train(data_bin, tmp_path / "twice", 2, *options)

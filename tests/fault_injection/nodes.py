@@ -130,7 +130,7 @@ def _undisturbed(place: Workplace, *options: object) -> TwoNodeRun:
 
 
 def soak(place: Workplace, times: int) -> Iterator[Row]:
-    """Send SIGKILL to a random rank of one long run repeatedly; twice in ten, cut the link or fill the disk, too."""
+    """Send SIGKILL to a random rank of one long run repeatedly; twice in ten, also cut the link or fill the disk."""
     updates = 60 * times
     options = ["--max-update", updates, "--ddp-timeout", _TIMEOUT]
     on = "both ranks restart from the newest checkpoint"

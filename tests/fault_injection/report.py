@@ -18,7 +18,7 @@ HEAD = """\
 Results of `scripts/fault_injection.py {options}` with {machine}.
 `scripts/write_docs.py` generates this page from [fault-injection.json](../fault-injection.json),
 which that run wrote at commit 504a5bd (2026-11-21). Faults that were added or renamed since then are not in it.
-[reliability.md](../../../docs/reliability.md) describes the guarantees that are tested here.
+[guarantees.md](../../../docs/developers/guarantees.md) describes the guarantees that are tested here.
 
 - The moments of the kills and the positions of the damage are drawn from a seed.
 - Compared at the end: parameters, optimizer state, number of updates, and position in the data.

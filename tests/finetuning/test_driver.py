@@ -161,7 +161,7 @@ def test_wrong_inputs_are_refused_before_the_training(options, checkpoints, toke
         "cannot read the checkpoint": {"model": tmp_path / "damaged.pt"},
         "model.safetensors is damaged": {"model": tmp_path / "bundle"},
         "not the tokenizer of": {"data_bin": other},
-        "roberta_base: No such file": {"model": Path("roberta_base")},
+        "roberta_base: no such directory": {"model": Path("roberta_base")},
         "--data-bin mae_lm_tiny has no tokenizer": {"model": Path("mae_lm_tiny"), "data_bin": None},
         "mae_lm_tiny: No such file": {"model": Path("mae_lm_tiny"), "ema": True},
     }

@@ -50,7 +50,7 @@ def beir(tmp_path) -> dict[str, Path]:
 
 
 def test_the_passage_with_the_id_of_the_question_is_left_out(tmp_path):
-    """As in BEIR, where the questions of some collections are passages, too; unless it is relevant."""
+    """As in BEIR, where the questions of some collections are also passages; unless it is relevant."""
     passages = table(tmp_path / "corpus.tsv", "_id|text", "a|grey mice", "b|mice run", "c|coal", "d|trains")
     questions = table(tmp_path / "queries.tsv", "_id|text", "a|grey mice", "c|coal", "x|trains")
     judged = table(tmp_path / "qrels.tsv", "query-id|corpus-id|score", "a|b|1", "c|c|1", "x|d|1")

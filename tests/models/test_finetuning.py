@@ -94,7 +94,7 @@ def test_only_the_last_layers_are_trained(sentences, layers):
 
 
 def test_training_leaves_frozen_weights_as_they_are(sentences, pretrained, tmp_path):
-    """Weight decay, too, does not change them."""
+    """Weight decay does not change them either."""
     start = ["--finetune-from-model", pretrained["mae_lm_tiny"], "--weight-decay", 0.1]
     before, after = (
         finetune(sentences, tmp_path / str(updates), *start, "--trained-layers", 1, "--max-update", updates)["model"]

@@ -11,9 +11,9 @@ import torch
 from mae_lm_fairseq.study.adapt import (
     OWNED,
     Options,
-    adapt,
     as_objective,
     loss_of_last_tenth,
+    main,
     make_start,
     measurement,
     objective_of,
@@ -178,7 +178,7 @@ def test_a_sentence_encoder_is_recognised_before_the_work(kind, is_sentence_enco
     write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
     model = tmp_path / {"transformers": "stock", "bundle": "bundle"}[kind]
     with pytest.raises(UserError, match=r"no such file"):  # nothing has been done yet
-        adapt(options(tmp_path / "out", model=model))
+        main(options(tmp_path / "out", model=model))
     assert ("harms sentence vectors" in caplog.text) == is_sentence_encoder
 
 

@@ -259,7 +259,7 @@ def test_the_listing_has_plans_measures_with_options_and_endpoints():
 
 
 def test_labels_of_tagging_are_checked_before_training(text_data, tmp_path):
-    """The last column of the training file is that of the development file, too, whatever its width."""
+    """The last column of the training file is also that of the development file, whatever its width."""
     (tmp_path / "train.conll").write_text("Ulm\tplace\nleft\tnone\n")
     (tmp_path / "dev.conll").write_text("Ulm\tplace\tx9\n")
     measure = Tagging(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")

@@ -232,7 +232,7 @@ HOSTILE = "a|b <img src=x onerror=alert(1)> &lt;b&gt; [link](http://example.org)
 
 
 def test_names_make_no_html_no_links_and_no_cells(tmp_path):
-    """Of a plan and of results, which may come from others."""
+    """Names in a plan and in results, which may come from others."""
     hostile = json.loads(json.dumps(content()).replace("MAE-LM", HOSTILE))
     hostile["title"] = f"{HOSTILE}\n<script>"
     plan = PLAN.replace("MAE-LM", HOSTILE)

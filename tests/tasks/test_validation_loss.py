@@ -9,7 +9,7 @@ from tests.support.networks import masked, network, text
 
 
 def test_losses_are_of_the_same_masked_positions(data_bin, tmp_path):
-    """Whatever was masked in training; the seeds of the trainings differ, too."""
+    """Whatever was masked in training; the seeds of the trainings also differ."""
     masking = {"mask_prob": 0.15, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "seed": 1}
     targets = []
     for name, options in {"usual": (), "more": ("--mask-prob", "0.5", "--seed", "2")}.items():

@@ -353,7 +353,7 @@ def test_a_move_does_not_replace_a_file_of_the_user(again, moving):
 
 
 def test_a_journal_that_names_other_files_is_ignored(again, moving):
-    """It may come from somebody else."""
+    """The journal may come from somebody else."""
     (moving / "mine").write_text("mine")
     path = moving / ".moving.json"
     path.write_text(path.read_text().replace('"dict.txt"', '"mine"'))
@@ -371,7 +371,7 @@ def test_files_of_the_user_among_the_parts_stay(again, tmp_path):
 
 
 def test_parts_behind_a_link_are_refused(again, tmp_path):
-    """They would be removed there in the end."""
+    """The parts would be removed there in the end."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "train-00000-0123456789ab").touch()
     (tmp_path / "out").mkdir()

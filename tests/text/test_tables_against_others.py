@@ -72,7 +72,7 @@ def test_json_is_that_of_its_own_reader(tmp_path, table, end, as_list, is_ascii)
     path.write_bytes(((f"[{','.join(lines)}]" if as_list else end.join(lines)) + end).encode())
     found = read_table(path)
     assert [cells for _, cells in found.rows] == records
-    for record in records:  # whole numbers stay whole, and missing values are empty
+    for record in records:  # integers stay integers, and missing values are empty
         for value in record.values():
             assert cell_text(value) == ("" if value is None else value if isinstance(value, str) else json.dumps(value))
 

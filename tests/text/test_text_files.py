@@ -55,7 +55,7 @@ def test_directories_are_searched_in_order_without_hidden_files(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["", "**", "**/*", "*"])
 def test_a_glob_gives_each_file_once(tmp_path, pattern):
-    """A pattern matches directories, too, which stand for all files below them."""
+    """A pattern also matches directories, which stand for all files below them."""
     for name in ("a/b/c.txt", "a/d.txt", "a-b.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")

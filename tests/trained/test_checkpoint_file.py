@@ -1,4 +1,4 @@
-"""What keeps a file from being read is said: damage, the memory, the system, or Git LFS."""
+"""Errors say why a file cannot be read: damage, the memory, the system, or Git LFS."""
 
 import errno
 import os

@@ -67,7 +67,7 @@ def test_training_leaves_the_bundle_alone(bundles):
 def test_weights_are_aligned_as_by_torch(bundles):
     """Matrix products round differently if weights are not aligned as torch aligns them.
 
-    The data in the file is aligned, too, so that large weights need no copy.
+    The data in the file is also aligned, so that large weights need no copy.
     """
     pretrained = open_pretrained(bundles["mae_lm_tiny"])
     assert {weight.data_ptr() % 64 for weight in pretrained.weights.values()} == {0}

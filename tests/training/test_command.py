@@ -76,7 +76,7 @@ def test_every_option_that_fairseq_takes_is_known():
 
 
 def test_every_training_of_the_package_is_a_fairseq_train_process():
-    """So what is promised of fairseq-train holds in studies, adaptation and fine-tuning, too."""
+    """So what is promised of fairseq-train also holds in studies, adaptation and fine-tuning."""
     modules = (
         path
         for path in PACKAGE.rglob("*.py")

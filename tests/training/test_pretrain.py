@@ -210,6 +210,8 @@ def test_trains_on_a_cpu(mae_lm, data_bin, tmp_path):
     assert "on this CPU, at 50% of its" in length
     assert "warning: --max-update 3 ends the training before the learning rate has decayed" in done.stderr
     assert command.startswith(f"fairseq-train {data_bin} ")
+    _, _, further = done.stdout.partition(command)
+    assert [text.count("'no_progress_bar'") for text in (done.stdout, further, done.stderr)] == [1, 1, 0]
     trained = torch.load(tmp_path / "saved" / "checkpoint_last.pt", weights_only=False)  # written by this test
     assert trained["optimizer_history"][-1]["num_updates"] == 3
     assert trained["cfg"]["model"]["dropout"] == 0
@@ -237,7 +239,7 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
 
 @pytest.mark.parametrize(("rate", "interval"), [(1e13, 10), (1e15, 1_000), (1e17, 10_000)])
 def test_a_kill_costs_half_an_hour(monkeypatch, rate, interval):
-    """An option is added where the recipe would save later, unless it is given, or other processes save, too."""
+    """An option is added where the recipe would save later, unless it is given, or other processes also save."""
     monkeypatch.setattr("mae_lm_fairseq.training.estimate.matrix_rate", lambda: rate)
     words, cfg = configure("mae_lm_base", "data", "saved", ["--cpu"])
     assert not often_enough(cfg, 1, Path("data"), ["--save-interval-updates=10000"])

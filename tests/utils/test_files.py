@@ -156,7 +156,7 @@ def test_a_record_of_an_earlier_version_has_no_hash(tmp_path):
 
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "pipe"])
 def test_a_device_or_pipe_is_not_replaced_by_a_file(tmp_path, monkeypatch, name):
-    """Of root, --out /dev/null would replace the device for all programs of the machine."""
+    """With root's rights, --out /dev/null would replace the device for all programs of the machine."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     if Path(name).is_file():

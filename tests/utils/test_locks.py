@@ -121,7 +121,7 @@ def test_the_group_of_a_directory_can_lock_it(tmp_path):
 
 
 def test_a_link_is_not_locked(tmp_path):
-    """Its target would be made empty, and writable for everybody."""
+    """The target of the link would be made empty, and writable for everybody."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
     victim.chmod(0o600)
@@ -134,7 +134,7 @@ def test_a_link_is_not_locked(tmp_path):
 
 
 def test_a_file_that_another_process_has_left_is_not_written_to(tmp_path):
-    """It may be another name of a user's file."""
+    """The file may be another name of a user's file."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
     victim.chmod(0o600)

@@ -66,7 +66,7 @@ def test_a_request_that_comes_several_times_is_one(monkeypatch, within, expected
 
 
 def test_a_forked_process_does_not_pass_its_signals_to_its_parent():
-    """It would end the parent with it: torch ends data workers with SIGTERM."""
+    """The child would end the parent with it: torch ends data workers with SIGTERM."""
     calls = []
     with requests_to_end(calls.append, calls.append):
         with signals_blocked():  # until the child has its own handlers

@@ -22,7 +22,7 @@ CHANGES = {
     *("unlink", "rmdir", "rename", "chmod", "symlink_to", "hardlink_to", "rmtree", "copy2", "copyfile", "copytree"),
 }
 OF_MODULES = {"remove", "replace", "removedirs", "truncate", "ftruncate", "chown", "fchmod", "move", "copy", "link"}
-"""Functions of ``os`` and ``shutil`` whose names others have, too."""
+"""Functions of ``os`` and ``shutil`` whose names others also have."""
 LIBRARIES = {"save_file", "save_pretrained", "savefig"}
 ALLOWED = {
     "utils/writing.py": "the functions that all others use",

@@ -36,7 +36,7 @@ class OwnFiles:
         self.splits = ("train", "valid", "test") if options.score_runs else ("train", "valid")
         columns = (options.text,) if options.text_pair is None else (options.text, options.text_pair)
         if options.label in columns:  # which would predict itself
-            raise UserError(f"--label {options.label} is a column of the texts, too; name another one")
+            raise UserError(f"--label {options.label} is also a column of the texts; name another one")
         self.files = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
         self.tables = {name: read_table(path) for name, path in self.files.items()}
         self.task = make_task(self.tables["train"], columns, options.label, options.regression)

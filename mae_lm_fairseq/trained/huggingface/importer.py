@@ -20,7 +20,7 @@ from mae_lm_fairseq.trained.validation import PREDICTION, check_fit, head_names
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
     """Import an encoder into this package's network.
 
-    The language model head is imported, too, and a decoder is new, see
+    The language model head is also imported. A decoder is new, see
     :func:`~mae_lm_fairseq.trained.conversion.new_decoder`. A model with a task head is imported as a fine-tuned
     model, without language model head and decoder.
 

@@ -60,7 +60,7 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
     fast = exported_tokenizer(pretrained.tokenizer, pretrained.symbols, pretrained.config.max_positions)
     fast.save_pretrained(directory)
     path = directory / TOKENIZER_CONFIG
-    # transformers 4 knows the tokenizer class by this name, too.
+    # transformers 4 also knows the tokenizer class by this name.
     _write_json(path, {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
 
 

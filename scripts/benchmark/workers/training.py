@@ -138,7 +138,7 @@ def operator_seconds(function: Callable[[], object], on_gpu: bool = False) -> di
     with torch.profiler.profile(activities=activities) as profile:
         function()
     own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    # On a GPU, the kernels are events, too; their time is that of the operators that launch them.
+    # On a GPU, the kernels are also events; their time is that of the operators that launch them.
     operators = [event for event in profile.key_averages() if event.device_type == DeviceType.CPU]
     return {event.key: getattr(event, own) / 1e6 for event in operators if getattr(event, own)}
 

@@ -27,7 +27,7 @@ found: dict = {"forwards": Counter(), "dtypes": {}, "updates": 0}
 
 
 def watch(function):
-    """Return a function that records the limits at its first call, removes all watches, and calls the function."""
+    """Return a function that calls another one; when first called, it records the limits and removes all watches."""
 
     def watched(*args, **kwargs):
         found["limits"] = {name: os.environ.get(name) for name in LIMITS}
