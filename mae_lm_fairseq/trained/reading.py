@@ -106,12 +106,11 @@ def check_model_exists(path: str | Path) -> None:
         return
     if Path(path).suffix in _OF_FILES:
         raise UserError(f"{path}: no such file; check the path")
-    is_on_hub = _HUB_NAME.fullmatch(str(path)) and not os.path.exists(Path(path).parent)
-    name, directory = (path, Path(path).name) if is_on_hub else ("NAME", path)
-    raise UserError(
-        f"{path}: no such directory. Models are not downloaded: run hf download {name} --local-dir {directory}, then "
-        f"give {directory}"
-    )
+    message = f"{path}: no such directory. Models are not downloaded: run hf download"
+    if _HUB_NAME.fullmatch(str(path)) and not os.path.exists(Path(path).parent):
+        directory = Path(path).name
+        raise UserError(f"{message} {path} --local-dir {directory}, then give {directory} in its place")
+    raise UserError(f"{message} NAME --local-dir {path}")
 
 
 def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
