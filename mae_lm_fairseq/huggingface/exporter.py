@@ -9,12 +9,12 @@ from typing import Literal
 from mae_lm_fairseq.checkpoints.original import CONFIG, LENGTH, MODULES, POOLING, SENTENCE_FILES
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock
-from mae_lm_fairseq.huggingface.comparison_texts import texts_for
 from mae_lm_fairseq.huggingface.model_card import stock_card
 from mae_lm_fairseq.huggingface.stock import Counterpart, counterpart, write_stock
 from mae_lm_fairseq.huggingface.task_classes import WORDS
 from mae_lm_fairseq.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.huggingface.weight_files import transformers_errors
+from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.utils.directories import new_directory
@@ -28,7 +28,7 @@ def export_stock(
     """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card, and return the name of the class.
 
     Args:
-        lines: are also compared, see :func:`~mae_lm_fairseq.huggingface.comparison_texts.texts_for`.
+        lines: are also compared, see :func:`~mae_lm_fairseq.text.comparison_texts.texts_for`.
         pooling: what ``sentence-transformers`` makes a vector of; None for what an imported model had, if anything.
 
     Raises:
@@ -36,7 +36,7 @@ def export_stock(
             something else. Nothing is written in this case.
     """
     to = counterpart(pretrained)
-    lines = texts_for(pretrained.tokenizer, lines, as_words=to.task is WORDS)
+    lines = texts_for(pretrained.tokenizer, lines)
     with new_directory(out) as directory:
         # The files that an import has kept may be damaged in ways that only their use shows.
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():

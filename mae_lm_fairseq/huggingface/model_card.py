@@ -11,9 +11,9 @@ from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.checkpoints.validation import head_names
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.huggingface.comparison import compare_ids
-from mae_lm_fairseq.huggingface.comparison_texts import texts_for
 from mae_lm_fairseq.huggingface.stock import Counterpart
 from mae_lm_fairseq.huggingface.tokenizer import write_tokenizer
+from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_bytes, write_text
