@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from mae_lm_fairseq.checkpoints.original import CONFIG, LENGTH, MODULES, POOLING, SENTENCE_FILES
+from mae_lm_fairseq.checkpoints.original import CONFIG, LENGTH, MODULES, STOCK_FILES
 from mae_lm_fairseq.checkpoints.reading import Pretrained
 from mae_lm_fairseq.huggingface.comparison import check_stock
 from mae_lm_fairseq.huggingface.model_card import stock_card
@@ -54,7 +54,7 @@ def export_stock(
 def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write the tokenizer, if there is one: an imported model has its files, unless they do not join pairs as here."""
     if to.original is not None:
-        files = [directory / name for name in to.original.files if name not in (CONFIG, *SENTENCE_FILES)]
+        files = [directory / name for name in to.original.files if name in STOCK_FILES and name != CONFIG]
         for path in files:
             write_bytes(path, to.original.files[path.name])
         if not to.takes_our_pairs(pretrained) or not pair_differences(load_from_transformers(directory)):
@@ -67,10 +67,15 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
             pretrained.tokenizer.save(directory)
 
 
+def sentence_files(pretrained: Pretrained) -> dict[str, bytes]:
+    """Return the files of ``sentence-transformers`` that an imported model had, by name."""
+    files = pretrained.original.files if pretrained.original is not None else {}
+    return {name: content for name, content in files.items() if name not in STOCK_FILES}
+
+
 def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path):
     """Write the files of ``sentence-transformers``, whose versions all read the names that version 2 had."""
-    kept = pretrained.original.files if pretrained.original is not None and pooling is None else {}
-    files = {name: kept[name] for name in SENTENCE_FILES if name in kept}
+    files = sentence_files(pretrained)
     if pooling:
         modules = {"Transformer": "", "Pooling": "1_Pooling"}
         modes = {"cls_token": pooling == "cls", "mean_tokens": pooling == "mean", "max_tokens": False}
@@ -79,7 +84,7 @@ def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path)
                 {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
                 for number, (kind, path) in enumerate(modules.items())
             ],
-            POOLING: {
+            f"1_Pooling/{CONFIG}": {
                 "word_embedding_dimension": pretrained.config.encoder_embed_dim,
                 **{f"pooling_mode_{name}": is_used for name, is_used in modes.items()},
             },

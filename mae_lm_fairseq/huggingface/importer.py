@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.checkpoints.checkpoint_file import content_errors
 from mae_lm_fairseq.checkpoints.conversion import architecture_of, completed, new_decoder
-from mae_lm_fairseq.checkpoints.original import MODULES, sentence_modules
+from mae_lm_fairseq.checkpoints.original import MODULES, lost_settings, sentence_modules
 from mae_lm_fairseq.checkpoints.reading import Pretrained, check_task, transformers_type
 from mae_lm_fairseq.checkpoints.validation import PREDICTION, check_fit, head_names
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskJoin, preset_config
@@ -82,6 +82,8 @@ def notes(path: Path) -> list[str]:
     _, lost = sentence_modules(path)
     for module in lost:
         found.append(f"{path / MODULES}: {module} is not imported; vectors of sentences are computed without it")
+    for name in lost_settings(path):
+        found.append(f"{path / name} is not imported; vectors of sentences are computed without it")
     return found
 
 
