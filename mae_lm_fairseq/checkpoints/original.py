@@ -33,6 +33,9 @@ STOCK_FILES = (
     "vocab.txt",
     "sentencepiece.bpe.model",
     "spiece.model",
+    "spm.model",
+    "sentencepiece.model",
+    "tokenizer.model",
 )
 """Files that are kept: the configuration, and what a tokenizer may consist of."""
 MODULES, LENGTH, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"

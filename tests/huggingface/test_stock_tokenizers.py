@@ -10,13 +10,24 @@ from pathlib import Path
 import pytest
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 
+from mae_lm_fairseq.checkpoints.bundle import write_bundle
+from mae_lm_fairseq.checkpoints.original import STOCK_FILES
+from mae_lm_fairseq.checkpoints.reading import read
+from mae_lm_fairseq.huggingface.exporter import export_stock
+from mae_lm_fairseq.huggingface.families import FAMILIES
+from mae_lm_fairseq.huggingface.importer import import_foreign
 from mae_lm_fairseq.huggingface.tokenizer import exported_tokenizer, read_lists_of_words
+from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.hugging_face_tokenizer import HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, UNK, Tokenizer as OurTokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.tokenizers import given, paragraphs
+from mae_lm_fairseq.wrapped.encoder import KINDS as WRAPPED
+from tests.support.exports import train_sentencepiece
+from tests.support.tokenizers import given, make, paragraphs
+from tests.support.wrapped import stock as stock_model
 
 ROLES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 BERT_ROLES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -170,8 +181,8 @@ GAPS = ("", "", " ", " ", "  ", "\t", "\u00a0", "\u3000")
 @functools.cache
 def directory_of(kind: str, added: str, root: Path) -> Path:
     """Return a directory that transformers has written."""
-    family, make = KINDS[kind]
-    fast, directory = make(), root / f"{kind}, {added}"
+    family, build = KINDS[kind]
+    fast, directory = build(), root / f"{kind}, {added}"
     user, special = ([token for token in ADDED[added] if token.special is wanted] for wanted in (False, True))
     fast.add_tokens(user)
     fast.add_tokens(special, special_tokens=True)
@@ -236,12 +247,25 @@ def test_lists_of_words_are_the_stock_classs(stock, tmp_path):
     classes = [transformers.AutoTokenizer.from_pretrained(tmp_path)]
     if not stock.name.startswith(ADD_NO_SPACE):
         classes.append(transformers.AutoTokenizer.from_pretrained(stock, add_prefix_space=True))
-    words = ["▁the", *(word for text in texts_of(stock.name, ("", "", " ")) for word in text.split())]
-    encoded = [ours.exported_ids[ids].tolist() for ids in ours.encode_words(words)]
-    for fast in classes:
-        for word, ids in zip(words, encoded, strict=True):
-            theirs = fast([word], is_split_into_words=True, add_special_tokens=False)["input_ids"]
-            assert ids == (theirs or [ours.exported_ids[UNK]]), word
+    texts = [*texts_for(ours), *texts_of(stock.name, ("", "", " "))]
+    words = list(dict.fromkeys(word for text in texts for word in text.split()))
+    for word, ids in zip(words, ours.encode_words(words), strict=True):
+        options = {"is_split_into_words": True, "add_special_tokens": False, "return_offsets_mapping": True}
+        first, *others = (fast([word], **options, verbose=False) for fast in classes)
+        assert ours.exported_ids[ids].tolist() == (first["input_ids"] or [ours.exported_ids[UNK]]), word
+        for other in others:
+            assert (other["input_ids"], other["offset_mapping"]) == (first["input_ids"], first["offset_mapping"]), word
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "fairseq"])
+def test_offsets_of_our_own_byte_level_bpe_are_robertas(kind):
+    fast = exported(make(kind))
+    model = json.loads(fast.backend_tokenizer.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    roberta = transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)
+    for text in (" the", *texts_of(kind)):
+        ours, theirs = (each(text, add_special_tokens=False, return_offsets_mapping=True) for each in (fast, roberta))
+        assert (ours["input_ids"], ours["offset_mapping"]) == (theirs["input_ids"], theirs["offset_mapping"]), text
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "XLM-R, no prefix space"])
@@ -308,3 +332,24 @@ def test_python_tokenizers_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(UserError, match=r"has no tokenizer\.json, and transformers cannot make one"):
         open_tokenizer_path(tmp_path)
+
+
+@pytest.mark.parametrize("family", sorted({*FAMILIES, *WRAPPED}))
+def test_every_file_of_a_tokenizer_is_kept(family):
+    """DeBERTa v3 is released with spm.model, and without tokenizer.json."""
+    tokenizer_class = TOKENIZER_MAPPING[transformers.AutoConfig.for_model(family).__class__]
+    assert set(tokenizer_class.vocab_files_names.values()) <= set(STOCK_FILES)
+
+
+def test_a_sentencepiece_file_alone_is_exported(tmp_path):
+    released, bundle = tmp_path / "released", tmp_path / "bundle"
+    stock_model("deberta-v2", pad=0).save_pretrained(released)
+    names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    ids = {f"{role}_id": number for number, role in enumerate(names)}
+    pieces_of = {f"{role}_piece": name for role, name in names.items()}
+    model = train_sentencepiece(paragraphs(300), "unigram", vocab_size=90, **ids, **pieces_of)
+    (released / "spm.model").write_bytes(model)
+    (released / "tokenizer_config.json").write_text('{"vocab_type": "spm"}')
+    write_bundle(import_foreign(released, "mae_lm_roberta"), bundle)
+    export_stock(read(bundle), tmp_path / "out")
+    assert (tmp_path / "out" / "spm.model").read_bytes() == model
