@@ -23,7 +23,7 @@ from mae_lm_fairseq.checkpoints.original import MODULES, ORIGINAL
 from mae_lm_fairseq.checkpoints.reading import Pretrained, read, read_checkpoint, transformers_type
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.huggingface.exporter import export_stock
-from mae_lm_fairseq.huggingface.importer import import_foreign, network_options
+from mae_lm_fairseq.huggingface.importer import import_foreign, lost_of_sentences, network_options
 from mae_lm_fairseq.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.huggingface.stock import counterpart
 from mae_lm_fairseq.measures.evaluation import Evaluate
@@ -182,6 +182,8 @@ def adapt(options: Options) -> None:
         raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
     if is_sentence_encoder(options):
         logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, _HARM)
+    for line in lost_of_sentences(options.model):
+        logger.warning("%s", line)
     with step(1, 3, f"Text and model: {options.model}"):
         start = make_start(products, options)
         model = as_objective(start, options)  # the start, with the objective's decoder

@@ -124,14 +124,12 @@ def sentence_modules(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     if not (directory / MODULES).exists():
         return [], []
     modules = read_json(directory / MODULES, _checked_modules, "restore it")
-    kept = [module for module in modules if _can_be_kept(module)]
-    kinds = [_kind(module) for module in kept]
-    if ENCODER not in kinds or (kept != modules and POOLING not in kinds):
-        kept = []
-    is_lost = [
-        module for module in modules if module not in kept and not (_can_be_kept(module) and _kind(module) == ENCODER)
-    ]
-    return kept, [f"{module['path']} ({module['type']})".strip() for module in is_lost]
+    usable = [module for module in modules if _can_be_kept(module)]
+    kinds = [_kind(module) for module in usable]
+    if ENCODER not in kinds or (usable != modules and POOLING not in kinds):
+        usable = []
+    lost = [module for module in modules if module not in usable and not _is_stock_encoder(module)]
+    return usable, [f"{module['path']} ({module['type']})".strip() for module in lost]
 
 
 def lost_settings(directory: Path) -> list[str]:
@@ -152,6 +150,10 @@ def _can_be_kept(module: Mapping[str, Any]) -> bool:
     if not module["type"].startswith("sentence_transformers."):
         return False
     return path == "" if kind == ENCODER else kind in (POOLING, NORMALIZE) and _is_folder(path)
+
+
+def _is_stock_encoder(module: Mapping[str, Any]) -> bool:
+    return _kind(module) == ENCODER and _can_be_kept(module)
 
 
 def _kind(module: Mapping[str, Any]) -> str:

@@ -79,12 +79,14 @@ def notes(path: Path) -> list[str]:
     if differences := pair_differences(load_from_transformers(path)):
         here = " and ".join(differences)
         found.append(f"pairs of texts: here {here}; single texts are computed exactly")
-    _, lost = sentence_modules(path)
-    for module in lost:
-        found.append(f"{path / MODULES}: {module} is not imported; vectors of sentences are computed without it")
-    for name in lost_settings(path):
-        found.append(f"{path / name} is not imported; vectors of sentences are computed without it")
-    return found
+    return found + lost_of_sentences(path)
+
+
+def lost_of_sentences(path: Path) -> list[str]:
+    """Return a line for each part of a sentence encoder that an import does not keep."""
+    _, modules = sentence_modules(path)
+    names = [f"{path / MODULES}: {module}" for module in modules] + [str(path / name) for name in lost_settings(path)]
+    return [f"{name} is not imported; vectors of sentences are computed without it" for name in names]
 
 
 def usage(pretrained: Pretrained, bundle: Path) -> str:
