@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mae_lm_fairseq.text.text_samples import read_text
-from mae_lm_fairseq.trained.huggingface.exporter import export_stock
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock, sentence_files
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.utils.command_line import Directory, File, Model, Options as Base
 from mae_lm_fairseq.utils.errors import UserError
@@ -54,4 +54,6 @@ def main(options: Options) -> None:
         )
     lines = [line for line in read_text(options.text) if line] if options.text else []
     written = export_stock(pretrained, options.out, lines, options.pooling)
+    if options.pooling and (replaced := sentence_files(pretrained)):
+        print(f"--pooling {options.pooling}: not exported are the imported model's {', '.join(replaced)}")
     print(f"{options.out}: {written}, compared with the original")

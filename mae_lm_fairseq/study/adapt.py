@@ -33,7 +33,7 @@ from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenize
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import predicts, preset_of, with_preset
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
-from mae_lm_fairseq.trained.huggingface.importer import network_options
+from mae_lm_fairseq.trained.huggingface.importer import lost_of_sentences, network_options
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.stock import counterpart
 from mae_lm_fairseq.trained.opening import open_pretrained
@@ -185,6 +185,8 @@ def adapt(options: Options, products: Products) -> None:
         raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
     if is_sentence_encoder(options):
         logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, _HARM)
+    for line in lost_of_sentences(options.model):
+        logger.warning("%s", line)
     with step(1, 3, f"Text and model: {options.model}"):
         start = make_start(products, options)
         model = as_objective(start, options)  # the start, with the objective's decoder

@@ -7,6 +7,7 @@ markers of entities, are tokens.
 """
 
 import contextlib
+import copy
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,11 @@ _NONCHARACTER = "\U0010ffff"
 """Unknown to every vocabulary."""
 _NEVER_IN_UTF8 = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
 """Bytes that no text in UTF-8 has, as the characters that byte-level BPE writes for them."""
+_DROP_SPACES = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
+"""Pre-tokenizers after which a word does not show whether a space was before it."""
+_ONE_SPACE = {"String": " "}
+_SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
+"""Names of the lists of steps in a described tokenizer."""
 _OTHER_NAMES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", MASK: "[MASK]"}
 
 
@@ -126,12 +132,21 @@ class HuggingFaceTokenizer(Tokenizer):
         return no_panic(f"{self.path}: cannot encode or decode a text")
 
     def encode_words(self, words: list[str]) -> list[np.ndarray]:
-        # Byte-level BPE does not add the space, and where a pre-tokenizer does, there is only one.
-        adds_space = any(step["type"] == "Prepend" for step in self._steps)
-        added = tuple(self.added_tokens)
-        # The library adds none before an added token.
-        spaced = [word if adds_space or word.startswith(added) else f" {word}" for word in words]
-        return super().encode_words(spaced)
+        with self._no_panic():
+            encoded = self._library_for_words.encode_batch_fast(words, add_special_tokens=False)
+        ids = (encoding.ids or [self.exported_ids[UNK]] for encoding in encoded)
+        return [self._fairseq_ids[of_word] for of_word in ids]
+
+    @cached_property
+    def _library_for_words(self):
+        """The library's tokenizer, but every text is a word after a space."""
+        described = json.loads(self.library.to_str())
+        after_spaces = words_after_spaces(described)
+        if after_spaces == described:
+            return self.library
+        library = import_tokenizers().Tokenizer.from_str(json.dumps(after_spaces))
+        library.encode_special_tokens = True
+        return library
 
     @cached_property
     def added_tokens(self) -> list[str]:
@@ -208,7 +223,7 @@ class HuggingFaceTokenizer(Tokenizer):
         for step in self._steps:
             if step["type"] == "Metaspace":
                 return step["replacement"]
-            if step["type"] == "Replace" and step["pattern"] == {"String": " "}:  # Llama, Gemma
+            if step["type"] == "Replace" and step["pattern"] == _ONE_SPACE:  # Llama, Gemma
                 return step["content"]
         return None
 
@@ -297,15 +312,22 @@ def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:
 
 
 def _add_special_tokens(library) -> bool:
+    """Make the tokens of the roles special ones, and add those that the tokenizer lacks; return whether any changed."""
     found = _special_tokens(library.get_vocab(with_added_tokens=True))
-    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
-    lacking = [found.get(name, name) for name in _OTHER_NAMES if found.get(name, name) not in special]
-    # As in RoBERTa, the space before a masked word belongs to it.
-    added = import_tokenizers().AddedToken
-    library.add_special_tokens(
-        [added(token, special=True, normalized=False, lstrip=token == MASK) for token in lacking]
-    )
+    added = {token.content: token for token in library.get_added_tokens_decoder().values()}
+    names = (found.get(name, name) for name in _OTHER_NAMES)
+    lacking = [name for name in names if name not in added or not added[name].special]
+    library.add_special_tokens([_special_token(name, added.get(name)) for name in lacking])
     return bool(lacking)
+
+
+def _special_token(name: str, ordinary: Any | None):
+    """Return a special token, with the spaces that it takes as an ordinary added token, if it is one."""
+    if ordinary is None:
+        # As in RoBERTa, the space before a masked word belongs to it.
+        return import_tokenizers().AddedToken(name, special=True, normalized=False, lstrip=name == MASK)
+    ordinary.special = True
+    return ordinary
 
 
 def _further_specials(library, roles: Iterable[str]) -> frozenset[str]:
@@ -328,11 +350,44 @@ def exported_library(tokenizer: HuggingFaceTokenizer):
 
 
 def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a described normalizer, pre-tokenizer or decoder."""
+    """Return the steps of a described normalizer, pre-tokenizer, decoder or post-processor."""
     if described is None:
         return []
-    inside = described.get("normalizers") or described.get("pretokenizers") or described.get("decoders") or []
+    inside = next((described[name] for name in _SEQUENCES if name in described), [])
     return [described, *(step for each in inside for step in steps_of(each))]
+
+
+def words_after_spaces(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a described tokenizer that encodes each of a list of words as after a space, and the first one, too.
+
+    Those of ``transformers`` have a setting for this, such as RoBERTa's ``add_prefix_space``, or add the space to every
+    text. To the others, such as Gemma's, a step that adds it is given.
+    """
+    described = copy.deepcopy(dict(described))
+    normalizers, pre_tokenizers = (steps_of(described[part]) for part in ("normalizer", "pre_tokenizer"))
+    kinds = [step["type"] for step in pre_tokenizers if step["type"] != "Sequence"]
+    if any(step["type"] == "Prepend" for step in normalizers):
+        return described
+    if "Metaspace" in kinds:
+        for step in pre_tokenizers:
+            if step.get("prepend_scheme") == "never":
+                step["prepend_scheme"] = "always"
+    elif kinds[:1] == ["ByteLevel"]:
+        for step in (*pre_tokenizers, *steps_of(described["post_processor"])):
+            if step["type"] in ("ByteLevel", "RobertaProcessing"):
+                step["add_prefix_space"] = True
+    elif not _DROP_SPACES.intersection(kinds):
+        # A step behind another one would add the space to each part of a word.
+        first = {"type": "Metaspace", "replacement": _space(normalizers), "prepend_scheme": "always", "split": False}
+        others = [described["pre_tokenizer"]] if described["pre_tokenizer"] else []
+        described["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [first, *others]}
+    return described
+
+
+def _space(normalizers: Iterable[Mapping[str, Any]]) -> str:
+    """Return the sign that normalizers, as Llama's and Gemma's, write for a space."""
+    signs = [step["content"] for step in normalizers if step["type"] == "Replace" and step["pattern"] == _ONE_SPACE]
+    return signs[0] if signs and len(signs[0]) == 1 else " "
 
 
 def byte_level(model):

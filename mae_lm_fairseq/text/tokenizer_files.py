@@ -5,6 +5,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from mae_lm_fairseq.text.comparison_texts import WITH_MASKS, texts_for
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import parse_symbols, read_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import (
@@ -17,7 +20,7 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
 )
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 from mae_lm_fairseq.utils.hugging_face import AS_DATA, TOKENIZER_CONFIG, import_transformers
@@ -31,7 +34,7 @@ TOKENIZER_FILES = sorted({name for kind in _KINDS for name in kind.FILES} - {DIC
 """Names of files that belong to a tokenizer in a data-bin or bundle."""
 NAMES = f"{TOKENIZER}, {TOKENIZER_JSON}, or {ENCODER_JSON} and {VOCAB_BPE}"
 """The files in words, for messages."""
-_CONFIGS = (TOKENIZER_CONFIG, "config.json")
+_CONFIGS = (TOKENIZER_CONFIG, "config.json", "special_tokens_map.json", "added_tokens.json")
 """Files of ``transformers``, which can change what the other files of a tokenizer do."""
 
 
@@ -101,6 +104,11 @@ def load_from_transformers(directory: Path) -> "PreTrainedTokenizerFast":
         loaded = import_transformers().AutoTokenizer.from_pretrained(directory, **AS_DATA)
     if not loaded.is_fast:
         raise UserError(f"{directory}: its tokenizer has no tokenizer.json, and transformers cannot make one")
+    if loaded.split_special_tokens:
+        raise UserError(
+            f"{directory / TOKENIZER_CONFIG}: split_special_tokens is true, which this package does not support; set "
+            "it to false, so that special tokens in a text are tokens"
+        )
     return loaded
 
 
@@ -108,15 +116,40 @@ def as_loaded(loaded: "PreTrainedTokenizerFast", directory: Path) -> Tokenizer:
     """Return the tokenizer that ``transformers`` loaded from a directory; of our export, its sentencepiece model.
 
     Raises:
-        UserError: if fairseq cannot represent its tokens.
+        UserError: if fairseq cannot represent its tokens, or it encodes a text otherwise than the one of
+            ``transformers``.
     """
     content = loaded.backend_tokenizer.to_str()
-    fast, model = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content.encode()), directory / TOKENIZER
+    tokenizer, model = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content.encode()), directory / TOKENIZER
     # Those that transformers makes of a sentencepiece model split at spaces, and start words where the model does not.
     if model.exists() and (json.loads(content)["pre_tokenizer"] or {}).get("split") is False:
-        found = SentencePieceTokenizer(model)
-        return found if found.symbols == fast.symbols else fast
-    return fast
+        of_model = SentencePieceTokenizer(model)
+        tokenizer = of_model if of_model.symbols == tokenizer.symbols else tokenizer
+    with library_errors(f"{directory}: transformers cannot encode a text with its tokenizer"):
+        _check_same_ids(tokenizer, loaded, directory)
+    return tokenizer
+
+
+def _check_same_ids(tokenizer: Tokenizer, loaded: "PreTrainedTokenizerFast", directory: Path):
+    """Raise a UserError if a text, or one with masks, has other ids than in ``transformers``."""
+    texts = texts_for(tokenizer)
+    compared = list(zip(texts, texts, map(np.ndarray.tolist, tokenizer.encode_lines(texts)), strict=True))
+    if loaded.mask_token is not None:
+        if loaded.mask_token_id != tokenizer.exported_ids[tokenizer.mask]:
+            raise UserError(
+                f"{directory}: its mask token is {loaded.mask_token!r}; only {MASK} and [MASK] are supported, so "
+                "rename it in the files of the tokenizer"
+            )
+        compared += [(x, x.replace(MASK, loaded.mask_token), tokenizer.encode_masked(x)) for x in WITH_MASKS]
+    for text, their_text, ids in compared:
+        ours = tokenizer.exported_ids[ids].tolist()
+        theirs = loaded(their_text, add_special_tokens=False, verbose=False)["input_ids"]
+        # To a unigram model, two splits into the same subwords are equally probable.
+        if theirs != ours and not (isinstance(tokenizer, SentencePieceTokenizer) and sorted(theirs) == sorted(ours)):
+            made, here = (" ".join(loaded.convert_ids_to_tokens(ids)) for ids in (theirs, ours))
+            raise UserError(
+                f"{directory}: its tokenizer makes {made!r:.200} of the text {text!r:.80}; here it is {here!r:.200}"
+            )
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:

@@ -5,7 +5,8 @@ has no place for. ``mae-lm export`` writes them back.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,24 @@ STOCK_FILES = (
     "vocab.txt",
     "sentencepiece.bpe.model",
     "spiece.model",
+    "spm.model",
+    "sentencepiece.model",
+    "tokenizer.model",
 )
 """Files that are kept: the configuration, and what a tokenizer may consist of."""
-MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
-"""Files of ``sentence-transformers``: the modules of a model, its pooling, and the length at which texts are cut."""
-SENTENCE_FILES = (MODULES, POOLING, LENGTH, "config_sentence_transformers.json")
-ANY_FOLDER = "*"
-_KEPT_MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": ANY_FOLDER}
-"""Folders of the modules that are kept; normalisation has no files."""
+MODULES, LENGTH, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+"""Files of ``sentence-transformers``: the modules of a model, the length at which texts are cut, and prompts."""
+SENTENCE_FILES = (
+    MODULES,
+    PROMPTS,
+    LENGTH,
+    *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert")),
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+"""Files of ``sentence-transformers`` beside the weights; older versions named that of the length after the encoder."""
+ENCODER, POOLING, NORMALIZE = "Transformer", "Pooling", "Normalize"
+"""Types of the modules that are kept. The encoder's files are in the directory itself, others in folders."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class Original:
 
 
 def stock_files(directory: Path) -> dict[str, bytes]:
-    """Return the content of those of :data:`STOCK_FILES` that a directory has, and perhaps :data:`SENTENCE_FILES`.
+    """Return the content of those of :data:`STOCK_FILES` that a directory has, and of its modules that are kept.
 
     Configurations are without the keys that lead to code, see
     :func:`~mae_lm_fairseq.utils.hugging_face.without_code`.
@@ -75,42 +86,83 @@ def stock_files(directory: Path) -> dict[str, bytes]:
         UserError: if one cannot be read, or is a link to another directory.
     """
     modules, lost = sentence_modules(directory)
-    pools = bool(modules) and (not lost or any(module["type"].endswith(".Pooling") for module in modules))
-    found = [name for name in (*STOCK_FILES, *SENTENCE_FILES * pools) if (directory / name).exists()]
-    for name in found:
+    names = [name for name in (*STOCK_FILES, *SENTENCE_FILES * bool(modules)) if (directory / name).exists()]
+    names += _files_of(modules, directory)
+    for name in names:
         check_link(directory / Path(name).parts[0])
         check_link(directory / name)
-    contents = {name: _without_code(name, read_bytes(directory / name)) for name in found}
-    if pools and lost:
+    contents = {name: _without_code(name, read_bytes(directory / name)) for name in names}
+    if modules and lost:
         contents[MODULES] = json.dumps(without_code(modules), indent=2).encode()
     return contents
 
 
+def _files_of(modules: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
+    """Return the names of the configurations of modules; normalisation may have none."""
+    names = []
+    for module in modules:
+        name = f"{module['path']}/{CONFIG}"
+        if module["path"] and (_kind(module) == POOLING or (directory / name).exists()):
+            names.append(name)
+    return names
+
+
 def _without_code(name: str, content: bytes) -> bytes:
-    is_configuration = name in (CONFIG, TOKENIZER_CONFIG, *SENTENCE_FILES)
+    is_configuration = Path(name).name == CONFIG or name in (TOKENIZER_CONFIG, *SENTENCE_FILES)
     return file_without_code(name, content) if is_configuration else content
 
 
 def sentence_modules(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the modules of a sentence encoder that can be kept, and the folders and types of its others.
 
-    The encoder itself, its pooling and normalisation are kept. Others have weights or code of their own. Both lists are
-    empty for a directory without ``modules.json``.
+    The encoder itself, pooling and normalisation are kept. Others have weights or code of their own. If the encoder is
+    among them, or the only pooling, none is kept. Both lists are empty for a directory without ``modules.json``.
 
     Raises:
         UserError: if the file is damaged.
     """
     if not (directory / MODULES).exists():
         return [], []
-    kept, lost = [], []
-    for module in read_json(directory / MODULES, _checked_modules, "restore it"):
-        package, _, kind = module["type"].partition(".")
-        folder = _KEPT_MODULES.get(kind.rpartition(".")[2])
-        if package == "sentence_transformers" and folder in (module["path"], ANY_FOLDER):
-            kept.append(module)
-        else:
-            lost.append(f"{module['path']} ({module['type']})")
-    return kept, lost
+    modules = read_json(directory / MODULES, _checked_modules, "restore it")
+    usable = [module for module in modules if _can_be_kept(module)]
+    kinds = [_kind(module) for module in usable]
+    if ENCODER not in kinds or (usable != modules and POOLING not in kinds):
+        usable = []
+    lost = [module for module in modules if module not in usable and not _is_stock_encoder(module)]
+    return usable, [f"{module['path']} ({module['type']})".strip() for module in lost]
+
+
+def lost_settings(directory: Path) -> list[str]:
+    """Return the names of the files of a sentence encoder that are not kept, and of their settings that are not."""
+    modules, _ = sentence_modules(directory)
+    names = [name for name in SENTENCE_FILES if name != MODULES and (directory / name).exists()]
+    if not modules:
+        return names
+    lost = []
+    for name in (*names, *_files_of(modules, directory)):
+        content = read_json(directory / name, dict, "restore it")
+        lost += [f"{name}: {key}" for key in content.keys() - without_code(content).keys() if content[key]]
+    return sorted(lost)
+
+
+def _can_be_kept(module: Mapping[str, Any]) -> bool:
+    path, kind = module["path"], _kind(module)
+    if not module["type"].startswith("sentence_transformers."):
+        return False
+    return path == "" if kind == ENCODER else kind in (POOLING, NORMALIZE) and _is_folder(path)
+
+
+def _is_stock_encoder(module: Mapping[str, Any]) -> bool:
+    return _kind(module) == ENCODER and _can_be_kept(module)
+
+
+def _kind(module: Mapping[str, Any]) -> str:
+    return module["type"].rpartition(".")[2]
+
+
+def _is_folder(path: str) -> bool:
+    """Return whether a path names a folder directly in the directory, on any system."""
+    return re.fullmatch(r"\w[\w.-]*", path) is not None
 
 
 def _checked_modules(modules: list[dict[str, str]]) -> list[dict[str, str]]:

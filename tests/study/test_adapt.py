@@ -173,13 +173,18 @@ def test_models_that_cannot_be_exported_are_refused_at_the_start(tmp_path):
 def test_a_sentence_encoder_is_recognised_before_the_work(kind, is_sentence_encoder, tmp_path, caplog):
     stock_model(tmp_path / "stock", "bert")
     if is_sentence_encoder:
-        module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
-        (tmp_path / "stock" / "modules.json").write_text(json.dumps([module]))
+        kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")]
+        modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds]
+        (tmp_path / "stock" / "modules.json").write_text(json.dumps(modules))
+        (tmp_path / "stock" / "1_Pooling").mkdir()
+        (tmp_path / "stock" / "1_Pooling" / "config.json").write_text("{}")
     write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
     model = tmp_path / {"transformers": "stock", "bundle": "bundle"}[kind]
     with pytest.raises(UserError, match=r"no such file"):  # nothing has been done yet
         main(options(tmp_path / "out", model=model))
     assert ("harms sentence vectors" in caplog.text) == is_sentence_encoder
+    is_first_import = is_sentence_encoder and kind == "transformers"
+    assert ("2_Dense (sentence_transformers.models.Dense) is not imported" in caplog.text) == is_first_import
 
 
 def test_an_import_with_a_task_head_can_be_adapted(tmp_path):

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.text.comparison_texts import WITH_MASKS
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers, no_panic
-from mae_lm_fairseq.text.tokenizer import BOS, EOS
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart
 from mae_lm_fairseq.trained.huggingface.task_classes import ENCODER, MASKED_LM, WORDS
@@ -85,7 +86,8 @@ def compare_ids(
 ) -> tuple[list[list[int]], int]:
     """Compare the tokenizer in a directory with the original, on lines of text or on the lists of their words.
 
-    Special tokens are included. ``as_pairs`` also compares pairs of successive lines, and their token types.
+    Special tokens and texts with masks are included. ``as_pairs`` also compares pairs of successive lines, and their
+    token types.
 
     To a unigram model, two splits into the same subwords, such as 0 00 and 00 0, are equally probable, and rounding
     decides between them. Such differences are counted but accepted.
@@ -103,9 +105,13 @@ def compare_ids(
         split = ([word for word in line.split() if len(tokenizer.encode_lines([word])[0])] for line in lines)
         compared = [words for words in split if words]
         ours = [np.concatenate(tokenizer.encode_words(words)) for words in compared]
+    # A tokenizer for lists of words also puts a space before a text.
+    masked = [] if as_words or fast.mask_token is None else WITH_MASKS
+    their_texts = [*compared, *(text.replace(MASK, fast.mask_token) for text in masked)]
     with no_panic(f"{directory}: the tokenizer (tokenizer.json) cannot encode a text"):
-        theirs = fast(compared, is_split_into_words=as_words, verbose=False)["input_ids"]
-    for text, ids, found in zip(compared, ours, theirs, strict=True):
+        theirs = fast(their_texts, is_split_into_words=as_words, verbose=False)["input_ids"]
+    both = zip([*compared, *masked], [*ours, *map(tokenizer.encode_masked, masked)], theirs, strict=True)
+    for text, ids, found in both:
         expected = tokenizer.exported_ids[[BOS, *ids, EOS]].tolist()
         if expected == found:
             continue

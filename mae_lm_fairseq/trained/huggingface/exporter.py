@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.trained.huggingface.comparison import check_stock
-from mae_lm_fairseq.trained.huggingface.comparison_texts import texts_for
 from mae_lm_fairseq.trained.huggingface.model_card import stock_card
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart, counterpart, write_stock
 from mae_lm_fairseq.trained.huggingface.task_classes import WORDS
 from mae_lm_fairseq.trained.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.trained.huggingface.weight_files import transformers_errors
-from mae_lm_fairseq.trained.original import CONFIG, LENGTH, MODULES, POOLING, SENTENCE_FILES
+from mae_lm_fairseq.trained.original import CONFIG, LENGTH, MODULES, STOCK_FILES
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.utils.directories import new_directory
 from mae_lm_fairseq.utils.files import write_bytes, write_text
@@ -28,7 +28,7 @@ def export_stock(
     """Write a directory for ``AutoModel`` and ``AutoTokenizer``, with a model card, and return the name of the class.
 
     Args:
-        lines: are also compared, see :func:`~mae_lm_fairseq.trained.huggingface.comparison_texts.texts_for`.
+        lines: are also compared, see :func:`~mae_lm_fairseq.text.comparison_texts.texts_for`.
         pooling: what ``sentence-transformers`` makes a vector of; None for what an imported model had, if anything.
 
     Raises:
@@ -36,7 +36,7 @@ def export_stock(
             something else. Nothing is written in this case.
     """
     to = counterpart(pretrained)
-    lines = texts_for(pretrained.tokenizer, lines, as_words=to.task is WORDS)
+    lines = texts_for(pretrained.tokenizer, lines)
     with new_directory(out) as directory:
         # The files that an import has kept may be damaged in ways that only their use shows.
         with transformers_errors(out) if to.original is not None else contextlib.nullcontext():
@@ -54,7 +54,7 @@ def export_stock(
 def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write the tokenizer, if there is one: an imported model has its files, unless they do not join pairs as here."""
     if to.original is not None:
-        files = [directory / name for name in to.original.files if name not in (CONFIG, *SENTENCE_FILES)]
+        files = [directory / name for name in to.original.files if name in STOCK_FILES and name != CONFIG]
         for path in files:
             write_bytes(path, to.original.files[path.name])
         if not to.takes_our_pairs(pretrained) or not pair_differences(load_from_transformers(directory)):
@@ -67,10 +67,15 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
             pretrained.tokenizer.save(directory)
 
 
+def sentence_files(pretrained: Pretrained) -> dict[str, bytes]:
+    """Return the files of ``sentence-transformers`` that an imported model had, by name."""
+    files = pretrained.original.files if pretrained.original is not None else {}
+    return {name: content for name, content in files.items() if name not in STOCK_FILES}
+
+
 def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path):
     """Write the files of ``sentence-transformers``, whose versions all read the names that version 2 had."""
-    kept = pretrained.original.files if pretrained.original is not None and pooling is None else {}
-    files = {name: kept[name] for name in SENTENCE_FILES if name in kept}
+    files = sentence_files(pretrained)
     if pooling:
         modules = {"Transformer": "", "Pooling": "1_Pooling"}
         modes = {"cls_token": pooling == "cls", "mean_tokens": pooling == "mean", "max_tokens": False}
@@ -79,7 +84,7 @@ def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path)
                 {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
                 for number, (kind, path) in enumerate(modules.items())
             ],
-            POOLING: {
+            f"1_Pooling/{CONFIG}": {
                 "word_embedding_dimension": pretrained.config.encoder_embed_dim,
                 **{f"pooling_mode_{name}": is_used for name, is_used in modes.items()},
             },

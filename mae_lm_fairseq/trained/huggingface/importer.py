@@ -12,7 +12,7 @@ from mae_lm_fairseq.trained.conversion import architecture_of, completed, new_de
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.foreign import read_fairseq, read_stock, read_wrapped
 from mae_lm_fairseq.trained.huggingface.tokenizer import pair_differences
-from mae_lm_fairseq.trained.original import MODULES, sentence_modules
+from mae_lm_fairseq.trained.original import MODULES, lost_settings, sentence_modules
 from mae_lm_fairseq.trained.reading import Pretrained, check_task, transformers_type
 from mae_lm_fairseq.trained.validation import PREDICTION, check_fit, head_names
 
@@ -79,10 +79,14 @@ def notes(path: Path) -> list[str]:
     if differences := pair_differences(load_from_transformers(path)):
         here = " and ".join(differences)
         found.append(f"pairs of texts: here {here}; single texts are computed exactly")
-    _, lost = sentence_modules(path)
-    for module in lost:
-        found.append(f"{path / MODULES}: {module} is not imported; vectors of sentences are computed without it")
-    return found
+    return found + lost_of_sentences(path)
+
+
+def lost_of_sentences(path: Path) -> list[str]:
+    """Return a line for each part of a sentence encoder that an import does not keep."""
+    _, modules = sentence_modules(path)
+    names = [f"{path / MODULES}: {module}" for module in modules] + [str(path / name) for name in lost_settings(path)]
+    return [f"{name} is not imported; vectors of sentences are computed without it" for name in names]
 
 
 def usage(pretrained: Pretrained, bundle: Path) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.core.config import MaskJoin
+from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.trained.conversion import architecture_of, predicts, preset_of
 from mae_lm_fairseq.trained.huggingface.comparison import compare_ids
-from mae_lm_fairseq.trained.huggingface.comparison_texts import texts_for
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart
 from mae_lm_fairseq.trained.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.trained.reading import Pretrained

@@ -21,6 +21,7 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
     library_errors,
     no_panic,
     steps_of,
+    words_after_spaces,
 )
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
@@ -67,20 +68,16 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
 def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer | None, directory: Path):
     """Make a written tokenizer encode each of a list of words as after a space, as token classification does.
 
-    Byte-level BPE adds spaces to words only with this setting; it also puts one before a text.
+    Where this is a setting, as in byte-level BPE, it also puts a space before a text.
     """
-    if not (isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level):
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        return
+    described = json.loads(exported_library(tokenizer).to_str())
+    if words_after_spaces(described) == described:
         return
     path, settings = directory / TOKENIZER_JSON, directory / TOKENIZER_CONFIG
     if path.exists():
-        content = json.loads(path.read_bytes())
-        for step in steps_of(content["pre_tokenizer"]):
-            if step["type"] == "ByteLevel":
-                step["add_prefix_space"] = True
-        for step in content["post_processor"].get("processors", [content["post_processor"]]):
-            if step["type"] in ("ByteLevel", "RobertaProcessing"):
-                step["add_prefix_space"] = True
-        _write_json(path, content)
+        _write_json(path, words_after_spaces(json.loads(path.read_bytes())))
     before = json.loads(settings.read_bytes()) if settings.exists() else {}
     _write_json(settings, before | {"add_prefix_space": True})
 
@@ -121,21 +118,22 @@ def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "Pre
         pair=f"{bos.content} $A {eos.content} {eos.content} $B {eos.content}",
         special_tokens=[(token.content, library.token_to_id(token.content)) for token in (bos, eos)],
     )
-    library.post_processor = template
-    if tokenizer.is_byte_level:
-        trim = tokenizers.processors.ByteLevel(**_offset_settings(described))
-        library.post_processor = tokenizers.processors.Sequence([trim, template])
+    trims = [tokenizers.processors.ByteLevel(**settings) for settings in _offset_settings(described)]
+    library.post_processor = tokenizers.processors.Sequence([*trims, template]) if trims else template
     return _with_roles(library, specials, max_length)
 
 
-def _offset_settings(described: Mapping[str, Any]) -> dict[str, bool]:
-    """Return how byte-level BPE reports offsets: as the original does, or else as RoBERTa, whose subwords begin after
-    the space before a word.
+def _offset_settings(described: Mapping[str, Any]) -> list[dict[str, bool]]:
+    """Return the settings of the steps that leave spaces out of the offsets of subwords, which are the original's.
+
+    A byte-level tokenizer that was trained here has none of them, and gets RoBERTa's.
     """
-    adds_space = any(step.get("add_prefix_space") for step in steps_of(described["pre_tokenizer"]))
-    processor = described["post_processor"] or {}
-    trims = [step["trim_offsets"] for step in processor.get("processors", [processor]) if "trim_offsets" in step]
-    return {"trim_offsets": all(trims), "add_prefix_space": adds_space}
+    steps, pre_tokenizers = (steps_of(described[part]) for part in ("post_processor", "pre_tokenizer"))
+    names = ("trim_offsets", "add_prefix_space")
+    if not steps and any(step["type"] == "ByteLevel" for step in pre_tokenizers):
+        adds_space = any(step.get("add_prefix_space") for step in pre_tokenizers)
+        return [dict(zip(names, (True, adds_space), strict=True))]
+    return [{name: step[name] for name in names} for step in steps if step.get("trim_offsets")]
 
 
 def _with_roles(library, specials: Sequence, max_length: int) -> "PreTrainedTokenizerFast":

@@ -12,6 +12,7 @@ from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, exported_library
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.comparison import compare_ids
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.tokenizer import exported_tokenizer
@@ -94,6 +95,18 @@ def test_masks_in_text_are_those_of_our_own_interface(tokenizer):
     for text in ("<mask>", "the<mask>of", "the <mask> of", "<mask>.", " <mask>  is <mask><mask>, of ", "not <mask>!"):
         theirs = fast(text.replace("<mask>", fast.mask_token), add_special_tokens=False)["input_ids"]
         assert tokenizer.exported_ids[tokenizer.encode_masked(text)].tolist() == theirs
+
+
+def test_an_export_with_another_mask_is_refused(tmp_path):
+    original = model(make("byte-bpe"))
+    exported_tokenizer(original.tokenizer, original.symbols, 64).save_pretrained(tmp_path)
+    compare_ids(tmp_path, original, ["the of"])
+    described = json.loads((tmp_path / "tokenizer.json").read_bytes())
+    for token in described["added_tokens"]:
+        token["lstrip"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    with pytest.raises(UserError, match="differs from the original on 'the <mask> of'"):
+        compare_ids(tmp_path, original, ["the of"])
 
 
 def test_offsets_leave_out_spaces():

@@ -1,13 +1,14 @@
 """Pooling for sentence-transformers: files that an export writes or an import keeps, and the vectors."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.trained.bundle import write_bundle
-from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign, notes
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import WITHOUT_BIAS, pretrained
 from tests.support.huggingface import save_model
@@ -47,8 +48,11 @@ def test_an_import_keeps_its_pooling(released, tmp_path):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_the_user_may_choose_another_one(pooling, released, tmp_path):
+def test_the_user_may_choose_another_one(pooling, released, tmp_path, capsys):
     found = {name: json.loads(content) for name, content in export(released, tmp_path, "--pooling", pooling).items()}
+    replaced = capsys.readouterr().out
+    assert f"--pooling {pooling}: not exported are the imported model's " in replaced
+    assert all(name in replaced for name in FILES)
     assert found["modules.json"] == modules(*KINDS[:2])
     assert found["1_Pooling/config.json"] == {
         "word_embedding_dimension": 16,
@@ -60,22 +64,84 @@ def test_the_user_may_choose_another_one(pooling, released, tmp_path):
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("listed", [modules(*KINDS, package="custom_st"), modules(*KINDS)[::2] + modules("Pooling")])
-def test_without_a_pooling_that_can_be_kept_nothing_is(listed, released, tmp_path):
+@pytest.mark.parametrize(
+    ("listed", "lost"),
+    [
+        (modules(*KINDS, package="custom_st"), [" (custom_st.Transformer)", "1_Pooling", "2_Normalize"]),
+        (modules("Transformer", package="custom_st") + modules(*KINDS)[1:], ["1_Pooling", "2_Normalize"]),
+        (modules(*KINDS)[::2] + modules("Pooling"), ["2_Normalize", " (sentence_transformers.models.Pooling)"]),
+        ([{**module, "path": f"../{module['path']}"} for module in modules(*KINDS)], ["../1_Pooling"]),
+        ([{**module, "path": f"{module['path']}/.."} for module in modules(*KINDS)], ["1_Pooling/.."]),
+    ],
+)
+def test_without_a_pooling_that_can_be_kept_nothing_is(listed, lost, released, tmp_path):
     """Weights or code of their own would be missing in the export."""
     (released / "modules.json").write_text(json.dumps(listed))
     assert export(released, tmp_path) == {}
+    named = "\n".join(notes(released))
+    assert all(name in named for name in (*lost, *FILES[2:]))
 
 
-@pytest.mark.parametrize("lost", ["Dense", "Pooling"])
-def test_modules_that_are_not_kept_are_named_and_the_others_stay(lost, released, tmp_path, capsys):
-    listed = modules("Transformer", "Pooling", lost, "Normalize")
+def test_modules_that_are_not_kept_are_named_and_the_others_stay(released, tmp_path, capsys):
+    listed = modules("Transformer", "Pooling", "Dense", "Normalize")
     (released / "modules.json").write_text(json.dumps(listed))
     cli.run("import", [str(released), "--out", str(tmp_path / "named")])
-    assert f"2_{lost} (sentence_transformers.models.{lost}) is not imported" in capsys.readouterr().out
+    assert "2_Dense (sentence_transformers.models.Dense) is not imported" in capsys.readouterr().out
     files = export(released, tmp_path)
     assert json.loads(files.pop("modules.json")) == [listed[0], listed[1], listed[3]]
     assert files == {name: (released / name).read_bytes() for name in FILES[1:]}
+
+
+def test_each_of_several_poolings_stays(released, tmp_path):
+    listed = modules("Transformer", "Pooling", "Pooling", "Normalize")
+    changed = {
+        "modules.json": listed,
+        "2_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_cls_token": True},
+        "3_Normalize/config.json": {"module_input_name": "sentence_embedding"},
+    }
+    for name, content in changed.items():
+        (released / name).parent.mkdir(exist_ok=True)
+        (released / name).write_text(json.dumps(content))
+    export(released, tmp_path)
+    for name in (*FILES, *changed):
+        assert (tmp_path / "stock" / name).read_bytes() == (released / name).read_bytes()
+    assert notes(released) == notes_of_pairs(released)
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    texts = ["the dog", "fox", "the dog sleeps " * 40]
+    before, after = (
+        library.SentenceTransformer(str(path), device="cpu").encode(texts) for path in (released, tmp_path / "stock")
+    )
+    assert abs(before - after).max() < 1e-6
+
+
+def notes_of_pairs(released) -> list[str]:
+    """Return the notes on the same model without the files of sentence-transformers."""
+    bare = released.parent / "bare"
+    shutil.copytree(released, bare, ignore=shutil.ignore_patterns("*modules.json", "*sentence_*"))
+    return notes(bare)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_older_names_of_the_length_stay(kind, released, tmp_path):
+    name = f"sentence_{kind}_config.json"
+    (released / "sentence_bert_config.json").rename(released / name)
+    export(released, tmp_path)
+    assert json.loads((tmp_path / "stock" / name).read_bytes()) == {"max_seq_length": 9}
+    assert not (tmp_path / "stock" / "sentence_bert_config.json").exists()
+
+
+def test_a_pooling_without_its_file_is_refused(released):
+    (released / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(UserError, match=r"1_Pooling/config\.json: No such file"):
+        import_foreign(released, "mae_lm_roberta")
+
+
+def test_settings_that_lead_to_code_are_named(released):
+    settings = {"max_seq_length": 9, "model_args": {"attn_implementation": "x"}, "tokenizer_args": {}}
+    (released / "sentence_bert_config.json").write_text(json.dumps(settings))
+    named = "\n".join(notes(released))
+    assert "sentence_bert_config.json: model_args is not imported" in named
+    assert "tokenizer_args" not in named
 
 
 def test_links_to_other_directories_are_refused(released, tmp_path):

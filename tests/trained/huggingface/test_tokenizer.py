@@ -7,8 +7,8 @@ import sentencepiece
 from hypothesis import given, settings, strategies as st
 from tokenizers.models import Unigram
 
+from mae_lm_fairseq.text.comparison_texts import SENTENCES
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
-from mae_lm_fairseq.trained.huggingface.comparison_texts import SENTENCES
 from mae_lm_fairseq.trained.huggingface.tokenizer import exported_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import pieces, train_sentencepiece

@@ -27,43 +27,35 @@ WHAT_NORMALISERS_CHANGE = (
     "\ta\ttab,\u00a0no\u200bbreak\u3000and\u2028more\ufeff",
     "👩\u200d👩\u200d👧 🇩🇪 ☕\ufe0f",
     "Ġb ##c @@ a\x07b",
+    "▁a ▁",
 )
 """Text on which sentencepiece and its fast tokenizer may differ (``cards.toml``), and which others must agree on."""
-SIGNS_FOR_SPACES = "▁a ▁"
+
+WITH_MASKS = tuple(text.replace("_", MASK) for text in ("_", "the _ of", "the_of", "_.", "  _  of _", "the _, of__ it"))
+"""Text with masks, with and without spaces beside them."""
 
 
-def texts_for(tokenizer: Tokenizer | None, lines: Sequence[str] = (), as_words: bool = False) -> list[str]:
+def texts_for(tokenizer: Tokenizer | None, lines: Sequence[str] = ()) -> list[str]:
     """Return :data:`SENTENCES`, text that this kind of tokenizer must agree on, and lines.
 
-    The text has what normalisers change, and each added token beside words and alone. Lines with literal special tokens
-    that have a role are left out: here they are ordinary text.
-
-    Args:
-        as_words: whether lists of words are compared. ``transformers`` then adds spaces inside of words that contain an
-            added token, or a sign for a space, unlike here; no such words are returned.
+    The text has what normalisers change, and each added token beside words, inside of one, and alone. Lines with
+    literal special tokens that have a role are left out: here they are ordinary text.
     """
     comparable = [line for line in lines if not _has_role(line)]
     if not isinstance(tokenizer, HuggingFaceTokenizer):
         return [*SENTENCES, *comparable]
-    further = [*WHAT_NORMALISERS_CHANGE, *texts_with(tokenizer.added_tokens)]
-    if not as_words:
-        further += [SIGNS_FOR_SPACES, *texts_inside_of(tokenizer.added_tokens)]
-    return [*SENTENCES, *further, *comparable]
+    return [*SENTENCES, *WHAT_NORMALISERS_CHANGE, *texts_with(tokenizer.added_tokens), *comparable]
 
 
 def texts_with(tokens: Iterable[str]) -> list[str]:
-    """Return texts with each token alone, at the beginning, middle and end, and in another case."""
+    """Return texts with each token alone, at each place among words and inside of one, and in another case."""
     texts = []
     for token in tokens:
         texts += [token, f"{token} word", f"a word {token}", f"Two {token} words", f"  {token}  café 😀"]
+        texts += [f"a{token}b {token}c d{token}", f"{token}{token}"]
         # CamemBERT has a token "</s>NOTUSED".
         texts += [text for text in (token.lower(), token.upper()) if not _has_role(text)]
     return texts
-
-
-def texts_inside_of(tokens: Iterable[str]) -> list[str]:
-    """Return texts with each token inside of a word, and after itself."""
-    return [text for token in tokens for text in (f"a{token}b", f"{token}{token}")]
 
 
 def _has_role(text: str) -> bool:
