@@ -1,4 +1,4 @@
-"""What is at a path: a checkpoint, a bundle or a directory of transformers, with or without its weights."""
+"""Opening of trained models: a checkpoint, a bundle or a directory of transformers, with or without its weights."""
 
 import os
 from dataclasses import dataclass

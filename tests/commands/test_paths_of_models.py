@@ -32,7 +32,7 @@ WORK = {
     "finetune tagging": ("finetuning.driver", "Sweep"),
     "predict": ("trained.tags", "read_words"),
 }
-"""What each verb does once it has its model; it is replaced, so that the test ends there."""
+"""The function that each verb calls once it has its model; it is replaced, so that the test ends there."""
 OPENED = {
     **dict.fromkeys(("evaluate", "minimal-pairs"), (*CHECKPOINTS, *WITH_HEAD)),
     **dict.fromkeys(("rank", "probe", "retrieval"), (*CHECKPOINTS, *DIRECTORIES)),

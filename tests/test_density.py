@@ -1,0 +1,68 @@
+"""The package holds the bounds of CONTRIBUTING.md on how much a reader has to hold at once."""
+
+import pytest
+
+from density import PACKAGE, Room, room_of_file, rooms_of
+
+NODES = 120_000
+IDLE = 5.9
+"""Uses of idle names per 1,000 nodes."""
+MEDIAN_AND_PERCENTILE = {
+    "(root)": (7, 15),
+    "commands": (9, 17),
+    "core": (10, 18),
+    "core/kernels": (13, 24),
+    "cost": (9, 18),
+    "criterions": (9, 20),
+    "fairseq_patches": (7, 15),
+    "finetuning": (10, 20),
+    "measures": (11, 20),
+    "models": (8, 17),
+    "optim": (10, 19),
+    "statistics": (11, 20),
+    "study": (11, 20),
+    "tasks": (8, 18),
+    "text": (9, 18),
+    "trained": (9, 19),
+    "training": (8, 19),
+    "utils": (7, 17),
+    "wrapped": (9, 18),
+}
+"""Nodes of a statement in each folder: at most these at the median and at the 90th percentile."""
+
+
+@pytest.fixture(scope="module")
+def rooms() -> dict[str, Room]:
+    return rooms_of(PACKAGE)
+
+
+def test_the_package_has_at_most_so_many_nodes(rooms):
+    assert rooms["all"].nodes <= NODES
+    assert round(rooms["all"].idle_names, 1) <= IDLE
+
+
+def test_statements_are_within_the_bounds_of_their_folder(rooms):
+    measured = {name: (room.median, room.percentile) for name, room in rooms.items() if name != "all"}
+    assert measured.keys() == MEDIAN_AND_PERCENTILE.keys()
+    wrong = {
+        name: values
+        for name, values in measured.items()
+        if any(value > most for value, most in zip(values, MEDIAN_AND_PERCENTILE[name], strict=True))
+    }
+    assert wrong == {}
+
+
+def test_layout_and_annotations_do_not_count(tmp_path):
+    (tmp_path / "a.py").write_text('def f(x: int) -> int:\n    """Return it."""\n    found = g(\n        x,\n    )\n')
+    (tmp_path / "b.py").write_text("def f(x):\n    found = g(x)\n")
+    first, second = room_of_file(tmp_path / "a.py"), room_of_file(tmp_path / "b.py")
+    assert first.nodes == second.nodes
+    assert first.idle == 1
+    assert [statement.nodes for statement in first.statements] == [5]
+
+
+def test_a_table_counts_by_its_largest_entry(tmp_path):
+    entries = [f'"{letter}": 1' for letter in "abcd"]
+    (tmp_path / "table.py").write_text(f"def f():\n    x = {{{', '.join(entries)}}}\n")
+    [statement] = room_of_file(tmp_path / "table.py").statements
+    assert statement.nodes == 1 + 1 + (1 + 2 + 3)  # the assignment, its target, and the table
