@@ -26,7 +26,7 @@ from torch.multiprocessing import ProcessExitedException
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.utils.signals import heed_parent_only, requests_to_end, signals_blocked
+from mae_lm_fairseq.utils.signals import heed_parent_only, ignore_until_the_end, requests_to_end, say, signals_blocked
 
 UNVALIDATED = "unvalidated"
 """Name, in a checkpoint's position in the data, of the epoch whose update was saved without a validation."""
@@ -195,6 +195,8 @@ def saves_before_it_ends(main: Callable | None) -> Iterator[None]:
         with requests_to_end(_ending.ask, _ending.insist):
             yield
     finally:
+        if _ending.number is not None:
+            ignore_until_the_end()
         _ending = None
 
 
@@ -218,12 +220,6 @@ def signal_received() -> signal.Signals | None:
 def is_first_process() -> bool:
     """Return whether this process reports for all processes of its job."""
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank())
-
-
-def say(text: str) -> None:
-    """Write a line to the standard error, from any thread and without waiting for a lock of another one."""
-    with suppress(OSError):
-        os.write(2, f"{text}\n".encode())
 
 
 def begin(trainer: Trainer) -> None:

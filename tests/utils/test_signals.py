@@ -1,5 +1,6 @@
 """Signals that end a program."""
 
+import contextlib
 import os
 import signal
 
@@ -7,8 +8,15 @@ import pytest
 
 from mae_lm_fairseq.utils import signals
 from mae_lm_fairseq.utils.errors import Interrupted
-from mae_lm_fairseq.utils.signals import ENDING, requests_to_end, signals_as_errors, signals_blocked, uninterrupted
-from tests.support.processes import wait_for
+from mae_lm_fairseq.utils.signals import (
+    ENDING,
+    requests_to_end,
+    signals_as_errors,
+    signals_blocked,
+    signals_end_the_program,
+    uninterrupted,
+)
+from tests.support.processes import fork, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +39,58 @@ def test_the_first_signal_is_an_error_and_the_next_ones_are_ignored(number):
     with pytest.raises(Interrupted, match=f"interrupted by {number.name}"), signals_as_errors():
         end()
     assert {signal.getsignal(each) for each in ENDING} == {signal.SIG_DFL}
+
+
+def test_a_package_may_raise_another_error_in_place_of_that_of_a_signal():
+    """NumPy's lazy imports end in a RecursionError."""
+
+    def load() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError from None
+
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM"), signals_as_errors():
+        load()
+
+
+def test_a_later_signal_ends_a_program_that_has_not_noticed_the_first():
+    def work() -> None:
+        signals.REPEATED_WITHIN = 0.0
+        with signals_as_errors():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.raise_signal(number)
+
+    process = fork(work)
+    process.join()
+    assert process.exitcode == 128 + signal.SIGHUP
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_signals_while_a_program_ends_do_not_change_its_exit_code(number):
+    def work() -> None:
+        try:
+            with signals_end_the_program():
+                signal.raise_signal(number)
+        finally:
+            for each in ENDING:
+                signal.raise_signal(each)
+
+    process = fork(work)
+    process.join()
+    assert process.exitcode == 128 + number
+
+
+def test_a_signal_that_the_parent_has_blocked():
+    def work() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        with signals_as_errors():
+            signal.raise_signal(signal.SIGTERM)
+
+    process = fork(work)
+    process.join()
+    assert process.exitcode == 128 + signal.SIGTERM
 
 
 def test_uninterrupted():
