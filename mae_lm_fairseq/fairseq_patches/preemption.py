@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 import torch
@@ -55,22 +56,22 @@ class Ending:
         has_begun: whether training has begun, so that an update is in progress.
         is_saved: whether that update is saved.
         agreement: with the other processes of the job, if there are any.
-        spawned: processes that train in place of this one.
+        spawned: processes that train in place of this one; None if it trains itself.
     """
 
     def __init__(self) -> None:
         self.number: signal.Signals | None = None
         self.has_begun = self.is_saved = False
         self.agreement: Agreement | None = None
-        self.spawned: Sequence[Any] = ()
+        self.spawned: Sequence[Any] | None = None
 
     def ask(self, number: signal.Signals) -> None:
         """End this process after the update in progress, or at once if there is none."""
         if self.number is not None:
             return
         self.number = number
-        if self.spawned:
-            self._send_to_spawned(number)
+        if self.spawned is not None:
+            self.send_to_spawned(number)
         elif self.has_begun:
             if is_first_process():
                 say(f"{number.name}: the update in progress will be saved; another signal ends the training at once")
@@ -82,7 +83,7 @@ class Ending:
         """End this process at once, unless it ends by itself in a moment."""
         if self.is_saved:
             return
-        self._send_to_spawned(signal.SIGKILL)
+        self.send_to_spawned(signal.SIGKILL)
         say(f"{number.name}: ended without saving; the same command resumes from the last checkpoint")
         os._exit(128 + number)
 
@@ -95,8 +96,9 @@ class Ending:
         self.number = number
         return True
 
-    def _send_to_spawned(self, number: signal.Signals) -> None:
-        for process in self.spawned:
+    def send_to_spawned(self, number: signal.Signals) -> None:
+        """Send a signal to the processes that train in place of this one."""
+        for process in self.spawned or ():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, number)
 
@@ -328,8 +330,13 @@ def _wait_for_spawned(spawn: Callable, *args, **options) -> Any:
     """Start processes that train in place of this one, pass signals on to them, and wait for their end."""
     if _ending is None:
         return spawn(*args, **options)
-    context = spawn(*args, **{**options, "join": False})
+    _ending.spawned = ()
+    resource_tracker.ensure_running()  # it would unblock signals
+    with signals_blocked():  # until the processes have their handlers, after seconds of imports
+        context = spawn(*args, **{**options, "join": False})
     _ending.spawned = context.processes
+    if _ending.number is not None:  # received before they were known
+        _ending.send_to_spawned(_ending.number)
     try:
         while not context.join():
             pass

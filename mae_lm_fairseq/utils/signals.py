@@ -133,17 +133,17 @@ def requests_to_end(
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     watch = threading.Thread(target=_watch, args=(reading, first, second), daemon=True)
-    with handled_by(_note, *ENDING):
-        previous = signal.set_wakeup_fd(writing)
-        watch.start()
-        try:
+    previous = signal.set_wakeup_fd(writing)  # before a signal that was blocked is received
+    watch.start()
+    try:
+        with handled_by(_note, *ENDING):
             yield
-        finally:
-            signal.set_wakeup_fd(previous)
-            os.write(writing, _END_OF_WATCH)
-            watch.join()
-            os.close(reading)
-            os.close(writing)
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.write(writing, _END_OF_WATCH)
+        watch.join()
+        os.close(reading)
+        os.close(writing)
 
 
 _END_OF_WATCH = b"\0"

@@ -402,6 +402,26 @@ def test_processes_of_a_launcher_save(launch, tmp_path, launcher, receiver, numb
     wait_for(lambda: not [other for other in psutil.process_iter() if is_of_session(other, process.pid)])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SENT)
+@pytest.mark.parametrize("started", [1, 2])
+def test_processes_that_are_being_spawned_end(launch, tmp_path, number, started):
+    """A signal waits until they have imported their modules."""
+    log = tmp_path / "log"
+    process = launch("spawn", log)
+
+    def spawned() -> list[psutil.Process]:
+        children = psutil.Process(process.pid).children()
+        return [child for child in children if "multiprocessing.spawn" in " ".join(child.cmdline())]
+
+    wait_for(lambda: len(spawned()) >= started)
+    os.killpg(process.pid, number)
+    assert process.wait(240) == 128 + number, log.read_text()
+    assert f"{number.name}: training has not begun, so there is nothing to save" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    wait_for(lambda: not [other for other in psutil.process_iter() if is_of_session(other, process.pid)])
+
+
 def is_of_session(process: psutil.Process, session: int) -> bool:
     """Return whether a process lives in a session."""
     with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):

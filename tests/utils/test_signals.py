@@ -106,6 +106,19 @@ def test_nohup():
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
+def test_a_request_that_was_blocked_is_received():
+    def work() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        signal.raise_signal(signal.SIGTERM)
+        calls = []
+        with requests_to_end(calls.append, calls.append):
+            wait_for(lambda: calls, 5)
+
+    process = fork(work)
+    process.join()
+    assert process.exitcode == 0
+
+
 @pytest.mark.parametrize(("within", "expected"), [(0.0, ["first 15", "second 10"]), (1e9, ["first 15"])])
 def test_a_request_that_comes_several_times_is_one(monkeypatch, within, expected):
     monkeypatch.setattr(signals, "REPEATED_WITHIN", within)
