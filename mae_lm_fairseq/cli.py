@@ -7,7 +7,7 @@ from typing import Any
 
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
-from mae_lm_fairseq.utils.signals import signals_as_errors
+from mae_lm_fairseq.utils.signals import signals_end_the_program
 from mae_lm_fairseq.utils.versions import package_version
 
 _DRIVER = "finetuning.driver"
@@ -98,7 +98,7 @@ def main() -> int | None:
     for length in (2, 1):
         verb = " ".join(words[:length])
         if verb in VERBS:
-            with errors_end_the_program(), signals_as_errors(outlook=""):
+            with errors_end_the_program(), signals_end_the_program():
                 return run(verb, words[length:])
     kinds = [verb for verb in VERBS if verb.split()[0] == words[0]]
     if kinds and words[1:] in (["-h"], ["--help"]):

@@ -9,11 +9,13 @@ it over a store, see :class:`Agreement`.
 """
 
 import copy
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +28,7 @@ from torch.multiprocessing import ProcessExitedException
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
-from mae_lm_fairseq.utils.signals import heed_parent_only, requests_to_end, signals_blocked
+from mae_lm_fairseq.utils.signals import heed_parent_only, ignore_until_the_end, requests_to_end, say, signals_blocked
 
 UNVALIDATED = "unvalidated"
 """Name, in a checkpoint's position in the data, of the epoch whose update was saved without a validation."""
@@ -55,36 +57,36 @@ class Ending:
         has_begun: whether training has begun, so that an update is in progress.
         is_saved: whether that update is saved.
         agreement: with the other processes of the job, if there are any.
-        spawned: processes that train in place of this one.
+        spawned: processes that train in place of this one; None if it trains itself.
     """
 
     def __init__(self) -> None:
         self.number: signal.Signals | None = None
         self.has_begun = self.is_saved = False
         self.agreement: Agreement | None = None
-        self.spawned: Sequence[Any] = ()
+        self.spawned: Sequence[Any] | None = None
 
     def ask(self, number: signal.Signals) -> None:
         """End this process after the update in progress, or at once if there is none."""
         if self.number is not None:
             return
         self.number = number
-        if self.spawned:
-            self._send_to_spawned(number)
+        if self.spawned is not None:
+            self.send_to_spawned(number)
         elif self.has_begun:
             if is_first_process():
                 say(f"{number.name}: the update in progress will be saved; another signal ends the training at once")
         else:
             say(f"{number.name}: training has not begun, so there is nothing to save")
-            os._exit(128 + number)
+            _end_at_once(128 + number)
 
     def insist(self, number: signal.Signals) -> None:
         """End this process at once, unless it ends by itself in a moment."""
         if self.is_saved:
             return
-        self._send_to_spawned(signal.SIGKILL)
+        self.send_to_spawned(signal.SIGKILL)
         say(f"{number.name}: ended without saving; the same command resumes from the last checkpoint")
-        os._exit(128 + number)
+        _end_at_once(128 + number)
 
     def is_due(self) -> bool:
         """Return whether training ends here. All processes of a job call this equally often."""
@@ -95,10 +97,18 @@ class Ending:
         self.number = number
         return True
 
-    def _send_to_spawned(self, number: signal.Signals) -> None:
-        for process in self.spawned:
+    def send_to_spawned(self, number: signal.Signals) -> None:
+        """Send a signal to the processes that train in place of this one."""
+        for process in self.spawned or ():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, number)
+
+
+def _end_at_once(code: int) -> None:
+    """End this process and its data workers, which would report that it has gone."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    os._exit(code)
 
 
 class Agreement:
@@ -195,6 +205,8 @@ def saves_before_it_ends(main: Callable | None) -> Iterator[None]:
         with requests_to_end(_ending.ask, _ending.insist):
             yield
     finally:
+        if _ending.number is not None:
+            ignore_until_the_end()
         _ending = None
 
 
@@ -218,12 +230,6 @@ def signal_received() -> signal.Signals | None:
 def is_first_process() -> bool:
     """Return whether this process reports for all processes of its job."""
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_rank())
-
-
-def say(text: str) -> None:
-    """Write a line to the standard error, from any thread and without waiting for a lock of another one."""
-    with suppress(OSError):
-        os.write(2, f"{text}\n".encode())
 
 
 def begin(trainer: Trainer) -> None:
@@ -332,8 +338,13 @@ def _wait_for_spawned(spawn: Callable, *args, **options) -> Any:
     """Start processes that train in place of this one, pass signals on to them, and wait for their end."""
     if _ending is None:
         return spawn(*args, **options)
-    context = spawn(*args, **{**options, "join": False})
+    _ending.spawned = ()
+    resource_tracker.ensure_running()  # it would unblock signals
+    with signals_blocked():  # until the processes have their handlers, after seconds of imports
+        context = spawn(*args, **{**options, "join": False})
     _ending.spawned = context.processes
+    if _ending.number is not None:  # received before they were known
+        _ending.send_to_spawned(_ending.number)
     try:
         while not context.join():
             pass

@@ -207,13 +207,19 @@ def _execute(run: Run) -> None:
 
 
 def _call(command: Sequence[str]) -> int:
-    """Run a command and return its exit code. A signal also reaches the command, and this process waits for its end."""
-    received = []
-    with handled_by(lambda *signalled: received.append(signalled), *ENDING):
-        process = subprocess.Popen(command)
-        if received:  # before there was a process
+    """Run a command and return its exit code. A signal asks the command to end, and this process waits for its end."""
+    started, received = [], []
+
+    def pass_on(number: int, frame: object) -> None:
+        received.append(number)
+        for process in started:
             process.terminate()
-        return process.wait()
+
+    with handled_by(pass_on, *ENDING):
+        started.append(subprocess.Popen(command))
+        if received:  # before there was a process
+            started[0].terminate()
+        return started[0].wait()
 
 
 @contextlib.contextmanager

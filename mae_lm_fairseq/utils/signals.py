@@ -10,12 +10,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from mae_lm_fairseq.utils.errors import Interrupted
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that ask a program to end."""
+SECONDS_WITHOUT_PARENT = 5
+"""Seconds after which a data worker notices that its parent has ended, at most."""
 REPEATED_WITHIN = 3.0
 """Seconds in which further signals belong to the first one.
 
@@ -27,7 +29,7 @@ REPEATED_WITHIN = 3.0
 def handled_by(handler: Callable | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
     """Let another handler handle signals in the block; afterwards, the previous ones do so again.
 
-    SIGHUP stays ignored if it is, as ``nohup`` asks for.
+    SIGHUP stays ignored if it is, as ``nohup`` asks for. A signal that the parent process has blocked is received.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -35,6 +37,7 @@ def handled_by(handler: Callable | signal.Handlers, *numbers: signal.Signals) ->
     keeps_running = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     handled = [number for number in numbers if not (keeps_running and number is signal.SIGHUP)]
     before = {number: signal.signal(number, handler) for number in handled}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
     try:
         yield
     finally:
@@ -50,8 +53,12 @@ def uninterrupted() -> AbstractContextManager[None]:
     return handled_by(signal.SIG_IGN, *ENDING)
 
 
-def signals_as_errors(outlook: str = "; the same command resumes from here") -> AbstractContextManager[None]:
-    """Return a context that is left with an Interrupted on a signal, once, so that cleaning up is undisturbed.
+@contextmanager
+def signals_as_errors(outlook: str = "; the same command resumes from here") -> Iterator[None]:
+    """Leave the block with an Interrupted on a signal, once, so that cleaning up is undisturbed.
+
+    A library may catch the error, for example while it is imported, and raise another one, which is replaced, or
+    none. So a later signal ends the program at once.
 
     Args:
         outlook: end of the error message: what the same command does next.
@@ -59,13 +66,48 @@ def signals_as_errors(outlook: str = "; the same command resumes from here") -> 
     Raises:
         Interrupted: in the block, on the first of ``ENDING``.
     """
+    interrupted, began = None, 0.0
 
     def interrupt(number, frame):
-        for each in ENDING:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(f"interrupted by {signal.Signals(number).name}{outlook}", number)
+        nonlocal interrupted, began
+        if interrupted is None:
+            began = time.monotonic()
+            interrupted = Interrupted(f"interrupted by {signal.Signals(number).name}{outlook}", number)
+            raise interrupted
+        if time.monotonic() - began > REPEATED_WITHIN:
+            say(f"{signal.Signals(number).name}: ended at once")
+            os._exit(128 + number)
 
-    return handled_by(interrupt, *ENDING)
+    with handled_by(interrupt, *ENDING):
+        try:
+            yield
+        except Exception as error:
+            if interrupted is None:
+                raise
+            raise interrupted from error
+
+
+@contextmanager
+def signals_end_the_program() -> Iterator[None]:
+    """Let a signal end the program, whose work is the block, as an error; further signals are ignored until its end."""
+    try:
+        with signals_as_errors(outlook=""):
+            yield
+    except Interrupted:
+        ignore_until_the_end()
+        raise
+
+
+def ignore_until_the_end() -> None:
+    """Ignore further signals while the program ends, which takes Python a second; they would change its exit code."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def say(text: str) -> None:
+    """Write a line to the standard error, from any thread and without waiting for a lock of another one."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())
 
 
 @contextmanager
@@ -85,7 +127,7 @@ def requests_to_end(
     """Call a function on the first signal of ``ENDING`` in the block, and another one on a later signal.
 
     They are called in a thread of their own. Python calls handlers in the main thread, once that is not in C code; it
-    may be waiting there for a process that has died.
+    may be waiting there for a process that has died. After a first signal, the program ends with the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -93,17 +135,17 @@ def requests_to_end(
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     watch = threading.Thread(target=_watch, args=(reading, first, second), daemon=True)
-    with handled_by(_note, *ENDING):
-        previous = signal.set_wakeup_fd(writing)
-        watch.start()
-        try:
+    previous = signal.set_wakeup_fd(writing)  # before a signal that was blocked is received
+    watch.start()
+    try:
+        with handled_by(_note, *ENDING):
             yield
-        finally:
-            signal.set_wakeup_fd(previous)
-            os.write(writing, _END_OF_WATCH)
-            watch.join()
-            os.close(reading)
-            os.close(writing)
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.write(writing, _END_OF_WATCH)
+        watch.join()
+        os.close(reading)
+        os.close(writing)
 
 
 _END_OF_WATCH = b"\0"
@@ -156,7 +198,10 @@ def heed_parent_only(worker: int = 0) -> None:
 
 
 def _end_when_parent_asks() -> None:
+    """End this process on SIGTERM of its parent, or soon after the parent has ended without one."""
     parent = multiprocessing.parent_process()
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
-        pass
+    while parent.is_alive():
+        received = signal.sigtimedwait({signal.SIGTERM}, SECONDS_WITHOUT_PARENT)
+        if received is not None and received.si_pid == parent.pid:
+            break
     os._exit(0)

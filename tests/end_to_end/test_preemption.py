@@ -23,7 +23,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
-from mae_lm_fairseq.fairseq_patches import preemption
+from mae_lm_fairseq.fairseq_patches import preemption, processes as process_patches
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.utils import signals
 from tests.fault_injection.training import (
@@ -197,6 +197,17 @@ def test_a_second_signal_ends_a_training_at_once(place, undisturbed):
     assert any(line.startswith("SIGINT: ended without saving") for line in process.output().splitlines())
     assert training.finish(UPDATES) is None
     assert_same_end(training, undisturbed)
+
+
+@pytest.mark.parametrize("second", SENT[1:])
+def test_a_signal_after_the_save_does_not_change_the_exit_code(place, second):
+    """Python takes about a second to end."""
+    training = place.training()
+    begins = within(Trainer, "train_step", 2, partial(receive, signal.SIGTERM))
+    ends = within(process_patches, "stop_loading_threads", 1, partial(signal.raise_signal, second))
+    process = training.start(UPDATES, partial(both, begins, ends))
+    assert process.wait() == 128 + signal.SIGTERM, process.output()
+    assert "Traceback" not in process.output()
 
 
 def test_without_last_checkpoints_one_is_saved_and_does_not_outlive_its_use(place):
@@ -388,6 +399,26 @@ def test_processes_of_a_launcher_save(launch, tmp_path, launcher, receiver, numb
     update = saved_updates(tmp_path / "saved/checkpoint_last.pt")
     assert re.search(rf"SIG\w+: saved update {update}; the same command resumes", log.read_text())
     assert max(map(int, _LOGGED.findall(log.read_text()))) <= update
+    wait_for(lambda: not [other for other in psutil.process_iter() if is_of_session(other, process.pid)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SENT)
+@pytest.mark.parametrize("started", [1, 2])
+def test_processes_that_are_being_spawned_end(launch, tmp_path, number, started):
+    """A signal waits until they have imported their modules."""
+    log = tmp_path / "log"
+    process = launch("spawn", log)
+
+    def spawned() -> list[psutil.Process]:
+        children = psutil.Process(process.pid).children()
+        return [child for child in children if "multiprocessing.spawn" in " ".join(child.cmdline())]
+
+    wait_for(lambda: len(spawned()) >= started)
+    os.killpg(process.pid, number)
+    assert process.wait(240) == 128 + number, log.read_text()
+    assert f"{number.name}: training has not begun, so there is nothing to save" in log.read_text()
+    assert "Traceback" not in log.read_text()
     wait_for(lambda: not [other for other in psutil.process_iter() if is_of_session(other, process.pid)])
 
 

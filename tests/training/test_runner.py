@@ -216,17 +216,34 @@ def test_a_run_has_time_to_save_after_a_signal(run, capfd, everywhere):
         kill_with_children(program)
 
 
-def test_a_second_signal_ends_a_run_that_saves(run, monkeypatch):
+def test_a_run_passes_a_signal_that_it_alone_receives_on_to_its_command(run, capfd):
+    saves = run("saves", SAVES)
+    here, program = saves.result.parent, fork(run_all, [saves])
+    try:
+        wait_for((here / "begun").exists)
+        processes = psutil.Process(program.pid).children(recursive=True)
+        next(process for process in processes if "spawn_main" in " ".join(process.cmdline())).terminate()
+        wait_for((here / "saves").exists)
+        (here / "may end").touch()
+        program.join(120)
+        assert (here / "left").exists()
+        assert "saves failed (exit code 143)" in capfd.readouterr().err
+    finally:
+        kill_with_children(program)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_ends_a_run_that_saves(run, monkeypatch, number):
     monkeypatch.setattr("mae_lm_fairseq.training.runner.REPEATED_WITHIN", 0.0)
     saves = run("saves", SAVES)
     here, program = saves.result.parent, fork(run_all, [saves])
     try:
         wait_for((here / "begun").exists)
-        os.kill(program.pid, signal.SIGTERM)
+        os.kill(program.pid, number)
         wait_for((here / "saves").exists)
-        os.kill(program.pid, signal.SIGTERM)
+        os.kill(program.pid, number)
         program.join(120)
-        assert program.exitcode == 128 + signal.SIGTERM
+        assert program.exitcode == 128 + number
         assert not (here / "left").exists()
     finally:
         kill_with_children(program)
