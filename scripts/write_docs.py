@@ -223,6 +223,7 @@ TESTS = {
     "read_moving_averages_as_data": "fairseq_patches/test_weights.py",
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "check_splits": "end_to_end/test_fairseq_options.py",
+    "report_splits_without_validation": "end_to_end/test_fairseq_options.py",
     "read_options": "fairseq_patches/test_parsing.py",
     "suppress_warnings": "end_to_end/test_pretrain.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",

@@ -32,6 +32,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         data.restore_numpy_compat,
         data.accumulate_batches_that_have_sequences,
         data.check_splits,
+        data.report_splits_without_validation,
         loading.read_checkpoints_as_data,
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,

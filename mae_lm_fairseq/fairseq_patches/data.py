@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from fairseq.data import bucket_pad_length_dataset, iterators
+from fairseq.data import bucket_pad_length_dataset, data_utils, iterators
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.hooks import TaskHooks
 from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
+from mae_lm_fairseq.utils.errors import UserError, first_line
 
 
 def restore_numpy_compat() -> None:
@@ -51,3 +52,12 @@ def check_splits(get: Callable, trainer: Trainer, epoch: int, *args, **kwargs) -
         batches = trainer.cfg.optimization.update_freq
         trainer.task.number_batches(iterator, trainer.get_num_updates(), batches[min(epoch, len(batches)) - 1])
     return iterator
+
+
+@patch(data_utils, "raise_if_valid_subsets_unintentionally_ignored")
+def report_splits_without_validation(check: Callable, cfg: Any) -> None:
+    """Report a data-bin with a split such as ``valid1`` that ``--valid-subset`` does not name, without a traceback."""
+    try:
+        check(cfg)
+    except ValueError as error:
+        raise UserError(f"--valid-subset {cfg.dataset.valid_subset}: {first_line(error)}") from error

@@ -111,6 +111,12 @@ def test_several_validation_splits(train, two_validation_splits, caplog):
     assert len(losses) == len(set(losses.values())) == 2
 
 
+def test_a_validation_split_that_is_not_named_is_reported(train, two_validation_splits):
+    with pytest.raises(UserError, match=r"--valid-subset valid: .*valid1.*--ignore-unused-valid-subsets"):
+        train("--no-save", data=two_validation_splits)
+    train("--no-save", "--ignore-unused-valid-subsets", data=two_validation_splits)
+
+
 @pytest.mark.parametrize(
     ("arch", "options", "named"),
     [

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import runpy
 import shutil
 import signal
 from functools import partial
@@ -16,6 +18,7 @@ from torch.utils._pytree import keystr, tree_leaves_with_path
 from mae_lm_fairseq.fairseq_patches import preemption
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support import ROOT
 from tests.support.finetuning import train_here
 from tests.support.processes import wait_for
 from tests.support.training import RECIPE
@@ -184,6 +187,19 @@ OTHERS = [
         )
     ),
 ]
+
+
+ELSEWHERE = {
+    "--ddp-backend": "needs several processes: test_torchrun.py",
+    "--wandb-project": "needs wandb",
+}
+"""Options that the page calls working and that no case here has, and why."""
+
+
+def test_every_option_that_the_page_calls_working_is_interrupted():
+    working = " ".join(runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))["WORKING"])
+    options = {word for case in (OPTIONS, *AT_RISK, *OTHERS) for word in case if str(word).startswith("--")}
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]+", working)) - options == ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize("interrupted", [killed_after, ended_after])
