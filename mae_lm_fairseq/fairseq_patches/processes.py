@@ -77,7 +77,8 @@ def _no_empty_save_dir(cfg: Any, training: Callable | None) -> Iterator[None]:
 def _keep_configuration_off_terminals() -> None:
     """Let handlers of the root logger that write to a terminal skip configurations."""
     for handler in logging.root.handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
+        writes = isinstance(handler, logging.StreamHandler) and not handler.stream.closed
+        if writes and handler.stream.isatty():
             handler.addFilter(_is_no_configuration)
 
 

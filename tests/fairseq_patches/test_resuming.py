@@ -121,6 +121,7 @@ def test_the_schedule_takes_the_step_of_a_finished_epoch(resets, epoch, iteratio
     taken = []
     trainer = SimpleNamespace(
         lr_step=lambda *step: taken.append(step),
+        get_lr=lambda: 1.0,
         data_parallel_rank=0,
         get_num_updates=lambda: 7,
         cumulative_training_time=lambda: 0,

@@ -25,18 +25,18 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton import knobs
 
 from mae_lm_fairseq.core.kernels import operator
 from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, Pairs
 
 SMALL_BLOCKS, LARGE_BLOCKS = (64, 32), (32, 32)
-"""BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision, and for others. The first pair was the fastest
-on an H100 that all three kernels share (scripts/results/day-one/forms-of-the-kernel.json); the second pair was not
-timed. With heads of 64, no registers are spilled for 32 buckets (scripts/results/kernels.json); for more than 64 they
-are."""
+"""BLOCK_Q and BLOCK_K, for heads of at most 64 values in half precision, and for others. The former were the fastest on
+an H100 that all three kernels share (scripts/results/day-one/forms-of-the-kernel.json); the latter were not timed. With
+heads of 64, no registers are spilled for 32 buckets (scripts/results/kernels.json); for more than 64 they are."""
 STAGES = 2
 """Tiles of keys or queries that are in flight, chosen likewise."""
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 """Whether Triton's interpreter runs the kernels, in place of a GPU."""
 LOG2E = tl.constexpr(operator.LOG2E)
 
