@@ -203,10 +203,7 @@ class Parquet:
 
     def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
         with parquet_file(path) as file:
-            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
-        sizes = [sum(c.total_uncompressed_size for c in group if c.path_in_schema == field) for group in columns]
-        return _grouped(sizes, size)
+            return _grouped(_group_sizes(file), size)
 
     def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
         with parquet_file(path) as file:
@@ -227,16 +224,23 @@ def parquet_rows(path: Path) -> list[dict[str, Any]]:
     """
     rows, taken, most = [], 0, max(_LARGEST_TABLE, _LARGEST_RATIO * path.stat().st_size)
     with parquet_file(path) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-        # A cell is at most as large as its column, in which it may be stored once for many rows.
-        largest = max((column.total_uncompressed_size for column in columns), default=1)
+        # A cell is at most as large as its group, in which it may be stored once for many rows.
+        largest = max(_group_sizes(file), default=1)
         for batch in file.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))):
             taken += sum(map(_memory, batch.columns)) + _ROW_BYTES * len(batch)
             if taken > most:
                 raise UserError(f"{path}: its rows take more than {most >> 20} MB; divide it into several files")
             rows += batch.to_pylist()
     return rows
+
+
+def _group_sizes(file: Any) -> list[int]:
+    """Return the uncompressed bytes of each row group.
+
+    Those of a column would end the process: pyarrow does not catch what Arrow throws at a column whose description is
+    damaged.
+    """
+    return [file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups)]
 
 
 def _memory(values: Any) -> int:

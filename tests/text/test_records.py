@@ -1,11 +1,16 @@
 """Rows of Parquet files, which a few kilobytes can repeat any number of times."""
 
+import contextlib
+import itertools
+import multiprocessing
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from mae_lm_fairseq.text import records
-from mae_lm_fairseq.text.records import parquet_rows
+from mae_lm_fairseq.text.records import Parquet, parquet_rows
 from mae_lm_fairseq.utils.errors import UserError
 
 TABLE = {
@@ -45,3 +50,27 @@ def test_a_small_file_that_repeats_a_value_is_refused(tmp_path, monkeypatch, con
     monkeypatch.setattr(records, "_LARGEST_TABLE", 5_000_000)
     with pytest.raises(UserError, match=r"a\.parquet: its rows take more than"):
         parquet_rows(path)
+
+
+def read_every_flip(path: Path) -> None:
+    """Read a table with each bit flipped in turn; end this process with another exit code if one passes as an error."""
+    content = path.read_bytes()
+    for position, bit in itertools.product(range(len(content)), range(8)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << bit
+        path.write_bytes(damaged)
+        with contextlib.suppress(UserError):
+            parquet_rows(path)
+        with contextlib.suppress(UserError):
+            Parquet().stretches(path, "sentence", 100)
+
+
+@pytest.mark.integration
+def test_no_flipped_bit_of_a_parquet_file_ends_the_process(tmp_path):
+    """pyarrow lets what Arrow throws at a damaged description of a column end the process."""
+    path = tmp_path / "table.parquet"
+    parquet.write_table(pa.table({"sentence": ["a b", None, "c"], "label": [0, 1, 0]}), path)
+    process = multiprocessing.get_context("fork").Process(target=read_every_flip, args=(path,))
+    process.start()
+    process.join(300)
+    assert process.exitcode == 0
