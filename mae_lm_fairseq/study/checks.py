@@ -21,7 +21,7 @@ from mae_lm_fairseq.study.training import RESERVED_OPTIONS, train_options
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
-from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run, vocabulary_size
 from mae_lm_fairseq.training.pretrain import parse_configuration
@@ -90,10 +90,12 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         variable_rate(cfg.task)
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
-            found = open_pretrained(model.start, None if model.start.is_dir() else plan.data.data_bin).config
+            # Not a directory of transformers, which fairseq-train does not take.
+            is_bundle = model.start.is_dir()
+            start = read_bundle(model.start) if is_bundle else read_checkpoint(model.start, plan.data.data_bin)
             of_encoder = ("encoder_", "relative_", "max_positions", "pre_norm")
             values = {name: value for name, value in vars(network).items() if name.startswith(of_encoder)}
-            if differing := [name for name, value in values.items() if getattr(found, name) != value]:
+            if differing := [name for name, value in values.items() if getattr(start.config, name) != value]:
                 raise UserError(f"{model.start} has another encoder than {model.arch}: {', '.join(differing)}")
     return cfg
 

@@ -13,6 +13,7 @@ from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, li
 from mae_lm_fairseq.study.training import options_of
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
+from tests.support.huggingface import save_model
 
 PLAN = """\
 title = "Two models"
@@ -389,3 +390,14 @@ class TestCodeComesFromTheCommandLineAlone:
             text, needs_files = PLAN.replace("no-such-data-bin", path), False
         with pytest.raises(UserError, match="--user-dir=evil"):
             check(parse_plan(text, "plan.toml"), needs_files)
+
+
+def test_a_start_of_transformers_is_refused_before_the_training(tmp_path, monkeypatch):
+    """fairseq-train would refuse it, once the study has begun."""
+    save_model(tmp_path, "bert", ["a"])
+    monkeypatch.setattr("mae_lm_fairseq.study.checks.check_data", lambda data: None)
+    for kind in ("probe", "loss"):
+        monkeypatch.setattr(MEASURES[kind], "check", lambda measure, data: None)
+    text = PLAN.replace('name = "MAE-LM"', f'start = "{tmp_path}"\nname = "MAE-LM"')
+    with pytest.raises(UserError, match="mae-lm import"):
+        check(parse_plan(text, "plan.toml"))
