@@ -358,7 +358,7 @@ def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def words_after_spaces(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a described tokenizer that encodes each of a list of words as after a space, also the first one.
+    """Return a described tokenizer that encodes each of a list of words, the first one included, as after a space.
 
     Those of ``transformers`` have a setting for this, such as RoBERTa's ``add_prefix_space``, or add the space to every
     text. To the others, such as Gemma's, a step that adds it is given.
