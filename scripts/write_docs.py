@@ -201,7 +201,7 @@ call it for you. Importing `mae_lm_fairseq` without fairseq patches nothing.
 - What fairseq builds from the configuration in a checkpoint is checked first, for every program
   that loads one:
   [saved_configurations.py](../../mae_lm_fairseq/fairseq_patches/saved_configurations.py) and
-  [security](../reliability.md#security).
+  [security](../security.md).
 - Versions: {versions}, for every patch.
 
 `scripts/write_docs.py` generates this page from the docstrings.
