@@ -21,7 +21,7 @@ from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.fairseq_patches.resuming import load_mapped
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, warn_of_long_words, word_starts
-from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, variable_rate
+from mae_lm_fairseq.tasks.masking_rates import NumberedSequences, number_batches, variable_rate
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
 from mae_lm_fairseq.tasks.splits import check_token_ids, first_directory, load_dictionary, load_sequences
@@ -93,6 +93,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         )
         pad = self.dictionary.pad()
         dataset = self._regular_dataset(source, RightPadDataset(target, pad_idx=pad))
+        if self.rate is not None:
+            dataset = NumberedSequences(dataset, masked=(source, target))
         if self.cfg.mask_in_encoder > 0:
             dataset = EarlyMasksDataset(dataset, self.mask_idx, self.cfg.mask_in_encoder, self.cfg.seed)
         needs = NEEDED_BY_SOME if self.layout_needs is None else self.layout_needs
@@ -117,8 +119,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         ``per_update`` is the number of batches per update of one process.
         """
         if self.rate is not None:
-            ordered = functools.partial(EpochBatchIterator.ordered_batches, iterator)
-            iterator.ordered_batches = lambda *args: NumberedBatches(ordered(*args), updates, per_update)
+            number_batches(iterator, updates, per_update)
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         model = super().build_model(cfg, from_checkpoint)
