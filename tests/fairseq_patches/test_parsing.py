@@ -103,12 +103,6 @@ class TestSettings:
             parse("data-bin", "--arch", "mae_lm_tiny", *words)
         assert message in capsys.readouterr().err
 
-    @pytest.mark.parametrize("flag", ["--use-plasma-view", "--profile"])
-    def test_what_ends_before_all_checks_is_refused(self, flag, capsys):
-        with pytest.raises(SystemExit):
-            settings(flag)
-        assert f"error: {flag}" in capsys.readouterr().err
-
     def test_options_of_other_models_are_unknown(self, capsys):
         with pytest.raises(SystemExit):
             parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny", "--pooler-dropout=0.1", "--offload-activations")
