@@ -35,7 +35,7 @@ def save_atomically() -> None:
 
 
 def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
-    if async_write or PathManager.path_requires_pathmanager(filename):
+    if PathManager.path_requires_pathmanager(filename):
         save(obj, filename, async_write=async_write)
         return
     for seconds_to_next_attempt in (2.5, 2.5, None):
