@@ -115,7 +115,8 @@ def variable_rate(cfg: Any) -> RateSchedule | RateRange | None:
     Raises:
         UserError: if the options contradict each other, or do not say how long a schedule is.
     """
-    if cfg.mask_prob_end is None and (cfg.mask_prob_updates is not None or cfg.mask_prob_schedule != "linear"):
+    has_shape = cfg.mask_prob_updates is not None or cfg.mask_prob_schedule != "linear"
+    if has_shape and cfg.mask_prob_end is None:
         raise UserError("--mask-prob-schedule and --mask-prob-updates have no effect without --mask-prob-end")
     if cfg.mask_prob_range is not None:
         return _range(cfg)
@@ -135,7 +136,7 @@ def _range(cfg: Any) -> RateRange:
     try:
         low, high = map(float, cfg.mask_prob_range.split(","))
     except ValueError:
-        low = high = math.nan
+        low = high = 0.0
     if not 0 < low < high < 1:
         raise UserError(f"--mask-prob-range {cfg.mask_prob_range}: give two rising numbers in (0, 1), such as 0.15,0.5")
     return RateRange(low, high, cfg.seed)
