@@ -98,7 +98,7 @@ def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for)
     for epoch in (1, 2):
         assert early_masks_by_sample(task, epoch, workers=2) == wanted[epoch - 1]
         assert early_masks_by_sample(task_for(*options), epoch, workers=0, batch_size=5) == wanted[epoch - 1]
-    assert early_masks_by_sample(task_for(*options, "--seed", 2), 1, workers=0) != wanted[0]
+    assert early_masks_by_sample(task_for(*options, "--seed", 2), 1, workers=0) != wanted[0]  # the masks also differ
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
@@ -128,10 +128,6 @@ def test_mask_in_encoder_0_changes_nothing(task_for):
         expected = (tokens.ne(task.mask_idx) & tokens.ne(task.dictionary.pad())).nonzero().flatten()
         assert torch.equal(batch["layout"].visible.index, expected)
         assert batch["layout"].early_in_visible.numel() == 0
-
-
-def test_masks_depend_on_the_seed(task_for):
-    assert masks_by_sample(task_for("--seed", 1), 1, 0) != masks_by_sample(task_for("--seed", 2), 1, 0)
 
 
 @pytest.mark.integration  # starts data workers
@@ -178,32 +174,6 @@ def test_options_change_the_batches(task_for, option, values):
         not torch.equal(a["net_input"]["src_tokens"], b["net_input"]["src_tokens"])
         for a, b in zip(first, second, strict=True)
     )
-
-
-def test_defaults_mask_all_predicted_tokens(task_for):
-    task = task_for()
-    predicted = tokens = 0
-    for batch in batches(task):
-        is_predicted = batch["target"].ne(task.dictionary.pad())
-        assert torch.equal(batch["net_input"]["src_tokens"].eq(task.mask_idx), is_predicted)
-        predicted += is_predicted.sum().item()
-        tokens += batch["ntokens"]
-    assert predicted / tokens == pytest.approx(0.15, abs=0.02)
-
-
-def test_whole_words(task_for):
-    task = task_for("--mask-whole-words")
-    starts = {i for i, piece in enumerate(task.dictionary.symbols) if piece.startswith("▁") or i < 4}
-    inside = predicted = 0
-    for batch in batches(task):
-        tokens, target = original(batch, task.dictionary.pad()), batch["target"].ne(task.dictionary.pad())
-        for row, column in tokens.ne(task.dictionary.pad()).nonzero().tolist():
-            if tokens[row, column].item() not in starts:
-                assert target[row, column] == target[row, column - 1]
-                inside += 1
-                predicted += target[row, column].item()
-    assert inside > 500
-    assert predicted / inside == pytest.approx(0.15, abs=0.03)
 
 
 @pytest.mark.parametrize("times", [2, 3])
