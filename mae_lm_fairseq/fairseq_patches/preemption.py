@@ -150,14 +150,16 @@ def _shared_store(trainer: Trainer) -> distributed.Store:
     host = os.environ["MASTER_ADDR"]
     if trainer.data_parallel_rank == 0:
         store = distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        _broadcast(trainer, store.port)
+        from_first_process(trainer, store.port)
         return store
-    port = _broadcast(trainer, None)
+    port = from_first_process(trainer, None)
     return distributed.TCPStore(host, port, is_master=False)
 
 
-def _broadcast(trainer: Trainer, content: Any) -> Any:
+def from_first_process(trainer: Trainer, content: Any) -> Any:
     """Return the first process's content in every process of a job, once that has arrived here."""
+    if trainer.data_parallel_world_size == 1:
+        return content
     group = trainer.data_parallel_process_group
     return distributed_utils.broadcast_object(content, src_rank=0, group=group, dist_device=trainer.device)
 
@@ -287,8 +289,7 @@ def _save(cfg: Any, trainer: Trainer, epoch_itr: Any, end_of_epoch: bool) -> Non
     only_last.no_epoch_checkpoints = True
     only_last.save_interval_updates = only_last.keep_interval_updates = only_last.keep_last_epochs = 0
     checkpoint_utils.save_checkpoint(only_last, trainer, position, None)
-    if trainer.data_parallel_world_size > 1:
-        _broadcast(trainer, "saved")
+    from_first_process(trainer, "saved")
 
 
 def make_up_for_validation(trainer: Trainer, extra_state: dict[str, Any], validate_and_save: Callable) -> None:

@@ -22,14 +22,13 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
-from mae_lm_fairseq.fairseq_patches.preemption import make_up_for_validation
+from mae_lm_fairseq.fairseq_patches.preemption import from_first_process, make_up_for_validation
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.trained.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
@@ -95,9 +94,7 @@ def _restore_last_in_first_process(cfg: Any, trainer: Trainer) -> None:
         # Without last checkpoints, only a run that a signal has ended leaves one, which later ones outdate.
         if last.exists() or not cfg.no_last_checkpoints:
             restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
-    if trainer.data_parallel_world_size > 1:
-        group = trainer.data_parallel_process_group
-        distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
+    from_first_process(trainer, "restored")
 
 
 def _skip_next_comparison_of_rate(trainer: Trainer) -> None:

@@ -53,7 +53,9 @@ class FusedAdamW(FairseqOptimizer):
                 "--optimizer fused_adamw does not support --memory-efficient-fp16 and --memory-efficient-bf16; choose "
                 "--optimizer adam"
             )
-        groups = _by_depth(params, cfg.layer_lr_decay) if cfg.layer_lr_decay != 1 else params
+        groups = params
+        if cfg.layer_lr_decay != 1:
+            groups = _by_depth(params, cfg.layer_lr_decay)
         self._optimizer = torch.optim.AdamW(groups, fused=True, **self.optimizer_config)
         self._updates = [0] * len(self.param_groups)
 
@@ -86,11 +88,13 @@ class FusedAdamW(FairseqOptimizer):
     def optimizer_config(self) -> dict:
         """Settings under torch's names."""
         lr = self.cfg.lr
+        if isinstance(lr, Collection):
+            lr = lr[0]
         betas = self.cfg.adam_betas  # a list in YAML
         if isinstance(betas, str):
             betas = ast.literal_eval(betas)
         return {
-            "lr": lr[0] if isinstance(lr, Collection) else lr,
+            "lr": lr,
             "betas": tuple(betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
@@ -104,7 +108,8 @@ class FusedAdamW(FairseqOptimizer):
         """
         saved = state_dict["param_groups"]
         if len(saved) == len(self.param_groups):  # torch reports another number of them
-            groups = [group | _options(ours) for group, ours in zip(saved, self.param_groups, strict=True)]
+            ours = map(_options, self.param_groups)
+            groups = [group | options for group, options in zip(saved, ours, strict=True)]
             state_dict = state_dict | {"param_groups": groups}
         super().load_state_dict(state_dict, optimizer_overrides)
         # On a GPU, the parameters' own numbers of updates are there, too: reading them in each step would wait for it.
@@ -112,8 +117,12 @@ class FusedAdamW(FairseqOptimizer):
 
     def _updates_of(self, group: dict) -> int:
         """Return the number of updates of the parameters of a group that have trained longest."""
-        states = [self.optimizer.state.get(parameter) for parameter in group["params"]]
-        return max((int(state["step"]) for state in states if state), default=0)
+        updates = 0
+        for parameter in group["params"]:
+            state = self.optimizer.state.get(parameter)
+            if state:
+                updates = max(updates, int(state["step"]))
+        return updates
 
     @property
     def supports_flat_params(self) -> bool:
@@ -137,4 +146,7 @@ def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
             f"--layer-lr-decay {decay} finds no layers: it is for mae_lm models, and with --fp16 needs "
             "--fp16-no-flatten-grads"
         )
-    return [{"params": group, "lr_scale": decay**depth} for depth, group in sorted(groups.items())]
+    scaled = []
+    for depth in sorted(groups):
+        scaled.append({"params": groups[depth], "lr_scale": decay**depth})
+    return scaled

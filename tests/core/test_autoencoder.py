@@ -381,7 +381,7 @@ def test_only_texts_longer_than_the_position_table_are_refused():
         if length == 24:
             assert model.encode(tokens, layout)[-1].shape == (24, 16)
         else:
-            with pytest.raises(ValueError, match="25 tokens is longer than max_positions 24"):
+            with pytest.raises(ValueError, match=r"25 .* max_positions 24"):
                 model.encode(tokens, layout)
 
 

@@ -191,9 +191,7 @@ def test_no_valid_checkpoint(run):
     for path in run.glob("checkpoint*.pt"):
         if path.name != "checkpoint_mine.pt":
             cut(path)
-    with pytest.raises(
-        UserError, match="no other checkpoint in that directory is valid; choose one with --restore-file"
-    ) as caught:
+    with pytest.raises(UserError, match=r"checkpoint_last\.pt.* --restore-file") as caught:
         restore_last(run)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -212,7 +210,7 @@ def test_malicious_checkpoint_is_refused_and_not_replaced(run):
 def test_changed_bytes_are_detected_when_loading(run):
     path = run / "checkpoint_2_30.pt"
     flip(path)
-    with pytest.raises(UserError, match="it is damaged, or not a checkpoint"):
+    with pytest.raises(UserError, match=r"checkpoint_2_30\.pt"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert torch.load(path)["model"]["weight"].unique().numel() == 2  # torch itself loads it
 
@@ -292,12 +290,11 @@ def test_a_run_does_not_resume_without_optimizer_state(optimizer):
         return _read_and_check(lambda path: state, trainer_with(**settings), path, resumes, path)
 
     own = "save/checkpoint_last.pt"
-    message = f"{own} has no optimizer state, so the run cannot resume; remove the checkpoints in save to train again"
-    again = "or start once with --reset-optimizer, a new run from its weights"
-    with pytest.raises(UserError, match=f"^{message}, {again}$"):
+    with pytest.raises(UserError, match=f"{own} .* --reset-optimizer"):
         restore(own)
-    with pytest.raises(UserError, match=f"^{message}$"):  # fairseq refuses both options together
+    with pytest.raises(UserError, match=own) as refusal:
         restore(own, finetune_from_model="a.pt")
+    assert "--reset-optimizer" not in str(refusal.value)  # fairseq refuses both options together
     restore(own, resumes=False)
     restore("a.pt")
     restore("a.pt", resumes=False, finetune_from_model="a.pt")

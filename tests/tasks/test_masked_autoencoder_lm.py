@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 
 import numpy as np
@@ -210,9 +211,9 @@ def test_repeated_tokens(task_for, times):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--repeat-tokens", 0], "^--repeat-tokens 0 must be at least 1 and at most 10"),
-        (["--repeat-tokens", 11], "^--repeat-tokens 11 must be at least 1 and at most 10"),
-        (["--repeat-tokens", 2, "--mask-whole-words"], "remove --mask-whole-words"),
+        (["--repeat-tokens", 0], "--repeat-tokens 0 .* 10$"),
+        (["--repeat-tokens", 11], "--repeat-tokens 11 .* 10$"),
+        (["--repeat-tokens", 2, "--mask-whole-words"], "--mask-whole-words"),
         (["--repeat-tokens", 2, "--mask-multiple-length", 2], "--mask-multiple-length"),
         (["--repeat-tokens", 2, "--mask-stdev", 1], "--mask-stdev"),
         (["--mask-in-encoder", -0.5], "--mask-in-encoder"),
@@ -266,18 +267,9 @@ def copied(data_bin, tmp_path):
     return shutil.copytree(data_bin, tmp_path / "data-bin")
 
 
-def test_missing_data_are_named(task_for, copied):
-    (copied / "train.bin").unlink()
-    with pytest.raises(UserError, match=r"train\.bin"):
-        task_for(data=copied)
-    (copied / "dict.txt").unlink()
-    with pytest.raises(UserError, match=r"dict\.txt"):
-        task_for(data=copied)
-
-
 @pytest.mark.parametrize("shards", ["{}:", ":{}", "{0}::{0}"])
 def test_empty_names_of_shards_are_refused(task_for, data_bin, shards):
-    with pytest.raises(UserError, match="has an empty name"):
+    with pytest.raises(UserError, match=re.escape(shards.format(data_bin))):
         task_for(data=shards.format(data_bin))
 
 
@@ -293,27 +285,50 @@ def test_further_parts_of_a_split_are_checked_and_used(task_for, copied):
         task.load_dataset("train", combine=True)
 
 
-def test_a_dictionary_that_is_too_short_for_the_data_is_refused(task_for, copied):
-    lines = (copied / "dict.txt").read_text().splitlines()
-    # fairseq-preprocess pads the dictionary to a multiple of 8 with words that occur in no text.
-    (copied / "dict.txt").write_text("\n".join(lines[:-8]) + "\n")
-    with pytest.raises(UserError, match=r"train\.bin has the token"):
-        task_for(data=copied)
+def without_data(directory):
+    (directory / "train.bin").unlink()
 
 
-def test_a_manifest_of_another_dictionary_is_refused(task_for, copied):
+def without_dictionary(directory):
+    (directory / "dict.txt").unlink()
+
+
+def with_a_short_dictionary(directory):
+    """fairseq-preprocess pads the dictionary to a multiple of 8 with words that occur in no text."""
+    lines = (directory / "dict.txt").read_text().splitlines()
+    (directory / "dict.txt").write_text("\n".join(lines[:-8]) + "\n")
+
+
+def with_another_dictionary(directory):
+    first, second, *others = (directory / "dict.txt").read_text().splitlines()
+    (directory / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
+
+
+def with_a_manifest_of_another_dictionary(directory):
     manifest = {"versions": {}, "options": {}, "tokenizer_sha256": "", "dictionary_sha256": "another", "splits": {}}
-    (copied / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="dict"):
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (without_data, r"train\.bin"),
+        (without_dictionary, r"dict\.txt"),
+        (with_a_short_dictionary, r"train\.bin"),
+        (with_a_manifest_of_another_dictionary, "dict"),
+    ],
+)
+def test_data_that_do_not_belong_together_are_refused(task_for, copied, damage, named):
+    damage(copied)
+    with pytest.raises(UserError, match=named):
         task_for(data=copied)
 
 
 def test_a_model_of_another_dictionary_is_refused(task_for, copied):
     state = task_for().state_dict()
     task_for().load_state_dict(state)
-    lines = (copied / "dict.txt").read_text().splitlines()
-    (copied / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
-    with pytest.raises(UserError, match="another dictionary"):
+    with_another_dictionary(copied)
+    with pytest.raises(UserError, match=r"dict\.txt"):
         task_for(data=copied).load_state_dict(state)
 
 
@@ -328,15 +343,10 @@ def test_shards_are_taken_in_turn(task_for, data_bin, copied):
         task.load_dataset("train", epoch=1, combine=True)  # as training does, to find it before epoch 2
 
 
-@pytest.mark.parametrize("has_manifest", [True, False])
-def test_a_shard_of_another_dictionary_is_refused(task_for, data_bin, copied, has_manifest):
+@pytest.mark.parametrize("change", [with_another_dictionary, with_a_manifest_of_another_dictionary])
+def test_a_shard_of_another_dictionary_is_refused(task_for, data_bin, copied, change):
     """Also if all of its ids are in the dictionary of the first shard."""
     task = task_for(data=f"{data_bin}:{copied}")
-    if has_manifest:
-        manifest = {"versions": {}, "options": {}, "tokenizer_sha256": "", "dictionary_sha256": "another", "splits": {}}
-        (copied / "manifest.json").write_text(json.dumps(manifest))
-    else:
-        first, second, *others = (copied / "dict.txt").read_text().splitlines()
-        (copied / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
-    with pytest.raises(UserError, match=f"^{copied} was prepared with another dictionary than {data_bin}; "):
+    change(copied)
+    with pytest.raises(UserError, match=f"{copied} .* {data_bin}"):
         task.load_dataset("train", epoch=2)

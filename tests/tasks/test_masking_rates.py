@@ -190,11 +190,11 @@ def test_masks_of_a_fixed_rate_are_what_they_were(task_for):
     ("arguments", "named"),
     [
         (["--mask-prob-end", 0.05, "--mask-prob-updates", 0], "--mask-prob-updates"),
-        (["--mask-prob-end", 1.5, "--max-update", 9], "^--mask-prob-end 1.5 must be"),
-        (["--mask-prob-schedule", "cosine"], "no effect without --mask-prob-end"),
-        (["--mask-prob-updates", 10], "no effect without --mask-prob-end"),
-        ([*SCHEDULE, *RANGE], "--mask-prob-range and --mask-prob-end"),
-        *((["--mask-prob-range", text], f"^--mask-prob-range {text}: ") for text in ("0.5,0.1", "0,0.5", "0.3", "x,y")),
+        (["--mask-prob-end", 1.5, "--max-update", 9], "--mask-prob-end 1.5"),
+        (["--mask-prob-schedule", "cosine"], "--mask-prob-schedule .* --mask-prob-end"),
+        (["--mask-prob-updates", 10], "--mask-prob-updates .* --mask-prob-end"),
+        ([*SCHEDULE, *RANGE], "--mask-prob-range .* --mask-prob-end"),
+        *((["--mask-prob-range", text], f"--mask-prob-range {text}") for text in ("0.5,0.1", "0,0.5", "0.3", "x,y")),
     ],
 )
 def test_contradictory_rates_are_named(data_bin, arguments, named):
@@ -221,5 +221,5 @@ def test_a_schedule_has_the_length_of_the_learning_rates(data_bin, recipe, optio
 
 def test_a_schedule_needs_a_length(data_bin):
     cfg = parse(data_bin, *FIXED, "--arch", "mae_lm_tiny", "--mask-prob-end", 0.05)
-    with pytest.raises(UserError, match=r"^--mask-prob-end 0.05 needs --mask-prob-updates"):
+    with pytest.raises(UserError, match="--mask-prob-updates"):
         tasks.setup_task(cfg.task)
