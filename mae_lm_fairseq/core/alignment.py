@@ -56,14 +56,20 @@ class Transitions(nn.Module):
         Returns:
             Row 0 is the start, and column 0 the end; the others are the states.
         """
-        start, end = self.ends[:, None].expand(-1, len(states), -1).unsqueeze(2).to(states.dtype)
-        queries = torch.cat([start, F.linear(states, self.query)], 1) * states.shape[-1] ** -0.5
+        ends = self.ends[:, None].expand(-1, len(states), -1).unsqueeze(2)
+        start, end = ends.to(states.dtype)
+        scale = states.shape[-1] ** -0.5
+        queries = torch.cat([start, F.linear(states, self.query)], 1) * scale
         keys = torch.cat([end, F.linear(states, self.key)], 1)
-        to = torch.arange(keys.shape[1], device=states.device)
-        is_later = (to > to[:, None]) & (to <= lengths[:, None, None])
-        is_end = (to == 0) & (to[:, None] > 0)
         scores = (queries @ keys.mT).float()
-        return scores.masked_fill(~(is_later | is_end), NEVER).log_softmax(-1)
+
+        to = torch.arange(keys.shape[1], device=states.device)
+        vertex = to[:, None]
+        is_state = to <= lengths[:, None, None]
+        is_later = (to > vertex) & is_state
+        is_end = (to == 0) & (vertex > 0)
+        is_possible = is_later | is_end
+        return scores.masked_fill(~is_possible, NEVER).log_softmax(-1)
 
 
 def log_likelihood(emissions: Tensor, transitions: Tensor, targets: Tensor) -> Tensor:
@@ -78,13 +84,16 @@ def log_likelihood(emissions: Tensor, transitions: Tensor, targets: Tensor) -> T
     """
     if not emissions.shape[2]:
         return emissions.sum() * transitions.sum() * targets  # zeros, with gradients
-    start, between, end = transitions[:, 0, 1:], transitions[:, 1:, 1:], transitions[:, 1:, 0]
+    start = transitions[:, 0, 1:]
+    between = transitions[:, 1:, 1:]
+    end = transitions[:, 1:, 0]
     first, *others = emissions.unbind(2)
     paths = start + first  # [B, S]: sum over the paths that have reached each state with the last target
     for number, emission in enumerate(others, 1):
         longer = _LogProduct.apply(paths, between) + emission
         paths = torch.where(number < targets[:, None], longer, paths)
-    return (paths + end).logsumexp(1).where(targets > 0, 0.0)
+    total = (paths + end).logsumexp(1)
+    return total.where(targets > 0, 0.0)
 
 
 def target_states(transitions: Tensor, targets: Tensor, count: int) -> Tensor:
@@ -94,10 +103,13 @@ def target_states(transitions: Tensor, targets: Tensor, count: int) -> Tensor:
     derivative of the log-likelihood by the log-probabilities of targets that all states emit alike.
     """
     with torch.inference_mode(False), torch.enable_grad():
-        transitions = transitions.clone() if transitions.is_inference() else transitions
-        emissions = transitions.new_zeros(len(transitions), transitions.shape[1] - 1, count).requires_grad_()
+        if transitions.is_inference():
+            transitions = transitions.clone()
+        rows, vertices, _ = transitions.shape
+        emissions = transitions.new_zeros(rows, vertices - 1, count).requires_grad_()
         total = log_likelihood(emissions, transitions, targets).sum()
-    return torch.autograd.grad(total, emissions, create_graph=torch.is_grad_enabled())[0]
+    [probabilities] = torch.autograd.grad(total, emissions, create_graph=torch.is_grad_enabled())
+    return probabilities
 
 
 class _LogProduct(torch.autograd.Function):
@@ -112,7 +124,8 @@ class _LogProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
         vector, matrix, product = ctx.saved_tensors
-        parts = (vector[:, :, None] + matrix - product[:, None]).exp() * gradient[:, None]
+        fractions = (vector[:, :, None] + matrix - product[:, None]).exp()
+        parts = fractions * gradient[:, None]
         return parts.sum(2), parts
 
 
@@ -147,23 +160,37 @@ class AlignmentHead(LMHead):
             ValueError: if the predicted positions are not those of the ``[MASK]`` tokens.
         """
         masked = layout.masked
-        if len(targets) != masked.index.numel() or len(states) != self.clones * len(targets):
+        is_expanded = len(states) == self.clones * len(targets)
+        if len(targets) != masked.index.numel() or not is_expanded:
             raise ValueError(
                 f"the alignment loss of mask_states {self.clones} needs a target at every [MASK], and nowhere else"
             )
         wanted = to_rows(targets, masked)
-        wanted_of_states = wanted.index_select(0, masked.packed_rows()).repeat_interleave(self.clones, 0)
+        wanted_of_masks = wanted.index_select(0, masked.packed_rows())
+        wanted_of_states = wanted_of_masks.repeat_interleave(self.clones, 0)
         emissions, best = linear_log_probabilities(self.transform(states), self.weight, self.bias, wanted_of_states)
         transitions = self._transitions(states, masked)
-        loss = -log_likelihood(self._rows(emissions, masked), transitions, masked.lengths).sum()
+        likelihoods = log_likelihood(self._rows(emissions, masked), transitions, masked.lengths)
+        loss = -likelihoods.sum()
         if self.training:
             return loss, None
-        with torch.no_grad():
-            chosen = target_states(transitions.detach(), masked.lengths, masked.width)
-            chosen = chosen.argmax(1, keepdim=True) if masked.width else chosen.long()
-            is_correct = self._rows(best[:, None], masked).eq(wanted[:, None]).gather(1, chosen)
-            correct = (is_correct & masked.occupied()[:, None]).sum()
-        return loss, correct
+        return loss, self._count_correct(best, wanted, transitions, masked)
+
+    @torch.no_grad()
+    def _count_correct(self, best: Tensor, wanted: Tensor, transitions: Tensor, masked: Layout) -> Tensor:
+        """Return how many targets are the most likely token at their most likely state.
+
+        Args:
+            best: [number of states] int64, the most likely token at each.
+            wanted: [B, J] int64, the targets.
+            transitions: see :class:`Transitions`.
+            masked: layout of the ``[MASK]`` tokens.
+        """
+        chosen = target_states(transitions.detach(), masked.lengths, masked.width)
+        chosen = chosen.argmax(1, keepdim=True) if masked.width else chosen.long()
+        is_target = self._rows(best[:, None], masked).eq(wanted[:, None])
+        is_correct = is_target.gather(1, chosen) & masked.occupied()[:, None]
+        return is_correct.sum()
 
     def forward(self, states: Tensor, layout: BatchLayout) -> Tensor:
         """Return log-probabilities [number predicted, vocabulary] as logits; holds those of all states.
@@ -178,18 +205,22 @@ class AlignmentHead(LMHead):
         log_probs = logits.float().log_softmax(-1)
         first = expand(decoded, masked, self.clones).layout.first
         masks = indices_in(masked, decoded)
-        of_masks = (first[masks][:, None] + torch.arange(self.clones, device=first.device)).flatten()
+        clones = torch.arange(self.clones, device=first.device)
+        of_masks = (first[masks][:, None] + clones).flatten()
         transitions = self._transitions(states[of_masks], masked)
         weights = target_states(transitions, masked.lengths, masked.width)
         # float64 has room for small probabilities, and autocast leaves it alone.
         probabilities = self._rows(log_probs[of_masks], masked).double().exp()
-        mixed = from_rows(weights.double().mT @ probabilities, masked).clamp_min(1e-300).log()
+        marginals = from_rows(weights.double().mT @ probabilities, masked)
+        mixed = marginals.clamp_min(1e-300).log()
         log_probs = log_probs[first].index_copy(0, masks, mixed.to(log_probs.dtype))
-        return log_probs.index_select(0, indices_in(layout.predicted, decoded)).to(logits.dtype)
+        predicted = log_probs.index_select(0, indices_in(layout.predicted, decoded))
+        return predicted.to(logits.dtype)
 
     def _transitions(self, states: Tensor, masked: Layout) -> Tensor:
         return self.transitions(self._rows(states, masked), self.clones * masked.lengths)
 
     def _rows(self, states: Tensor, masked: Layout) -> Tensor:
         """Convert [number of states, ...] of the ``[MASK]`` tokens to [B, S, ...]."""
-        return to_rows(states.unflatten(0, (-1, self.clones)), masked).flatten(1, 2)
+        by_mask = states.unflatten(0, (-1, self.clones))
+        return to_rows(by_mask, masked).flatten(1, 2)

@@ -30,13 +30,16 @@ class MultiheadAttention(nn.Module):
             [number of queries, dim] packed.
         """
         packed, queries = self._project(states, queries)
-        return self.out_proj(pattern.attend(packed, queries, self.dropout).flatten(1))
+        mixed = pattern.attend(packed, queries, self.dropout)
+        return self.out_proj(mixed.flatten(1))
 
     def _project(self, states: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | None]:
         heads = self.heads, self.dim // self.heads
         if queries is None:
             return self.qkv_proj(states).unflatten(-1, (3, *heads)), None
-        q_weight, kv_weight = self.qkv_proj.weight.split([self.dim, 2 * self.dim])
-        q_bias, kv_bias = self.qkv_proj.bias.split([self.dim, 2 * self.dim])
+        sizes = [self.dim, 2 * self.dim]
+        q_weight, kv_weight = self.qkv_proj.weight.split(sizes)
+        q_bias, kv_bias = self.qkv_proj.bias.split(sizes)
         q = F.linear(queries, q_weight, q_bias).unflatten(-1, heads)
-        return F.linear(states, kv_weight, kv_bias).unflatten(-1, (2, *heads)), q
+        kv = F.linear(states, kv_weight, kv_bias).unflatten(-1, (2, *heads))
+        return kv, q

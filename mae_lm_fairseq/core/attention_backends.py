@@ -71,16 +71,22 @@ class RowPattern(NamedTuple):
     """Computes attention in rows from q, k, v, bias and dropout."""
 
     def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
-        layouts = self.queries, self.keys, self.keys
-        q, k, v = (to_rows(*pair).transpose(1, 2) for pair in zip(split(packed, queries), layouts, strict=True))
-        return from_rows(self.mix(q, k, v, self.bias, dropout).transpose(1, 2), self.queries)
+        q, k, v = split(packed, queries)
+        q = to_rows(q, self.queries).transpose(1, 2)
+        k = to_rows(k, self.keys).transpose(1, 2)
+        v = to_rows(v, self.keys).transpose(1, 2)
+        mixed = self.mix(q, k, v, self.bias, dropout)
+        return from_rows(mixed.transpose(1, 2), self.queries)
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: nn.Module) -> Tensor:
     """Compute attention step by step, as in the equations."""
     # Scale the queries, not the scores, so that the scores stay in the range of float16.
-    scores = (q * q.shape[-1] ** -0.5 @ k.transpose(2, 3)).float()
-    weights = torch.softmax(scores if bias is None else scores.add_(bias), dim=-1)
+    scale = q.shape[-1] ** -0.5
+    scores = (q * scale @ k.transpose(2, 3)).float()
+    if bias is not None:
+        scores.add_(bias)
+    weights = torch.softmax(scores, dim=-1)
     return dropout(weights.to(v.dtype)) @ v
 
 
@@ -97,18 +103,29 @@ class SharedCast:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: nn.Module) -> Tensor:
         """Compute attention with PyTorch's fused kernels, which on GPUs do not hold the scores in memory."""
-        p = dropout.p if dropout.training else 0.0
-        if bias is not None and (q.dtype != bias.dtype or bias.stride(-2) % BIAS_ALIGNMENT):
-            if q.dtype not in self.copies:
-                self.copies[q.dtype] = _aligned(bias.detach(), q.dtype)
-            bias = _Cast.apply(bias, self.copies[q.dtype])
-        return F.scaled_dot_product_attention(q, k, v, bias, p)
+        if bias is not None:
+            bias = self._as_taken(bias, q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, bias, _probability(dropout))
+
+    def _as_taken(self, bias: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the bias in a dtype, with aligned rows."""
+        is_aligned = bias.stride(-2) % BIAS_ALIGNMENT == 0
+        if bias.dtype == dtype and is_aligned:
+            return bias
+        if dtype not in self.copies:
+            self.copies[dtype] = _aligned(bias.detach(), dtype)
+        return _Cast.apply(bias, self.copies[dtype])
+
+
+def _probability(dropout: nn.Module) -> float:
+    return dropout.p if dropout.training else 0.0
 
 
 def _aligned(bias: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a copy of the bias in ``dtype`` whose rows begin at multiples of :data:`BIAS_ALIGNMENT`."""
-    width = bias.shape[-1]
-    rows = bias.new_empty(*bias.shape[:-1], -(-width // BIAS_ALIGNMENT) * BIAS_ALIGNMENT, dtype=dtype)
+    *shape, width = bias.shape
+    aligned_width = -(-width // BIAS_ALIGNMENT) * BIAS_ALIGNMENT
+    rows = bias.new_empty(*shape, aligned_width, dtype=dtype)
     return rows[..., :width].copy_(bias)
 
 
@@ -132,7 +149,7 @@ class FusedPattern(NamedTuple):
     bias: PositionBias | None
 
     def attend(self, packed: Tensor, queries: Tensor | None, dropout: nn.Module) -> Tensor:
-        return attend(packed, queries, self.rows, self.bias, dropout.p if dropout.training else 0.0)
+        return attend(packed, queries, self.rows, self.bias, _probability(dropout))
 
 
 def attention_pattern(
@@ -170,18 +187,32 @@ def problem_of_fused(device: torch.device) -> str | None:
 
 
 def _row_bias(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> Tensor | None:
-    bias = None if position_bias is None else position_bias(queries.row_positions, keys.row_positions)
+    bias = None
+    if position_bias is not None:
+        bias = position_bias(queries.row_positions, keys.row_positions)
     if keys.is_full:
         return bias
     if bias is None:
         bias = torch.zeros(1, 1, 1, keys.width, device=keys.index.device)
-    return bias.masked_fill(~keys.occupied()[:, None, None, :], EMPTY_KEY)
+    is_empty = ~keys.occupied()
+    return bias.masked_fill(is_empty[:, None, None, :], EMPTY_KEY)
 
 
 def _fused_pattern(queries: Layout, keys: Layout, position_bias: RelativePositionBias | None) -> FusedPattern:
-    starts = (F.pad(layout.lengths.cumsum(0), (1, 0)).int() for layout in (queries, keys))
-    rows = Rows(*starts, queries.positions, keys.positions, queries.width, keys.width)
+    rows = Rows(
+        query_starts=_starts(queries),
+        key_starts=_starts(keys),
+        query_positions=queries.positions,
+        key_positions=keys.positions,
+        most_queries=queries.width,
+        most_keys=keys.width,
+    )
     if position_bias is None:
         return FusedPattern(rows, None)
     table = position_bias.weight.float()  # so that the gradients of the layers are summed in float32
     return FusedPattern(rows, PositionBias.of(table, position_bias.bucket, rows))
+
+
+def _starts(layout: Layout) -> Tensor:
+    """Return the index of the first position of each row, and the number of positions, [B + 1] int32."""
+    return F.pad(layout.lengths.cumsum(0), (1, 0)).int()

@@ -40,12 +40,14 @@ class MaskedAutoencoder(nn.Module):
         encoder = build_encoder(config, vocab_size, pad)
         clones = [module for module in encoder.modules() if isinstance(module, CloneEmbedding)]
         initialise((module for module in encoder.modules() if module not in clones), config)
-        lm_head = (LMHead if config.mask_states == 1 else AlignmentHead)(config, encoder.embed_tokens)
+        head_type = LMHead if config.mask_states == 1 else AlignmentHead
+        lm_head = head_type(config, encoder.embed_tokens)
         initialise([*lm_head.modules(), *clones], config)
         decoder = build_decoder(config, pad, encoder.embed_positions)
-        own = (module for module in decoder.modules() if module is not encoder.embed_positions)
-        initialise(own, config)
-        self.encoder, self.decoder, self.lm_head = encoder, decoder, lm_head
+        initialise((module for module in decoder.modules() if module is not encoder.embed_positions), config)
+        self.encoder = encoder
+        self.decoder = decoder
+        self.lm_head = lm_head
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         """Return the logits at the predicted positions.
@@ -96,7 +98,8 @@ class MaskedAutoencoder(nn.Module):
 
     def unpack_states(self, states: list[Tensor], layout: BatchLayout, length: int) -> list[Tensor]:
         """Convert hidden states of :meth:`encode` to [B, ``length``, dim] each, with zeros at the other positions."""
-        return [unpack(*layer, length) for layer in zip(states, self.encoder_layouts(layout), strict=True)]
+        layouts = self.encoder_layouts(layout)
+        return [unpack(*layer, length) for layer in zip(states, layouts, strict=True)]
 
     def needs(self) -> frozenset[str]:
         """Return which layouts of a batch the network reads, see :func:`~mae_lm_fairseq.core.packing.batch_layout`."""

@@ -1,9 +1,12 @@
 """Network configuration: options, their validation, and the table of sizes and presets."""
 
 import difflib
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, NamedTuple
+
+from mae_lm_fairseq.utils.command_line import Argument
 
 
 # Hydra selects a member by name and the command line by value, so names and values must be equal.
@@ -13,24 +16,6 @@ class MaskJoin(str, Enum):
     embeddings = "embeddings"
     encoder = "encoder"
     decoder = "decoder"
-
-
-class DecoderAttention(str, Enum):
-    """Attention of the decoder layers, see :mod:`~mae_lm_fairseq.core.decoder`."""
-
-    self = "self"
-    cross = "cross"
-    self_cross = "self_cross"
-
-    @classmethod
-    def add(cls, name: str) -> "DecoderAttention":
-        """Return a new member, which fairseq and Hydra then accept as a value, or the member of this name."""
-        if name not in cls.__members__:
-            member = str.__new__(cls, name)
-            member._name_ = member._value_ = name
-            cls._member_map_[name] = cls._value2member_map_[name] = member
-            cls._member_names_.append(name)
-        return cls[name]
 
 
 class RelativeBiasInit(str, Enum):
@@ -63,37 +48,35 @@ class StackConfig(NamedTuple):
     pre_norm: bool
 
 
-def _option_field(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+MOST_LAYERS = 10_000
+"""Layers of a stack at most: those that a damaged file asks for would fill the memory before anything is refused."""
+MOST_POSITIONS = 1 << 24
+"""Maximum of ``max_positions``, for the same reason."""
 
+DECODER_ATTENTIONS = ["self", "cross", "self_cross"]
+"""Names of the decoders; :func:`~mae_lm_fairseq.core.decoder.register_decoder` adds others."""
 
-_SIZE_OPTIONS = (
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
+_DECODER_OPTIONS = (
+    "decoder_attention",
     "decoder_embed_dim",
     "decoder_ffn_embed_dim",
     "decoder_attention_heads",
+    "decoder_share_positions",
+    "decoder_relative_buckets",
+    "decoder_dropout",
+    "reset_mask_states",
 )
-MOST_LAYERS = 10_000
-_MAXIMA = {
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), MOST_LAYERS),
-    **dict.fromkeys((*_SIZE_OPTIONS, "max_positions"), 1 << 24),
-    "mask_states": 1_000,
-    **dict.fromkeys(("relative_buckets", "relative_max_distance", "decoder_relative_buckets"), 1 << 24),
-}
-"""Upper bounds, so that a typo fails at once instead of exhausting memory or overflowing a float."""
-_DECODER_DEFAULTS = {
-    "decoder_attention": DecoderAttention.self,
-    "decoder_embed_dim": None,
-    "decoder_ffn_embed_dim": None,
-    "decoder_attention_heads": None,
-    "decoder_share_positions": False,
-    "decoder_relative_buckets": 0,
-    "decoder_dropout": 0.0,
-    "reset_mask_states": False,
-}
-"""Values that these options must have when ``decoder_layers`` is 0."""
+"""Options that must have their default when ``decoder_layers`` is 0."""
+_NOT_WRAPPED = ("renumber_visible", "decoder_share_positions", "mask_states", "untie_output_weights")
+"""Options that must have their default when the encoder is wrapped."""
+
+
+def _option_field(default: Any, help: str, **limits: float) -> Any:
+    """Return a field with the help of its option, and the limits of its values as :class:`Argument` takes them."""
+    metadata = {"help": help}
+    if limits:
+        metadata["range"] = Argument(**limits)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -116,20 +99,26 @@ class MaskedAutoencoderConfig:
         "number of encoder layers below the one that [MASK] joins before, if it joins inside the encoder (default: "
         "half of the layers)",
     )
-    encoder_layers: int = _option_field(12, "number of encoder layers")
-    encoder_embed_dim: int = _option_field(768, "hidden size of the encoder")
-    encoder_ffn_embed_dim: int = _option_field(3072, "feed-forward size of the encoder")
-    encoder_attention_heads: int = _option_field(12, "number of attention heads of the encoder")
-    decoder_layers: int = _option_field(4, "number of decoder layers, dropped after pretraining; 0: no decoder")
-    decoder_attention: DecoderAttention = _option_field(
-        DecoderAttention.self,
+    encoder_layers: int = _option_field(12, "number of encoder layers", at_least=1, at_most=MOST_LAYERS)
+    encoder_embed_dim: int = _option_field(768, "hidden size of the encoder", at_least=1)
+    encoder_ffn_embed_dim: int = _option_field(3072, "feed-forward size of the encoder", at_least=1)
+    encoder_attention_heads: int = _option_field(12, "number of attention heads of the encoder", at_least=1)
+    decoder_layers: int = _option_field(
+        4, "number of decoder layers, dropped after pretraining; 0: no decoder", at_least=0, at_most=MOST_LAYERS
+    )
+    decoder_attention: str = _option_field(
+        "self",
         "attention of the decoder layers: 'self' (all positions to all), 'cross' (masked positions to the encoder's "
         "output) or 'self_cross' (masked positions to each other, then to the encoder's output)",
     )
-    decoder_embed_dim: int | None = _option_field(None, "hidden size of the decoder (default: the encoder's)")
-    decoder_ffn_embed_dim: int | None = _option_field(None, "feed-forward size of the decoder (default: the encoder's)")
+    decoder_embed_dim: int | None = _option_field(
+        None, "hidden size of the decoder (default: the encoder's)", at_least=1
+    )
+    decoder_ffn_embed_dim: int | None = _option_field(
+        None, "feed-forward size of the decoder (default: the encoder's)", at_least=1
+    )
     decoder_attention_heads: int | None = _option_field(
-        None, "number of attention heads of the decoder (default: the encoder's)"
+        None, "number of attention heads of the decoder (default: the encoder's)", at_least=1
     )
     decoder_share_positions: bool = _option_field(
         False, "share one table of absolute positions between encoder and decoder"
@@ -143,12 +132,15 @@ class MaskedAutoencoderConfig:
         1,
         "number of states that each [MASK] has where it joins (ExLM); above 1, the loss sums over the alignments of "
         "targets to states",
+        at_least=1,
     )
     renumber_visible: bool = _option_field(
         False,
         "ablation: the encoder numbers the visible tokens 0, 1, 2, ..., so its positions disagree with the decoder's",
     )
-    max_positions: int = _option_field(512, "maximum length of a sequence in tokens, <s> and </s> included")
+    max_positions: int = _option_field(
+        512, "maximum length of a sequence in tokens, <s> and </s> included", at_least=3, at_most=MOST_POSITIONS
+    )
     relative_buckets: int = _option_field(32, "buckets of the T5 relative position bias of the encoder; 0: no bias")
     relative_max_distance: int = _option_field(
         128, "distance at which the logarithmic buckets end; larger distances share the last bucket"
@@ -167,12 +159,16 @@ class MaskedAutoencoderConfig:
         "one neighbouring token, so that small models leave the unigram plateau in minutes)",
     )
     dropout: float = _option_field(
-        0.1, "dropout on the embeddings of the encoder and on the output of each of its sublayers"
+        0.1, "dropout on the embeddings of the encoder and on the output of each of its sublayers", at_least=0, below=1
     )
-    attention_dropout: float = _option_field(0.1, "dropout on the attention weights of the encoder")
-    decoder_dropout: float = _option_field(0.0, "dropout in the decoder, including its attention weights")
-    init_std: float = _option_field(0.02, "standard deviation of the initial weights")
-    layer_norm_eps: float = _option_field(1e-5, "epsilon of all layer norms (BERT's is 1e-12)")
+    attention_dropout: float = _option_field(
+        0.1, "dropout on the attention weights of the encoder", at_least=0, below=1
+    )
+    decoder_dropout: float = _option_field(
+        0.0, "dropout in the decoder, including its attention weights", at_least=0, below=1
+    )
+    init_std: float = _option_field(0.02, "standard deviation of the initial weights", above=0)
+    layer_norm_eps: float = _option_field(1e-5, "epsilon of all layer norms (BERT's is 1e-12)", above=0, below=1)
     pre_norm: bool = _option_field(
         False,
         "encoder and decoder: layer norm at the input of each sublayer, and of the last layer's output, in place of "
@@ -186,71 +182,83 @@ class MaskedAutoencoderConfig:
     )
 
     def __post_init__(self):
-        for name in ("encoder_layers", "mask_states", *_SIZE_OPTIONS):
-            self._require(getattr(self, name) is None or getattr(self, name) > 0, name, "must be at least 1")
-        for name, maximum in _MAXIMA.items():
-            self._require((getattr(self, name) or 0) <= maximum, name, f"must be at most {maximum:,}")
-        self._require(self.max_positions > 2, "max_positions", "must be at least 3")
-        self._require(self.decoder_layers >= 0, "decoder_layers", "must not be negative")
-        self._require(self.init_std > 0, "init_std", "must be positive")
-        self._require(0 < self.layer_norm_eps < 1, "layer_norm_eps", "must be above 0 and below 1")
-        for name in ("dropout", "attention_dropout", "decoder_dropout"):
-            self._require(0 <= getattr(self, name) < 1, name, "must be in [0, 1)")
+        self._check_ranges()
         self._check_mask_join()
         self._check_decoder()
-        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if stack.dim % stack.heads:
-                raise ValueError(
-                    f"{name}_embed_dim {stack.dim} is not divisible by {name}_attention_heads {stack.heads}"
-                )
+        self._check_heads()
         self._check_relative_bias()
         if self.wrapped is not None:
-            for name in ("renumber_visible", "decoder_share_positions", "mask_states", "untie_output_weights"):
-                self._require(getattr(self, name) == getattr(type(self), name), name, "contradicts wrapped")
-            self._require(self.mask_join is not MaskJoin.encoder, "mask_join", "contradicts wrapped")
+            self._check_wrapped()
 
     @property
     def encoder(self) -> StackConfig:
         """Configuration of the encoder."""
-        sizes = self.encoder_layers, self.encoder_embed_dim, self.encoder_ffn_embed_dim, self.encoder_attention_heads
-        return self._stack(*sizes, self.dropout, self.attention_dropout, self.relative_buckets)
+        return StackConfig(
+            layers=self.encoder_layers,
+            dim=self.encoder_embed_dim,
+            ffn_dim=self.encoder_ffn_embed_dim,
+            heads=self.encoder_attention_heads,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            relative_buckets=self.relative_buckets,
+            relative_max_distance=self.relative_max_distance,
+            relative_bucketing=self.relative_bucketing,
+            layer_norm_eps=self.layer_norm_eps,
+            pre_norm=self.pre_norm,
+        )
 
     @property
     def decoder(self) -> StackConfig:
         """Configuration of the decoder; unset values are the encoder's."""
-        sizes = (
-            self.decoder_embed_dim or self.encoder_embed_dim,
-            self.decoder_ffn_embed_dim or self.encoder_ffn_embed_dim,
-            self.decoder_attention_heads or self.encoder_attention_heads,
+        return self.encoder._replace(
+            layers=self.decoder_layers,
+            dim=self.decoder_embed_dim or self.encoder_embed_dim,
+            ffn_dim=self.decoder_ffn_embed_dim or self.encoder_ffn_embed_dim,
+            heads=self.decoder_attention_heads or self.encoder_attention_heads,
+            dropout=self.decoder_dropout,
+            attention_dropout=self.decoder_dropout,
+            relative_buckets=self.decoder_relative_buckets,
         )
-        dropout = self.decoder_dropout
-        return self._stack(self.decoder_layers, *sizes, dropout, dropout, self.decoder_relative_buckets)
-
-    def _stack(self, *own: Any) -> StackConfig:
-        of_both = self.relative_max_distance, self.relative_bucketing, self.layer_norm_eps, self.pre_norm
-        return StackConfig(*own, *of_both)
 
     @property
     def layers_before_masks(self) -> int:
         """Number of encoder layers that do not see ``[MASK]``: 0 in the vanilla MLM, all in MAE-LM."""
-        if self.mask_join is MaskJoin.encoder:
-            return self.encoder_layers // 2 if self.mask_join_layer is None else self.mask_join_layer
-        return self.encoder_layers if self.mask_join is MaskJoin.decoder else 0
+        if self.mask_join is MaskJoin.embeddings:
+            return 0
+        if self.mask_join is MaskJoin.decoder:
+            return self.encoder_layers
+        if self.mask_join_layer is None:
+            return self.encoder_layers // 2
+        return self.mask_join_layer
+
+    def _check_ranges(self):
+        for option in fields(self):
+            value = getattr(self, option.name)
+            limits = option.metadata.get("range")
+            if value is None or limits is None:
+                continue
+            problem = limits.problem(value)
+            self._require(problem is None, option.name, problem)
 
     def _check_mask_join(self):
-        inside, join = self.mask_join is MaskJoin.encoder, self.mask_join.value
-        needs_inside = f"contradicts mask_join {join}: it needs mask_join encoder"
-        self._require(self.mask_join_layer is None or inside, "mask_join_layer", needs_inside)
-        if inside and not 0 < self.layers_before_masks < self.encoder_layers:
+        join = self.mask_join.value
+        is_inside = self.mask_join is MaskJoin.encoder
+        self._require(
+            is_inside or self.mask_join_layer is None,
+            "mask_join_layer",
+            f"contradicts mask_join {join}: it needs mask_join encoder",
+        )
+        if is_inside and not 0 < self.layers_before_masks < self.encoder_layers:
             raise ValueError(
                 f"mask_join_layer {self.layers_before_masks} must be above 0 and below encoder_layers "
                 f"{self.encoder_layers}, to leave encoder layers on both sides"
             )
+        can_expand = not is_inside and self.decoder_attention == "self"
         self._require(
-            self.mask_states == 1 or not (inside or self.decoder_attention is not DecoderAttention.self),
+            can_expand or self.mask_states == 1,
             "mask_states",
-            f"contradicts mask_join {join} with decoder_attention {self.decoder_attention.value}: it needs mask_join "
-            "decoder or embeddings, and decoder_attention self",
+            f"contradicts mask_join {join} with decoder_attention {self.decoder_attention}: it needs mask_join decoder "
+            "or embeddings, and decoder_attention self",
         )
         self._require(
             not self.renumber_visible or self.mask_join is MaskJoin.decoder,
@@ -260,14 +268,19 @@ class MaskedAutoencoderConfig:
         )
 
     def _check_decoder(self):
+        self._require(
+            self.decoder_attention in DECODER_ATTENTIONS,
+            "decoder_attention",
+            f"is not the name of a decoder; there are {', '.join(DECODER_ATTENTIONS)}",
+        )
         has_decoder = self.decoder_layers > 0
         if has_decoder != (self.mask_join is MaskJoin.decoder):
             raise ValueError(
                 f"mask_join {self.mask_join.value} contradicts decoder_layers {self.decoder_layers}: "
                 "'decoder' needs at least 1 decoder layer, 'embeddings' and 'encoder' need decoder_layers 0"
             )
-        for name, default in _DECODER_DEFAULTS.items():
-            if getattr(self, name) != default and not has_decoder:
+        if not has_decoder:
+            for name in self._changed(_DECODER_OPTIONS):
                 raise ValueError(f"{name} has no effect without a decoder (decoder_layers 0)")
         if self.decoder_share_positions and self.decoder.dim != self.encoder.dim:
             raise ValueError(
@@ -275,18 +288,41 @@ class MaskedAutoencoderConfig:
                 f"position table has the size of encoder_embed_dim {self.encoder.dim}"
             )
 
+    def _check_heads(self):
+        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if stack.dim % stack.heads:
+                raise ValueError(
+                    f"{name}_embed_dim {stack.dim} is not divisible by {name}_attention_heads {stack.heads}"
+                )
+
     def _check_relative_bias(self):
-        distance, is_symmetric = self.relative_max_distance, self.relative_bucketing is RelativeBucketing.symmetric
+        is_symmetric = self.relative_bucketing is RelativeBucketing.symmetric
         for name in ("relative_buckets", "decoder_relative_buckets"):
             buckets = getattr(self, name)
-            is_allowed = buckets == 0 or (buckets >= 8 and buckets % 4 == 0)
+            if buckets == 0:
+                continue
+            is_allowed = buckets >= 8 and buckets % 4 == 0
             self._require(is_allowed, name, "must be 0, or a multiple of 4 and at least 8")
             least = buckets // 4 + is_symmetric
-            rule = f"must be above {least} with {name} {buckets} and relative_bucketing {self.relative_bucketing.value}"
-            self._require(not buckets or distance > least, "relative_max_distance", rule)
-        has_bias = self.relative_buckets or self.decoder_relative_buckets
-        rule = "has no effect without a relative position bias (relative_buckets 0)"
-        self._require(has_bias or not is_symmetric, "relative_bucketing", rule)
+            self._require(
+                self.relative_max_distance > least,
+                "relative_max_distance",
+                f"must be above {least} with {name} {buckets} and relative_bucketing {self.relative_bucketing.value}",
+            )
+        self._require(
+            self.relative_buckets or self.decoder_relative_buckets or not is_symmetric,
+            "relative_bucketing",
+            "has no effect without a relative position bias (relative_buckets 0)",
+        )
+
+    def _check_wrapped(self):
+        for name in self._changed(_NOT_WRAPPED):
+            self._require(False, name, "contradicts wrapped")
+        self._require(self.mask_join is not MaskJoin.encoder, "mask_join", "contradicts wrapped")
+
+    def _changed(self, names: Iterable[str]) -> list[str]:
+        """Return which options do not have their default."""
+        return [name for name in names if getattr(self, name) != getattr(type(self), name)]
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:
@@ -331,7 +367,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mae_lm": {},
     "mae_lm_roberta": {"mask_join": MaskJoin.embeddings, **_NO_DECODER},
     "mae_lm_3ml_self": {"decoder_layers": 2},
-    "mae_lm_3ml_cross": {"decoder_layers": 2, "decoder_attention": DecoderAttention.self_cross},
+    "mae_lm_3ml_cross": {"decoder_layers": 2, "decoder_attention": "self_cross"},
     "mae_lm_mask_later": {"mask_join": MaskJoin.encoder, **_NO_DECODER},
     "mae_lm_exlm": {"mask_join": MaskJoin.embeddings, "mask_states": 4, **_NO_DECODER},
     "mae_lm_exlm_decoder": {"mask_states": 4},
@@ -351,7 +387,8 @@ def no_preset(name: str) -> str:
     near = difflib.get_close_matches(name, ARCHITECTURES, 1, cutoff=0.8)
     question = f" Is {near[0]} meant?" if near else ""
     presets = ", ".join(PRESETS)
-    return f"no preset {name}.{question} Presets: {presets}, each with a size: {', '.join(SIZES)}"
+    sizes = ", ".join(SIZES)
+    return f"no preset {name}.{question} Presets: {presets}, each with a size: {sizes}"
 
 
 def preset_config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:

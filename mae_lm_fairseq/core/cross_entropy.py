@@ -41,15 +41,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), device=states.device)
         correct = torch.zeros((), dtype=torch.int64, device=states.device)
         trains = trains and any(ctx.needs_input_grad)
-        gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (states, weight, bias)] if trains else []
+        gradients = _zero_gradients(states, weight, bias) if trains else []
         ctx.dtypes = [x.dtype for x in (states, weight, bias)]
         # Cast once: autocast would do so for every chunk.
         dtype = F.linear(states[:0], weight[:0], bias[:0]).dtype
         weight = weight.to(dtype)
-        for part in _chunks(len(states), len(weight), KERNEL_BYTES // dtype.itemsize if kernel else CHUNK_ELEMENTS):
+        compute = kernel or _cross_entropy_
+        elements = KERNEL_BYTES // dtype.itemsize if kernel else CHUNK_ELEMENTS
+        for part in _chunks(len(states), len(weight), elements):
             logits = F.linear(states[part], weight, bias)
             error = logits if kernel else logits.float()
-            losses, is_correct = (kernel or _cross_entropy_)(error, targets[part], trains)
+            losses, is_correct = compute(error, targets[part], trains)
             loss += losses.sum()
             correct += is_correct.sum()
             if trains:
@@ -60,17 +62,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_loss: Tensor, _) -> tuple[Tensor | None, ...]:
-        gradients = (
-            gradient.mul_(grad_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        )
+        gradients = []
+        for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
+            gradients.append(gradient.mul_(grad_loss).to(dtype))
         return *gradients, None, None, None
 
 
 def _cross_entropy_(logits: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:
-    wanted, normaliser = targets[:, None], logits.logsumexp(-1, keepdim=True)
-    losses, is_correct = normaliser - logits.gather(1, wanted), logits.argmax(-1, keepdim=True).eq(wanted)
+    targets = targets[:, None]
+    normaliser = logits.logsumexp(-1, keepdim=True)
+    losses = normaliser - logits.gather(1, targets)
+    is_correct = logits.argmax(-1, keepdim=True).eq(targets)
     if gradient:
-        logits.sub_(normaliser).exp_().scatter_add_(1, wanted, -torch.ones_like(normaliser))
+        probabilities = logits.sub_(normaliser).exp_()
+        probabilities.scatter_add_(1, targets, -torch.ones_like(normaliser))
     return losses, is_correct
 
 
@@ -101,10 +106,12 @@ class _LinearLogProbabilities(torch.autograd.Function):
         best = wanted.new_empty(len(states))
         for part in _chunks(len(states), len(weight), CHUNK_ELEMENTS):
             logits = F.linear(states[part], cast, bias).float()
-            of_wanted, (largest, best[part]) = logits.gather(1, wanted[part]), logits.max(-1)
+            of_wanted = logits.gather(1, wanted[part])
+            largest, best[part] = logits.max(-1)
+            largest = largest[:, None]
             # In place, where logsumexp would allocate another chunk.
-            sums = logits.sub_(largest[:, None]).exp_().sum(-1, keepdim=True)
-            normalisers[part] = sums.log_() + largest[:, None]
+            sums = logits.sub_(largest).exp_().sum(-1, keepdim=True)
+            normalisers[part] = sums.log_() + largest
             log_probs[part] = of_wanted - normalisers[part]
         ctx.save_for_backward(states, weight, bias, wanted, normalisers)
         ctx.mark_non_differentiable(best)
@@ -113,14 +120,22 @@ class _LinearLogProbabilities(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
         states, weight, bias, wanted, normalisers = ctx.saved_tensors
-        gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (states, weight, bias)]
-        cast, cast_bias = weight.to(ctx.dtype), bias.to(ctx.dtype)
+        gradients = _zero_gradients(states, weight, bias)
+        cast = weight.to(ctx.dtype)
+        cast_bias = bias.to(ctx.dtype)
         for part in _chunks(len(states), len(weight), CHUNK_ELEMENTS):
             logits = F.linear(states[part].to(ctx.dtype), cast, cast_bias).float()
             probabilities = logits.sub_(normalisers[part]).exp_()
-            error = probabilities.mul_(-grad[part].sum(1, keepdim=True)).scatter_add_(1, wanted[part], grad[part])
+            total = grad[part].sum(1, keepdim=True)
+            error = probabilities.mul_(-total).scatter_add_(1, wanted[part], grad[part])
             _add_gradients(gradients, part, error, states[part], cast)
-        return *(gradient.to(x.dtype) for gradient, x in zip(gradients, (states, weight, bias), strict=True)), None
+        of_states, of_weight, of_bias = gradients
+        return of_states.to(states.dtype), of_weight.to(weight.dtype), of_bias.to(bias.dtype), None
+
+
+def _zero_gradients(*inputs: Tensor) -> list[Tensor]:
+    """Return the memory in which the gradients of states, weight and bias are summed, float32."""
+    return [torch.zeros_like(x, dtype=torch.float32) for x in inputs]
 
 
 def _chunks(positions: int, vocabulary: int, elements: int) -> Iterator[slice]:

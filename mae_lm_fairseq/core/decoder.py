@@ -14,7 +14,7 @@ follow from the tokens alone.
 
 from torch import Tensor, nn
 
-from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.config import DECODER_ATTENTIONS, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand_part
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, indices_in
 from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
@@ -39,8 +39,8 @@ class ExpandedStates(NoDecoder):
         self.clones = clones
 
     def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
-        _, _, wanted = expand_part(layout.decoded, layout.sequence, layout.masked, self.clones)
-        return states.index_select(0, wanted)
+        expansion = expand_part(layout.decoded, layout.sequence, layout.masked, self.clones)
+        return states.index_select(0, expansion.part_in_whole)
 
 
 def keep_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
@@ -81,7 +81,8 @@ class Decoder(TransformerStack):
         states = self.treat_early_masks(states, mask_embedding, layout)
         joined = mask_embedding.expand(layout.sequence.index.numel(), -1)
         joined = joined.index_copy(0, layout.visible_in_sequence, states)
-        return self.project_out(self.output_layer_norm(self.decode(states, joined, layout)))
+        decoded = self.decode(states, joined, layout)
+        return self.project_out(self.output_layer_norm(decoded))
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         """Return the hidden states [number predicted, dim] of the predicted positions.
@@ -115,7 +116,8 @@ class SelfAttentionDecoder(Decoder):
             for layer in layers:
                 joined = self.apply_layer(layer, joined, pattern)
         queries = joined.index_select(0, wanted_in_sequence)
-        return self.apply_layer(last_layer, joined, self.pattern(wanted, sequence), queries)
+        pattern = self.pattern(wanted, sequence)
+        return self.apply_layer(last_layer, joined, pattern, queries)
 
 
 class ExpandedDecoder(SelfAttentionDecoder):
@@ -130,8 +132,9 @@ class ExpandedDecoder(SelfAttentionDecoder):
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         """Return the states [number of states, dim] of the decoded positions."""
-        own, everything, wanted = expand_part(layout.decoded, layout.sequence, layout.masked, self.clones)
-        return self.apply_layers(self.embed_clones(joined, everything), everything.layout, own.layout, wanted)
+        expansion = expand_part(layout.decoded, layout.sequence, layout.masked, self.clones)
+        joined = self.embed_clones(joined, expansion.whole)
+        return self.apply_layers(joined, expansion.whole.layout, expansion.part.layout, expansion.part_in_whole)
 
 
 class CrossAttentionDecoder(Decoder):
@@ -145,9 +148,9 @@ class CrossAttentionDecoder(Decoder):
     needs = frozenset({"visible"})
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
-        predicted = layout.predicted
-        queries = self.embed(joined.index_select(0, layout.predicted_in_sequence), predicted)
-        pattern = self.pattern(predicted, layout.visible)
+        queries = joined.index_select(0, layout.predicted_in_sequence)
+        queries = self.embed(queries, layout.predicted)
+        pattern = self.pattern(layout.predicted, layout.visible)
         for layer in self.layers:
             queries = self.apply_layer(layer, states, pattern, queries)
         return queries
@@ -165,24 +168,29 @@ class SelfCrossAttentionDecoder(Decoder):
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         masked, decoded, predicted, visible = layout.masked, layout.decoded, layout.predicted, layout.visible
-        stream = self.embed(joined.index_select(0, indices_in(decoded, layout.sequence)), decoded)
+        stream = joined.index_select(0, indices_in(decoded, layout.sequence))
+        stream = self.embed(stream, decoded)
         masked_in_stream = indices_in(masked, decoded)
         *layers, last_layer = self.layers
         if layers:
-            pattern, memory_pattern = self.pattern(decoded, masked), self.pattern(decoded, visible)
+            pattern = self.pattern(decoded, masked)
+            memory_pattern = self.pattern(decoded, visible)
             for layer in layers:
                 keys = stream.index_select(0, masked_in_stream)
                 stream = self.apply_layer(layer, keys, pattern, stream, states, memory_pattern)
-        keys, queries = stream.index_select(0, masked_in_stream), stream.index_select(0, indices_in(predicted, decoded))
-        pattern, memory_pattern = self.pattern(predicted, masked), self.pattern(predicted, visible)
+        keys = stream.index_select(0, masked_in_stream)
+        queries = stream.index_select(0, indices_in(predicted, decoded))
+        pattern = self.pattern(predicted, masked)
+        memory_pattern = self.pattern(predicted, visible)
         return self.apply_layer(last_layer, keys, pattern, queries, states, memory_pattern)
 
 
-DECODERS: dict[DecoderAttention, type[Decoder]] = {
-    DecoderAttention.self: SelfAttentionDecoder,
-    DecoderAttention.cross: CrossAttentionDecoder,
-    DecoderAttention.self_cross: SelfCrossAttentionDecoder,
+DECODERS: dict[str, type[Decoder]] = {
+    "self": SelfAttentionDecoder,
+    "cross": CrossAttentionDecoder,
+    "self_cross": SelfCrossAttentionDecoder,
 }
+"""Values of ``decoder_attention``."""
 
 
 def register_decoder(name: str, decoder: type[Decoder]) -> None:
@@ -191,7 +199,9 @@ def register_decoder(name: str, decoder: type[Decoder]) -> None:
     Programs that read its checkpoints must also import that module. FLOPs are counted as those of
     :class:`SelfAttentionDecoder`.
     """
-    DECODERS[DecoderAttention.add(name)] = decoder
+    DECODERS[name] = decoder
+    if name not in DECODER_ATTENTIONS:
+        DECODER_ATTENTIONS.append(name)
 
 
 def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: PositionEmbedding) -> nn.Module:

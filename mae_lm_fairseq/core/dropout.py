@@ -33,7 +33,8 @@ class Dropout(nn.Module):
             return hashed_dropout(x, self.p)
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
-        return _CheapDropout.apply(x, min(round(self.p * _LEVELS), _LEVELS - 1))
+        dropped = min(round(self.p * _LEVELS), _LEVELS - 1)
+        return _CheapDropout.apply(x, dropped)
 
 
 def hashed_dropout(x: Tensor, p: float) -> Tensor:
@@ -41,16 +42,20 @@ def hashed_dropout(x: Tensor, p: float) -> Tensor:
 
     Compiled code with a random number of torch for each element costs more than the layer norm around it.
     """
-    limit, rows = RANDOM_LEVELS // 2, x.shape[:-1].numel()
+    limit = RANDOM_LEVELS // 2
+    rows = x.shape[:-1].numel()
     random = torch.randint(-limit, limit, (rows, 1), dtype=torch.int32, device=x.device)
-    return (x * keep(random, x.shape[-1], p).view_as(x)).to(x.dtype)
+    kept = keep(random, x.shape[-1], p).view_as(x)
+    return (x * kept).to(x.dtype)
 
 
 class _CheapDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, dropped: int) -> Tensor:
-        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
-        kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
+        words.random_(torch.iinfo(torch.int64).min, None)
+        random = words.view(torch.int16)[: x.numel()].view(x.shape)
+        kept = random >= dropped - _LEVELS // 2
         ctx.save_for_backward(kept)
         ctx.scale = _LEVELS / (_LEVELS - dropped)
         return _scale_kept(x, kept, ctx.scale)

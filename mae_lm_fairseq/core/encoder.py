@@ -40,14 +40,17 @@ class Encoder(TransformerStack):
     def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
         """Encode [B, T] int64 tokens; return packed hidden states [N, dim] of the embeddings and of every layer."""
         seen = self.seen(layout)
-        states = self.embed(self.embed_tokens(pack(tokens, seen)), seen)
+        states = self.embed_tokens(pack(tokens, seen))
+        states = self.embed(states, seen)
         return self.with_output_norm(self.run(list(self.layers), states, seen))
 
     def run(self, layers: list[nn.Module], states: Tensor, layout: Layout) -> list[Tensor]:
         """Return ``states`` [N, dim], followed by the output of each of ``layers``."""
-        hidden_states, pattern = [states], self.pattern(layout, layout)
+        pattern = self.pattern(layout, layout)
+        hidden_states = [states]
         for layer in layers:
-            hidden_states.append(self.apply_layer(layer, hidden_states[-1], pattern))
+            states = self.apply_layer(layer, states, pattern)
+            hidden_states.append(states)
         return hidden_states
 
     def with_output_norm(self, states: list[Tensor]) -> list[Tensor]:
@@ -90,7 +93,8 @@ class ExpandedEncoder(Encoder):
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
         expansion = expand(layout.sequence, layout.masked, self.clones)
-        states = self.embed_clones(self.embed_tokens(pack(tokens, layout.sequence)), expansion)
+        states = self.embed_tokens(pack(tokens, layout.sequence))
+        states = self.embed_clones(states, expansion)
         states = self.embed(states, expansion.layout)
         return self.with_output_norm(self.run(list(self.layers), states, expansion.layout))
 
@@ -113,11 +117,14 @@ class MaskLaterEncoder(Encoder):
         return [layout.visible] * (self.join_layer + 1) + [layout.sequence] * above
 
     def forward(self, tokens: Tensor, layout: BatchLayout) -> list[Tensor]:
-        sequence, layers = layout.sequence, list(self.layers)
-        embedded = self.embed(self.embed_tokens(pack(tokens, sequence)), sequence)
-        visible = embedded.index_select(0, layout.visible_in_sequence)
+        sequence, visible_in_sequence = layout.sequence, layout.visible_in_sequence
+        layers = list(self.layers)
+        embedded = self.embed_tokens(pack(tokens, sequence))
+        embedded = self.embed(embedded, sequence)
+        visible = embedded.index_select(0, visible_in_sequence)
         below = self.run(layers[: self.join_layer], visible, layout.visible)
-        joined = embedded.index_copy(0, layout.visible_in_sequence, below[-1].to(embedded.dtype))
+        encoded = below[-1].to(embedded.dtype)
+        joined = embedded.index_copy(0, visible_in_sequence, encoded)
         _, *above = self.run(layers[self.join_layer :], joined, sequence)
         return self.with_output_norm(below + above)
 

@@ -44,27 +44,54 @@ def expand(whole: Layout, masked: Layout, clones: int) -> Expansion:
     """
     counts = torch.ones_like(whole.index).index_fill(0, indices_in(masked, whole), clones)
     ends = counts.cumsum(0)
-    states = torch.arange(len(ends) + (clones - 1) * masked.index.numel(), device=ends.device)
-    source = torch.searchsorted(ends, states, right=True)
     first = ends - counts
-    clone = torch.where(counts[source] > 1, states - first[source] + 1, 0)
-    lengths, width = whole.lengths + (clones - 1) * masked.lengths, whole.width + (clones - 1) * masked.width
+    more = clones - 1
+    states = torch.arange(len(ends) + more * masked.index.numel(), device=ends.device)
+    source = torch.searchsorted(ends, states, right=True)
+    rank = states - first[source]
+    clone = torch.where(counts[source] > 1, rank + 1, 0)
+
+    lengths = whole.lengths + more * masked.lengths
+    width = whole.width + more * masked.width
     row = whole.packed_rows()[source]
-    slots = row * width + states - (lengths.cumsum(0) - lengths)[row]
+    row_starts = lengths.cumsum(0) - lengths
+    slots = row * width + states - row_starts[row]
     positions = whole.positions[source]
-    row_positions = positions.new_zeros(whole.rows * width).index_copy(0, slots, positions).view(whole.rows, width)
-    index = whole.index[source]
-    return Expansion(Layout(index, positions, slots, lengths, row_positions, whole.rows, width, first), source, clone)
+    row_positions = positions.new_zeros(whole.rows * width).index_copy(0, slots, positions)
+    layout = Layout(
+        index=whole.index[source],
+        positions=positions,
+        slots=slots,
+        lengths=lengths,
+        row_positions=row_positions.view(whole.rows, width),
+        rows=whole.rows,
+        width=width,
+        first=first,
+    )
+    return Expansion(layout, source, clone)
 
 
-def expand_part(part: Layout, whole: Layout, masked: Layout, clones: int) -> tuple[Expansion, Expansion, Tensor]:
-    """Return the states of ``part``, those of ``whole``, and the indices of ``part`` in ``whole``, int64.
+class PartialExpansion(NamedTuple):
+    """The states of some of the expanded positions."""
+
+    part: Expansion
+    """The states of these positions."""
+    whole: Expansion
+    """The states of all positions."""
+    part_in_whole: Tensor
+    """int64: index of each state of the part among those of all positions."""
+
+
+def expand_part(part: Layout, whole: Layout, masked: Layout, clones: int) -> PartialExpansion:
+    """Return the states of ``part`` and of ``whole``, see :func:`expand`.
 
     All positions of ``masked`` are positions of ``part``, and these are positions of ``whole``.
     """
-    own, everything = expand(part, masked, clones), expand(whole, masked, clones)
-    first = everything.layout.first[indices_in(part, whole)]
-    return own, everything, first[own.source] + (own.clone - 1).clamp(min=0)
+    part_states = expand(part, masked, clones)
+    whole_states = expand(whole, masked, clones)
+    first = whole_states.layout.first[indices_in(part, whole)]
+    rank = (part_states.clone - 1).clamp(min=0)
+    return PartialExpansion(part_states, whole_states, first[part_states.source] + rank)
 
 
 class CloneEmbedding(nn.Module):
@@ -81,5 +108,5 @@ class CloneEmbedding(nn.Module):
 
     def forward(self, states: Tensor, expansion: Expansion) -> Tensor:
         """Convert hidden states [N, dim] to [N', dim]."""
-        table = F.pad(self.weight, (0, 0, 1, 0))  # row 0 for positions that are not expanded
-        return states.index_select(0, expansion.source) + table.index_select(0, expansion.clone)
+        embeddings = F.pad(self.weight, (0, 0, 1, 0))  # row 0 for positions that are not expanded
+        return states.index_select(0, expansion.source) + embeddings.index_select(0, expansion.clone)

@@ -68,9 +68,8 @@ class ClassificationHead(nn.Module):
         self.dense = nn.Linear(dim, inner_dim)
         self.out_proj = nn.Linear(inner_dim, num_classes)
         self.dropout = Dropout(dropout)
-        for layer in (self.dense, self.out_proj):
-            nn.init.normal_(layer.weight, std=init_std)
-            nn.init.zeros_(layer.bias)
+        _initialise(self.dense, init_std)
+        _initialise(self.out_proj, init_std)
 
     def forward(self, features: Tensor) -> Tensor:
         """Convert hidden states [B, T, dim] to logits [B, num_classes]."""
@@ -92,8 +91,7 @@ class SpanHead(nn.Module):
     def __init__(self, dim: int, init_std: float):
         super().__init__()
         self.qa_outputs = nn.Linear(dim, 2)
-        nn.init.normal_(self.qa_outputs.weight, std=init_std)
-        nn.init.zeros_(self.qa_outputs.bias)
+        _initialise(self.qa_outputs, init_std)
 
     def forward(self, features: Tensor) -> Tensor:
         """Convert hidden states [B, T, dim] to start and end logits [B, T, 2]."""
@@ -118,9 +116,13 @@ class TokenClassificationHead(nn.Module):
         self.dropout = Dropout(dropout)
         self.labels = num_classes
         self.classifier = nn.Linear(dim, num_classes)
-        nn.init.normal_(self.classifier.weight, std=init_std)
-        nn.init.zeros_(self.classifier.bias)
+        _initialise(self.classifier, init_std)
 
     def forward(self, features: Tensor) -> Tensor:
         """Convert hidden states [B, T, dim] to logits [B, T, num_classes]."""
         return self.classifier(self.dropout(features))
+
+
+def _initialise(layer: nn.Linear, std: float) -> None:
+    nn.init.normal_(layer.weight, std=std)
+    nn.init.zeros_(layer.bias)

@@ -43,7 +43,8 @@ class Layout(NamedTuple):
 
     def occupied(self) -> Tensor:
         """Return which slots of the rows are in use, [B, W] bool."""
-        return torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
+        slots = torch.arange(self.width, device=self.lengths.device)
+        return slots < self.lengths[:, None]
 
     def packed_rows(self) -> Tensor:
         """Return the row of each position, [N] int64."""
@@ -90,8 +91,15 @@ def layout_of(present: Tensor, positions: Tensor) -> Layout:
     row = torch.div(index, max(length, 1), rounding_mode="floor")
     slots = row * width + rank.flatten()[index]
     packed_positions = positions.flatten()[index]
-    row_positions = packed_positions.new_zeros(rows * width).index_copy(0, slots, packed_positions)
-    return Layout(index, packed_positions, slots, lengths, row_positions.view(rows, width), rows, width)
+    return Layout(
+        index=index,
+        positions=packed_positions,
+        slots=slots,
+        lengths=lengths,
+        row_positions=_spread(packed_positions, slots, rows, width),
+        rows=rows,
+        width=width,
+    )
 
 
 def seen_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
@@ -103,7 +111,9 @@ def seen_masks(tokens: Tensor, mask: int, mask_in_encoder: float) -> Tensor:
     Args:
         tokens: [B, T] int64 on the CPU.
     """
-    return tokens.eq(mask) & torch.from_numpy(np.random.default_rng(0).random(tokens.shape[1]) < mask_in_encoder)
+    draws = np.random.default_rng(0).random(tokens.shape[1])
+    is_seen = torch.from_numpy(draws < mask_in_encoder)
+    return tokens.eq(mask) & is_seen
 
 
 def batch_layout(
@@ -123,24 +133,41 @@ def batch_layout(
         early_masks: [B, T] bool, ``[MASK]`` tokens that the encoder sees; None for none of them.
         needs: layouts to compute beside ``sequence`` and ``predicted``, a subset of :data:`NEEDED_BY_SOME`.
     """
-    is_token, is_mask = tokens.ne(pad), tokens.eq(mask)
-    early = torch.zeros_like(is_mask) if early_masks is None else is_mask & early_masks
+    is_token = tokens.ne(pad)
+    is_mask = tokens.eq(mask)
+    is_early = torch.zeros_like(is_mask) if early_masks is None else is_mask & early_masks
+    is_predicted = is_token & is_predicted
     positions = is_token.cumsum(1) - 1
     sequence = layout_of(is_token, positions)
     # Every row counts 0, 1, 2, ..., so all rows can share one row of positions and of position biases.
-    sequence = sequence._replace(row_positions=torch.arange(sequence.width, device=tokens.device)[None])
-    predicted = layout_of(is_token & is_predicted, positions)
-    visible = layout_of(is_token & ~is_mask | early, positions) if "visible" in needs else None
+    sequence = sequence._replace(row_positions=_counted(sequence.width, tokens.device))
+    predicted = layout_of(is_predicted, positions)
+
+    visible = masked = decoded = None
+    visible_in_sequence = early_in_visible = None
+    if "visible" in needs:
+        visible = layout_of(is_token & ~is_mask | is_early, positions)
+        visible_in_sequence = indices_in(visible, sequence)
+        early_in_visible = pack(is_early, visible).nonzero().squeeze(1)
+    if "masked" in needs:
+        masked = layout_of(is_mask, positions)
+    if "decoded" in needs:
+        decoded = layout_of(is_predicted | is_mask, positions)
     return BatchLayout(
-        sequence,
-        visible,
-        masked=layout_of(is_mask, positions) if "masked" in needs else None,
+        sequence=sequence,
+        visible=visible,
+        masked=masked,
         predicted=predicted,
-        decoded=layout_of(is_token & is_predicted | is_mask, positions) if "decoded" in needs else None,
-        visible_in_sequence=None if visible is None else indices_in(visible, sequence),
+        decoded=decoded,
+        visible_in_sequence=visible_in_sequence,
         predicted_in_sequence=indices_in(predicted, sequence),
-        early_in_visible=None if visible is None else pack(early, visible).nonzero().squeeze(1),
+        early_in_visible=early_in_visible,
     )
+
+
+def _counted(width: int, device: torch.device) -> Tensor:
+    """Return positions 0, 1, 2, ... of a row that all rows share, [1, W]."""
+    return torch.arange(width, device=device)[None]
 
 
 def indices_in(part: Layout, whole: Layout) -> Tensor:
@@ -150,10 +177,8 @@ def indices_in(part: Layout, whole: Layout) -> Tensor:
 
 def renumbered(layout: Layout) -> Layout:
     """Return the layout with positions 0, 1, 2, ... in each row, without gaps."""
-    return layout._replace(
-        positions=layout.slots % max(layout.width, 1),
-        row_positions=torch.arange(layout.width, device=layout.slots.device)[None],
-    )
+    rank = layout.slots % max(layout.width, 1)
+    return layout._replace(positions=rank, row_positions=_counted(layout.width, layout.slots.device))
 
 
 def to_device(layout: tuple, device: torch.device) -> BatchLayout:
@@ -169,7 +194,8 @@ def to_device(layout: tuple, device: torch.device) -> BatchLayout:
 
 def restore(layout: tuple) -> BatchLayout:
     """Return the :class:`BatchLayout` of a plain nested tuple, which is what moving a layout to a device returns."""
-    return BatchLayout(*(Layout(*part) if isinstance(part, tuple) else part for part in layout))
+    parts = [Layout(*part) if isinstance(part, tuple) else part for part in layout]
+    return BatchLayout(*parts)
 
 
 def pack(batch: Tensor, layout: Layout) -> Tensor:
@@ -184,7 +210,8 @@ def unpack(packed: Tensor, layout: Layout, length: int) -> Tensor:
     """
     index = layout.index
     if layout.first is not None:
-        packed, index = packed[layout.first], index[layout.first]
+        packed = packed[layout.first]
+        index = index[layout.first]
     return _spread(packed, index, layout.rows, length)
 
 
@@ -202,5 +229,6 @@ def from_rows(rows: Tensor, layout: Layout) -> Tensor:
 
 
 def _spread(packed: Tensor, index: Tensor, rows: int, columns: int) -> Tensor:
-    flat = packed.new_zeros(rows * columns, *packed.shape[1:]).index_copy(0, index, packed)
-    return flat.view(rows, columns, *packed.shape[1:])
+    shape = packed.shape[1:]
+    flat = packed.new_zeros(rows * columns, *shape).index_copy(0, index, packed)
+    return flat.view(rows, columns, *shape)

@@ -28,9 +28,11 @@ def relative_position_bucket(offset: Tensor, buckets: int, max_distance: int) ->
     half = buckets // 2
     exact = half // 2
     distance = offset.abs()
-    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
-    far = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
-    return torch.where(distance < exact, distance, far) + half * (offset > 0)
+    logarithm = torch.log(distance.clamp(min=1).float() / exact)
+    growth = logarithm / math.log(max_distance / exact)
+    far = exact + (growth * (half - exact)).long()
+    bucket = torch.where(distance < exact, distance, far.clamp(max=half - 1))
+    return bucket + half * (offset > 0)
 
 
 def symmetric_bucket(offset: Tensor, buckets: int, max_distance: int) -> Tensor:
@@ -43,9 +45,11 @@ def symmetric_bucket(offset: Tensor, buckets: int, max_distance: int) -> Tensor:
     last = buckets // 2 - 1
     exact = buckets // 4
     distance = offset.abs()
-    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log((max_distance - 1) / exact)
-    far = (exact + torch.ceil(growth * (last - exact)).long()).clamp(max=last)
-    return torch.where(distance < exact, distance, far) * offset.sign() + last
+    logarithm = torch.log(distance.clamp(min=1).float() / exact)
+    growth = logarithm / math.log((max_distance - 1) / exact)
+    far = exact + torch.ceil(growth * (last - exact)).long()
+    bucket = torch.where(distance < exact, distance, far.clamp(max=last))
+    return bucket * offset.sign() + last
 
 
 _BUCKETINGS = {RelativeBucketing.t5: relative_position_bucket, RelativeBucketing.symmetric: symmetric_bucket}
@@ -67,7 +71,8 @@ class RelativePositionBias(nn.Module):
         self.reach = max_positions - 1
         # Computed on the CPU, so that rounding at bucket boundaries is the same on every device.
         offsets = torch.arange(-self.reach, self.reach + 1, device="cpu")
-        self.register_buffer("bucket", _BUCKETINGS[bucketing](offsets, buckets, max_distance), persistent=False)
+        bucket = _BUCKETINGS[bucketing](offsets, buckets, max_distance)
+        self.register_buffer("bucket", bucket, persistent=False)
 
     def lean_towards_neighbours(self):
         """Initialise every head so that it attends mostly to one close neighbour (:data:`NEIGHBOURS`).
@@ -75,10 +80,11 @@ class RelativePositionBias(nn.Module):
         This initialisation is not from the papers. With theirs, attention starts as an average over the whole sequence,
         and a small model takes long to learn that neighbours matter.
         """
-        heads = self.weight.shape[1]
-        offsets = torch.tensor([NEIGHBOURS[head % len(NEIGHBOURS)] for head in range(heads)])
+        heads = torch.arange(self.weight.shape[1])
+        offsets = torch.tensor(NEIGHBOURS)[heads % len(NEIGHBOURS)]
+        buckets = self.bucket[offsets + self.reach]
         with torch.no_grad():
-            self.weight[self.bucket[offsets + self.reach], torch.arange(heads)] += NEIGHBOUR_BIAS
+            self.weight[buckets, heads] += NEIGHBOUR_BIAS
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias of every query and key, in float32.
@@ -91,7 +97,9 @@ class RelativePositionBias(nn.Module):
             [B, heads, Q, K], with B = 1 if both inputs are shared by all rows.
         """
         offset = key_positions[:, None, :] - query_positions[:, :, None]
+        by_offset = self.weight.float().index_select(0, self.bucket).T  # [heads, offsets]
+        index = (offset + self.reach).flatten(1)  # [B, Q * K]
         # Gathered per head, because the gradient of an embedding lookup is 10 times slower on a CPU.
-        by_head = self.weight.float().index_select(0, self.bucket).T.expand(len(offset), -1, -1)
-        index = (offset + self.reach).flatten(1)[:, None].expand(-1, by_head.shape[1], -1)
-        return by_head.gather(2, index).unflatten(2, offset.shape[1:])
+        by_offset = by_offset.expand(len(offset), -1, -1)
+        index = index[:, None].expand(-1, by_offset.shape[1], -1)
+        return by_offset.gather(2, index).unflatten(2, offset.shape[1:])

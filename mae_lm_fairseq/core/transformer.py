@@ -25,12 +25,11 @@ class TransformerLayer(nn.Module):
 
     def __init__(self, config: StackConfig):
         super().__init__()
-        dim, ffn_dim, eps = config.dim, config.ffn_dim, config.layer_norm_eps
-        self.attention = MultiheadAttention(dim, config.heads, config.attention_dropout)
-        self.attention_layer_norm = nn.LayerNorm(dim, eps)
-        self.fc1 = nn.Linear(dim, ffn_dim)
-        self.fc2 = nn.Linear(ffn_dim, dim)
-        self.final_layer_norm = nn.LayerNorm(dim, eps)
+        self.attention = MultiheadAttention(config.dim, config.heads, config.attention_dropout)
+        self.attention_layer_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.fc1 = nn.Linear(config.dim, config.ffn_dim)
+        self.fc2 = nn.Linear(config.ffn_dim, config.dim)
+        self.final_layer_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
         self.pre_norm = config.pre_norm
 

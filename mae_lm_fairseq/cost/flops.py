@@ -8,7 +8,7 @@ d and feed-forward size 4 d this gives the well-known 24 d^2 + 4 K d per token w
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, MaskJoin, StackConfig
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin, StackConfig
 
 if TYPE_CHECKING:  # needs torch, which a plan does not
     from mae_lm_fairseq.core.packing import BatchLayout
@@ -105,9 +105,9 @@ def self_cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
 
 
 _DECODERS = {
-    DecoderAttention.self: self_decoder_flops,
-    DecoderAttention.cross: cross_decoder_flops,
-    DecoderAttention.self_cross: self_cross_decoder_flops,
+    "self": self_decoder_flops,
+    "cross": cross_decoder_flops,
+    "self_cross": self_cross_decoder_flops,
 }
 
 

@@ -41,12 +41,13 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         sample_size = targets.numel()
         log = {
             "loss": loss.detach(),
-            **({} if extra["correct"] is None else {"correct": extra["correct"]}),
             "encoder_tokens": extra["encoder_tokens"],
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
             "sample_size": sample_size,
         }
+        if extra["correct"] is not None:
+            log["correct"] = extra["correct"]
         if model.training and "flops" in sample:
             log["flops"] = sample["flops"]  # which the task logs
         return loss, sample_size, log
@@ -58,14 +59,19 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         Without predicted tokens the loss is NaN, with weight zero: fairseq would average -1 in if there were none.
         """
         total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
-        predicted, tokens = total["sample_size"], total["ntokens"]
-        loss = total["loss"] / predicted / math.log(2) if predicted > 0 else math.nan
+        predicted = total["sample_size"]
+        tokens = total["ntokens"]
+        loss = math.nan
+        if predicted > 0:
+            loss = total["loss"] / predicted / math.log(2)
         metrics.log_scalar("loss", loss, predicted, round=3)
         metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["loss"].avg))
         if predicted > 0 and "correct" in total:
-            metrics.log_scalar("accuracy", 100 * total["correct"] / predicted, predicted, round=2)
+            accuracy = 100 * total["correct"] / predicted
+            metrics.log_scalar("accuracy", accuracy, predicted, round=2)
         if tokens > 0:
-            metrics.log_scalar("encoder_share", 100 * total["encoder_tokens"] / tokens, tokens, round=1)
+            encoder_share = 100 * total["encoder_tokens"] / tokens
+            metrics.log_scalar("encoder_share", encoder_share, tokens, round=1)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

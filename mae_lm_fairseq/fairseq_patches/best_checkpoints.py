@@ -18,8 +18,9 @@ def keep_as_many_as_asked(save: Callable, cfg: Any, *args, **kwargs) -> Any:
     if cfg.keep_best_checkpoints <= 0:
         return save(cfg, *args, **kwargs)
     listed = checkpoint_utils.checkpoint_paths
-    worst = float("-inf" if cfg.maximize_best_checkpoint_metric else "inf")
-    imaginary = f"checkpoint.best_{cfg.best_checkpoint_metric}_{worst}{cfg.checkpoint_suffix or ''}.pt"
+    worst = "-inf" if cfg.maximize_best_checkpoint_metric else "inf"
+    suffix = cfg.checkpoint_suffix or ""
+    imaginary = f"checkpoint.best_{cfg.best_checkpoint_metric}_{worst}{suffix}.pt"
 
     def with_room(path: str, pattern: str, keep_match: bool = False) -> list:
         """Return the checkpoints, with an imaginary one that any other is better than while there are too few."""

@@ -21,7 +21,9 @@ def restore_numpy_compat() -> None:
 
 
 def _buckets(_get: Callable, sizes: Any, number: int) -> np.ndarray:
-    return np.unique(np.percentile(sizes, np.linspace(0, 100, number + 1), method="lower")[1:])
+    percentages = np.linspace(0, 100, number + 1)
+    bounds = np.percentile(sizes, percentages, method="lower")
+    return np.unique(bounds[1:])
 
 
 @patch(iterators, "_chunk_iterator")
@@ -49,8 +51,9 @@ def check_splits(get: Callable, trainer: Trainer, epoch: int, *args, **kwargs) -
             trainer.get_valid_iterator(subset)
     iterator = get(trainer, epoch, *args, **kwargs)
     if isinstance(trainer.task, TaskHooks):
-        batches = trainer.cfg.optimization.update_freq
-        trainer.task.number_batches(iterator, trainer.get_num_updates(), batches[min(epoch, len(batches)) - 1])
+        batches_of_epochs = trainer.cfg.optimization.update_freq
+        per_update = batches_of_epochs[min(epoch, len(batches_of_epochs)) - 1]
+        trainer.task.number_batches(iterator, trainer.get_num_updates(), per_update)
     return iterator
 
 

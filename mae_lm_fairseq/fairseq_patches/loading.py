@@ -55,8 +55,8 @@ def _load_checkpoint_as_data(load: Callable, path: str, *args, **kwargs) -> dict
         except OSError as error:
             raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
         except Exception as error:  # fairseq's upgrade of old checkpoints, and Hydra's composition, can raise anything
-            lack = f"it has no {error}" if isinstance(error, KeyError) else "its content has another structure"
-            raise UserError(f"{path} is not a checkpoint of fairseq: {lack}") from error
+            problem = f"it has no {error}" if isinstance(error, KeyError) else "its content has another structure"
+            raise UserError(f"{path} is not a checkpoint of fairseq: {problem}") from error
     check_saved_configuration(state, path)
     return state
 
@@ -98,10 +98,15 @@ def check_checkpoints_before_restoring(
         if isinstance(cause, UserError):
             raise cause from None
         if "architectures match" in str(error):
-            difference = ([line.strip() for line in str(cause).splitlines()][1:] or [first_line(cause)])[0]
             remedy = "give the options of its network, or choose another --save-dir"
-            raise UserError(f"{file} does not fit this model: {difference}; {remedy}") from error
+            raise UserError(f"{file} does not fit this model: {_difference(cause)}; {remedy}") from error
         raise
+
+
+def _difference(error: BaseException) -> str:
+    """Return the first difference that torch names when it cannot load weights: below a heading, if there is one."""
+    _, *differences = str(error).splitlines() or [""]
+    return differences[0].strip() if differences else first_line(error)
 
 
 def _read_and_check(
@@ -109,23 +114,13 @@ def _read_and_check(
 ) -> dict[str, Any]:
     state = read(filename if os.path.isdir(filename) else path, *args, **kwargs)
     cfg = trainer.cfg.checkpoint
-    # fairseq would repeat the training from the run's own weights.
-    if resumes and Path(path).parent == Path(cfg.save_dir) and state.get("last_optimizer_state") is None:
-        other = "" if cfg.finetune_from_model else ", or start once with --reset-optimizer, a new run from its weights"
-        raise UserError(
-            f"{path} has no optimizer state, so the run cannot resume; remove the checkpoints in {cfg.save_dir} to "
-            f"train again{other}"
-        )
     if resumes:
-        last = (state.get("optimizer_history") or [{}])[-1]
-        match last.get("optimizer_name"), getattr(trainer.cfg.optimizer, "_name", None):
-            case "FairseqAdam", "fused_adamw":  # its updates and its state are the same
-                last["optimizer_name"] = "FusedAdamW"
-            case "FusedAdamW", "adam" if state.get("last_optimizer_state") is not None:
-                raise UserError(f"{path} was trained with --optimizer fused_adamw; add this option")
-    if not (cfg.reset_dataloader or filename == cfg.finetune_from_model):  # these start at the first epoch
+        _check_optimizer(trainer.cfg, path, state)
+    starts_at_first_epoch = cfg.reset_dataloader or filename == cfg.finetune_from_model
+    if not starts_at_first_epoch:
         processes = trainer.cfg.distributed_training.distributed_world_size
         convert_position(state, processes, batch_limits(trainer.cfg.dataset))
+
     model = trainer.get_model()
     if isinstance(model, ModelHooks):
         model.check_checkpoint(path, state, resumes)
@@ -133,16 +128,41 @@ def _read_and_check(
         state["extra_state"].setdefault(EMA, state["model"])
     if resumes:
         _name_other_options(state.get("cfg"), trainer.cfg)
-    else:  # they are of another run
-        for name in (EXACT_EMA, PATIENCE):
-            state["extra_state"].pop(name, None)
-        state["extra_state"].get("train_iterator", {}).pop(UNVALIDATED, None)
+    else:
+        _forget_the_other_run(state["extra_state"])
     return state
+
+
+def _check_optimizer(cfg: Any, path: str, state: dict[str, Any]) -> None:
+    """Check that a run can resume with the state of the optimizer, and let ``fused_adamw`` have that of ``adam``."""
+    has_state = state.get("last_optimizer_state") is not None
+    # fairseq would repeat the training from the run's own weights.
+    if not has_state and Path(path).parent == Path(cfg.checkpoint.save_dir):
+        remedy = f"remove the checkpoints in {cfg.checkpoint.save_dir} to train again"
+        if not cfg.checkpoint.finetune_from_model:
+            remedy += ", or start once with --reset-optimizer, a new run from its weights"
+        raise UserError(f"{path} has no optimizer state, so the run cannot resume; {remedy}")
+
+    history = state.get("optimizer_history") or [{}]
+    theirs = history[-1].get("optimizer_name")
+    ours = getattr(cfg.optimizer, "_name", None)
+    if theirs == "FairseqAdam" and ours == "fused_adamw":  # its updates and its state are the same
+        history[-1]["optimizer_name"] = "FusedAdamW"
+    if theirs == "FusedAdamW" and ours == "adam" and has_state:
+        raise UserError(f"{path} was trained with --optimizer fused_adamw; add this option")
+
+
+def _forget_the_other_run(extra_state: dict[str, Any]) -> None:
+    extra_state.pop(EXACT_EMA, None)
+    extra_state.pop(PATIENCE, None)
+    extra_state.get("train_iterator", {}).pop(UNVALIDATED, None)
 
 
 def _name_other_options(saved: Any, cfg: Any) -> None:
     if not (OmegaConf.is_config(saved) and OmegaConf.is_config(cfg)):  # of an old checkpoint, or a program of the user
         return
-    before, now = (OmegaConf.to_container(one, resolve=True, enum_to_str=True) for one in (saved, cfg))
-    if changed := differences(before, now):
+    theirs = OmegaConf.to_container(saved, resolve=True, enum_to_str=True)
+    ours = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    changed = differences(theirs, ours)
+    if changed:
         logger.info("other options than the checkpoint's: %s", ", ".join(changed))

@@ -25,24 +25,27 @@ def stop_at_updates_that_fail(step: Callable, trainer: Trainer, samples: list) -
     try:
         logged = step(trainer, samples, raise_oom=True)
         statistics = logged or {}
-        # Without predicted tokens, fairseq's masked_lm logs 0 / 0.
-        loss = statistics.get("loss", 0.0) if statistics.get("sample_size", 1) else 0.0
-        if not math.isfinite(loss):
+        loss = statistics.get("loss", 0.0)
+        has_targets = statistics.get("sample_size", 1)  # without any, fairseq's masked_lm logs 0 / 0
+        if has_targets and not math.isfinite(loss):
             raise FloatingPointError(f"the loss is {loss}")
     except FloatingPointError as error:
-        raise UserError(
-            f"update {update} failed: {first_line(error).rstrip('.')}; {valid}. Try a lower --lr (in a sweep, "
-            "--learning-rates), a longer --warmup-updates, a smaller --clip-norm, a larger --update-freq, --bf16 in "
-            "place of --fp16, or another seed"
-        ) from error
+        remedy = (
+            "Try a lower --lr (in a sweep, --learning-rates), a longer --warmup-updates, a smaller --clip-norm, a "
+            "larger --update-freq, --bf16 in place of --fp16, or another seed"
+        )
+        raise _failed(update, error, valid, remedy) from error
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
-        raise UserError(
-            f"update {update} failed: {first_line(error).rstrip('.')}; {valid}. Use a smaller --batch-size or "
-            "--max-tokens and a larger --update-freq, or --checkpoint-activations"
-        ) from error
+        remedy = "Use a smaller --batch-size or --max-tokens and a larger --update-freq, or --checkpoint-activations"
+        raise _failed(update, error, valid, remedy) from error
     return logged
+
+
+def _failed(update: int, error: Exception, valid: str, remedy: str) -> UserError:
+    problem = first_line(error).rstrip(".")
+    return UserError(f"update {update} failed: {problem}; {valid}. {remedy}")
 
 
 @patch(sentence_prediction, "pearson_and_spearman")
@@ -52,6 +55,7 @@ def define_every_correlation(compute: Callable, predicted: np.ndarray, true: np.
     fairseq also computes it for each batch. SciPy refuses a batch of one row, which ended in a traceback. Constant
     predictions gave NaN, which is neither above nor below any value, so the best checkpoint was lost.
     """
-    if len(true) < 2 or np.ptp(predicted) == 0 or np.ptp(true) == 0:
+    is_defined = len(true) > 1 and np.ptp(predicted) != 0 and np.ptp(true) != 0
+    if not is_defined:
         return {"pearson": 0.0, "spearmanr": 0.0, "corr": 0.0}
     return compute(predicted, true)

@@ -59,8 +59,10 @@ def check_settings(cfg: Any) -> None:
     keep_few_primitives(64 if _autocast(cfg) else 16)  # the first primitive may be that of a check
     keep_few_segments()
     for check in CHECKS:
-        if found := check.find(cfg):
-            raise UserError(f"{check.option} {check.reason.format(found=found, cfg=cfg)}")
+        problem = check.find(cfg)
+        if problem:
+            reason = check.reason.format(found=problem, cfg=cfg)
+            raise UserError(f"{check.option} {reason}")
 
 
 def option(name: str) -> str:
@@ -70,7 +72,8 @@ def option(name: str) -> str:
 
 def _out_of_range(section: str, name: str, least: float, most: float, cfg: Any) -> str | None:
     value = getattr(cfg[section], name, None)
-    for number in value if OmegaConf.is_list(value) else [value]:
+    numbers = value if OmegaConf.is_list(value) else [value]
+    for number in numbers:
         if number is not None and not least <= number <= most:  # NaN is in no range
             return str(number)
     return None
@@ -114,11 +117,13 @@ def _decays(cfg: Any) -> bool:
 
 
 def _missing_checkpoint(name: str, cfg: Any) -> str | None:
-    checkpoint, suffix = cfg.checkpoint, cfg.checkpoint.checkpoint_suffix or ""
-    path, is_chosen = checkpoint.get(name), checkpoint.restore_file != DEFAULT_RESTORE_FILE
+    path = cfg.checkpoint.get(name)
+    suffix = cfg.checkpoint.checkpoint_suffix or ""
+    is_chosen = cfg.checkpoint.restore_file != DEFAULT_RESTORE_FILE
+    last = os.path.join(cfg.checkpoint.save_dir, f"checkpoint_last{suffix}.pt")
     if name == "restore_file":
         path = path.replace(".pt", f"{suffix}.pt") if is_chosen else None
-    elif is_chosen or PathManager.isfile(os.path.join(checkpoint.save_dir, f"checkpoint_last{suffix}.pt")):
+    elif is_chosen or PathManager.isfile(last):
         return None  # a resumed run does not need the files that it started from
     elif name == "finetune_from_model" and path is not None and os.path.isdir(path):
         path = os.path.join(path, WEIGHTS)  # of a bundle

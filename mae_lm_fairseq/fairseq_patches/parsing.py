@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from fairseq import options, utils
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
@@ -34,28 +33,29 @@ def read_options(parse: Callable, parser: Any, input_args: Any = None, *args, **
 
     On the command line, fairseq sets ``tpu`` if ``--bf16`` is given and then fails because torch_xla is missing, even
     on a GPU. Under Hydra, ``common.bf16=true`` is not affected. Errors come after a page of usage, and call a type
-    ``<lambda>``. Two options end in tracebacks before the checks of all others: ``--use-plasma-view``, whose store
-    pyarrow has dropped, and ``--profile`` without a GPU.
+    ``<lambda>``.
     """
     parser.error = partial(_end_in_one_message, parser)
     parsed = parse(parser, input_args, *args, **kwargs)
     arguments = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(arguments, "bf16", False):
         arguments.tpu = parser.parse_known_args(input_args)[0].tpu
-    if getattr(arguments, "use_plasma_view", False):
-        parser.error("--use-plasma-view is not supported: pyarrow has no Plasma store any more; leave it out")
-    if getattr(arguments, "profile", False) and not torch.cuda.is_available():
-        parser.error("--profile needs a GPU; leave it out")
     return parsed
 
 
 def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    of_task = map(option, TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__)
-    hints = {name: f"{name} needs --task {_TASK}" for name in of_task} | HINTS
-    hints |= {name: f"{name} {reason}" for name, reason in OF_ROBERTA.items()}
-    unknown, known = message.partition(UNRECOGNIZED)[2].split(), parser._option_string_actions
-    told = suggestions(unknown, known, hints)
-    parser.exit(2, f"{parser.prog}: error: {message.replace('invalid <lambda> value', 'invalid value')}{told}\n")
+    hints = {}
+    for field in TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__:
+        name = option(field)
+        hints[name] = f"{name} needs --task {_TASK}"
+    hints |= HINTS
+    for name, reason in OF_ROBERTA.items():
+        hints[name] = f"{name} {reason}"
+
+    _, _, unknown = message.partition(UNRECOGNIZED)
+    explanations = suggestions(unknown.split(), parser._option_string_actions, hints)
+    problem = message.replace("invalid <lambda> value", "invalid value")
+    parser.exit(2, f"{parser.prog}: error: {problem}{explanations}\n")
 
 
 def suppress_warnings() -> None:
@@ -84,11 +84,12 @@ def refuse_second_copy(import_: Callable, args: Any) -> None:
     fairseq mixes the copies, or stops with "not globally unique", also for a symbolic link to this one.
     """
     user_dir = getattr(args, "user_dir", None)
-    given = None if user_dir is None else Path(user_dir).resolve()
-    if given is None or given.name != PACKAGE.name or not given.exists():
-        import_(args)
-    elif given != PACKAGE:
+    package = None if user_dir is None else Path(user_dir).resolve()
+    if package == PACKAGE:
+        return
+    if package is not None and package.name == PACKAGE.name and package.exists():
         raise SystemExit(
-            f"error: two copies of {PACKAGE.name}: --user-dir is {given}, but Python has loaded {PACKAGE}; uninstall "
-            "one of them, or pass the other to --user-dir"
+            f"error: two copies of {PACKAGE.name}: --user-dir is {package}, but Python has loaded {PACKAGE}; "
+            "uninstall one of them, or pass the other to --user-dir"
         )
+    import_(args)

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
-from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 from torch import distributed
 from torch.multiprocessing import ProcessExitedException
@@ -92,7 +91,8 @@ class Ending:
         """Return whether training ends here. All processes of a job call this equally often."""
         if self.agreement is None:
             return self.number is not None
-        if (number := self.agreement.reached(self.number)) is None:
+        number = self.agreement.reached(self.number)
+        if number is None:
             return False
         self.number = number
         return True
@@ -132,7 +132,8 @@ class Agreement:
         """
         self._steps += 1
         if number is not None:  # the announcement that comes first counts
-            self._store.compare_set(self._KEY, "", f"{self._steps + 1} {number:d}")
+            announcement = f"{self._steps + 1} {number:d}"
+            self._store.compare_set(self._KEY, "", announcement)
         if not self._store.check([self._KEY]):
             return None
         last, announced = map(int, self._store.get(self._KEY).split())
@@ -146,14 +147,19 @@ def _shared_store(trainer: Trainer) -> distributed.Store:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return distributed.distributed_c10d._get_default_store()
-    host, is_first = os.environ["MASTER_ADDR"], trainer.data_parallel_rank == 0
-    store = distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False) if is_first else None
-    port = _broadcast(trainer, store and store.port)
-    return store or distributed.TCPStore(host, port, is_master=False)
+    host = os.environ["MASTER_ADDR"]
+    if trainer.data_parallel_rank == 0:
+        store = distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        from_first_process(trainer, store.port)
+        return store
+    port = from_first_process(trainer, None)
+    return distributed.TCPStore(host, port, is_master=False)
 
 
-def _broadcast(trainer: Trainer, content: Any) -> Any:
+def from_first_process(trainer: Trainer, content: Any) -> Any:
     """Return the first process's content in every process of a job, once that has arrived here."""
+    if trainer.data_parallel_world_size == 1:
+        return content
     group = trainer.data_parallel_process_group
     return distributed_utils.broadcast_object(content, src_rank=0, group=group, dist_device=trainer.device)
 
@@ -264,7 +270,9 @@ def _save_if_asked_to_end(
     _ending.is_saved = True
     if is_first_process():
         update = trainer.get_num_updates()
-        saved = f"update {update} was not saved (--no-save)" if cfg.checkpoint.no_save else f"saved update {update}"
+        saved = f"saved update {update}"
+        if cfg.checkpoint.no_save:
+            saved = f"update {update} was not saved (--no-save)"
         say(f"{_ending.number.name}: {saved}; the same command resumes")
     raise SystemExit(128 + _ending.number)
 
@@ -277,13 +285,11 @@ def _save(cfg: Any, trainer: Trainer, epoch_itr: Any, end_of_epoch: bool) -> Non
     unvalidated = {"epoch": epoch_itr.epoch, "end_of_epoch": end_of_epoch}
     position = Position(epoch_itr.epoch, end_of_epoch, {**epoch_itr.state_dict(), UNVALIDATED: unvalidated})
     only_last = copy.deepcopy(cfg.checkpoint)
-    only_last.no_last_checkpoints, only_last.no_epoch_checkpoints = False, True
+    only_last.no_last_checkpoints = False
+    only_last.no_epoch_checkpoints = True
     only_last.save_interval_updates = only_last.keep_interval_updates = only_last.keep_last_epochs = 0
     checkpoint_utils.save_checkpoint(only_last, trainer, position, None)
-    if cfg.checkpoint.write_checkpoints_asynchronously:
-        PathManager.async_close()
-    if trainer.data_parallel_world_size > 1:
-        _broadcast(trainer, "saved")
+    from_first_process(trainer, "saved")
 
 
 def make_up_for_validation(trainer: Trainer, extra_state: dict[str, Any], validate_and_save: Callable) -> None:
@@ -294,12 +300,14 @@ def make_up_for_validation(trainer: Trainer, extra_state: dict[str, Any], valida
         validate_and_save: fairseq's function.
     """
     state = dict(extra_state.get("train_iterator", {}))
-    if (unvalidated := state.pop(UNVALIDATED, None)) is None:
+    unvalidated = state.pop(UNVALIDATED, None)
+    if unvalidated is None:
         return
     begin(trainer)
-    cfg, is_end = trainer.cfg, unvalidated["end_of_epoch"]
-    position, subsets = Position(unvalidated["epoch"], is_end, state), cfg.dataset.valid_subset.split(",")
-    losses, _ = validate_and_save(cfg, trainer, trainer.task, position, subsets, is_end)
+    is_end = unvalidated["end_of_epoch"]
+    position = Position(unvalidated["epoch"], is_end, state)
+    subsets = trainer.cfg.dataset.valid_subset.split(",")
+    losses, _ = validate_and_save(trainer.cfg, trainer, trainer.task, position, subsets, is_end)
     extra_state["val_loss"] = losses[0]
 
 

@@ -87,7 +87,8 @@ def _is_no_configuration(record: logging.LogRecord) -> bool:
 
 
 def _check_end(cfg: Any) -> None:
-    is_decaying, limits = getattr(cfg.lr_scheduler, "_name", None) == "polynomial_decay", cfg.optimization
+    limits = cfg.optimization
+    is_decaying = getattr(cfg.lr_scheduler, "_name", None) == "polynomial_decay"
     is_limited = limits.max_update or limits.max_epoch or limits.stop_time_hours or limits.stop_min_lr >= 0
     if is_decaying and not is_limited and cfg.checkpoint.patience < 1:  # it would train on with a learning rate of 0
         raise UserError("--max-update 0 is no limit, and training would never end; set --max-update or --max-epoch")
@@ -121,7 +122,8 @@ def _lost_connections() -> Iterator[None]:
             f"lost the connection to another process of this job: {reason}; the same command resumes from the last "
             "checkpoint"
         )
-        if number := signal_received():  # which has ended the other process, too
+        number = signal_received()
+        if number:  # which has ended the other process, too
             raise Interrupted(f"{number.name}: {message}", number) from error
         raise UserError(message) from error
 

@@ -22,14 +22,13 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
-from mae_lm_fairseq.fairseq_patches.preemption import make_up_for_validation
+from mae_lm_fairseq.fairseq_patches.preemption import from_first_process, make_up_for_validation
 from mae_lm_fairseq.fairseq_patches.saving import lock_save_dir
 from mae_lm_fairseq.trained.checkpoint_file import read_checked, value_at
 from mae_lm_fairseq.utils.errors import RefusedFile, UserError
@@ -40,6 +39,8 @@ PATIENCE = "patience"
 """Name of the count of ``--patience`` in a checkpoint's ``extra_state``."""
 _SEQUENCES = "sequences"
 """Name of the number of training sequences there."""
+_OF_PATIENCE = ("best", "num_runs")
+"""Attributes in which fairseq counts."""
 _OF_PLATEAU = ("num_bad_epochs", "cooldown_counter")
 """Counts of torch's schedule."""
 
@@ -60,14 +61,7 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
     lock_save_dir(cfg, trainer)
     is_default = cfg.restore_file == DEFAULT_RESTORE_FILE and not PathManager.path_requires_pathmanager(cfg.save_dir)
     if is_default and not cfg.no_save:
-        if trainer.data_parallel_rank == 0:
-            last = Path(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
-            # Without last checkpoints, only a run that a signal has ended leaves one, which later ones outdate.
-            if last.exists() or not cfg.no_last_checkpoints:
-                restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
-        if trainer.data_parallel_world_size > 1:  # wait for the first process
-            group = trainer.data_parallel_process_group
-            distributed_utils.broadcast_object("restored", src_rank=0, group=group, dist_device=trainer.device)
+        _restore_last_in_first_process(cfg, trainer)
     remedy = "add --reset-dataloader to start with the first epoch of this text"
     try:
         extra_state, iterator = load(cfg, trainer, **kwargs)
@@ -75,19 +69,32 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
         if "dataloader mismatch" not in str(error):
             raise
         raise UserError(f"the data changed: the epoch of the checkpoint has fewer batches now; {remedy}") from error
-    before, now = (extra_state or {}).get(_SEQUENCES), len(iterator.dataset)
-    if iterator.iterations_in_epoch and before not in (None, now):
-        raise UserError(f"the data changed: {before:,} sequences per epoch at the checkpoint, {now:,} now; {remedy}")
+    before = (extra_state or {}).get(_SEQUENCES)
+    after = len(iterator.dataset)
+    if iterator.iterations_in_epoch and before not in (None, after):
+        raise UserError(f"the data changed: {before:,} sequences per epoch at the checkpoint, {after:,} now; {remedy}")
+
     _restore_patience(extra_state or {})
     resets = cfg.reset_lr_scheduler or cfg.reset_optimizer
     if extra_state and not (resets or cfg.reset_dataloader):
-        make_up_for_validation(trainer, extra_state, next(_early_stopping()).__globals__["validate_and_save"])
+        program = next(_early_stopping()).__globals__
+        make_up_for_validation(trainer, extra_state, program["validate_and_save"])
     if iterator.epoch > 1 and not (iterator.iterations_in_epoch or resets):
         trainer.lr_step(iterator.epoch - 1, extra_state.get("val_loss"))
     if iterator.iterations_in_epoch:
         _skip_next_comparison_of_rate(trainer)
     _stop_if_done(trainer)
     return extra_state, iterator
+
+
+def _restore_last_in_first_process(cfg: Any, trainer: Trainer) -> None:
+    """Call :func:`restore_last` in the first process of a job, for which the others wait."""
+    if trainer.data_parallel_rank == 0:
+        last = Path(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
+        # Without last checkpoints, only a run that a signal has ended leaves one, which later ones outdate.
+        if last.exists() or not cfg.no_last_checkpoints:
+            restore_last(Path(cfg.save_dir), trainer.checkpoint_suffix)
+    from_first_process(trainer, "restored")
 
 
 def _skip_next_comparison_of_rate(trainer: Trainer) -> None:
@@ -113,12 +120,16 @@ def keep_counts() -> None:
 
 
 def _plateau(get: Callable, schedule: ReduceLROnPlateauLRSchedule) -> dict[str, Any]:
-    return get(schedule) | {name: vars(schedule.lr_scheduler)[name] for name in _OF_PLATEAU}
+    counts = vars(schedule.lr_scheduler)
+    return get(schedule) | {name: counts[name] for name in _OF_PLATEAU}
 
 
 def _load_plateau(load: Callable, schedule: ReduceLROnPlateauLRSchedule, state: dict[str, Any]) -> None:
     load(schedule, state)
-    vars(schedule.lr_scheduler).update({name: state[name] for name in _OF_PLATEAU if name in state})
+    counts = vars(schedule.lr_scheduler)
+    for name in _OF_PLATEAU:
+        if name in state:
+            counts[name] = state[name]
 
 
 def _early_stopping() -> Iterator[Callable]:
@@ -129,27 +140,34 @@ def _early_stopping() -> Iterator[Callable]:
 
 
 def _save_with_counts(save: Callable, trainer: Trainer, filename: str, extra_state: dict[str, Any]) -> None:
-    if (train := trainer.cfg.dataset.train_subset) in trainer.task.datasets:
+    train = trainer.cfg.dataset.train_subset
+    if train in trainer.task.datasets:
         extra_state[_SEQUENCES] = len(trainer.task.dataset(train))
-    counted = [vars(function) for function in _early_stopping() if "num_runs" in vars(function)]
-    if counted:
-        extra_state[PATIENCE] = {name: counted[0][name] for name in ("best", "num_runs")}
+    for function in _early_stopping():
+        counts = vars(function)
+        if "num_runs" in counts:
+            extra_state[PATIENCE] = {name: counts[name] for name in _OF_PATIENCE}
+            break
     save(trainer, filename, extra_state)
 
 
 def _restore_patience(extra_state: dict[str, Any]) -> None:
     saved = extra_state.get(PATIENCE, {})
     for function in _early_stopping():
-        for name in ("best", "num_runs"):
-            vars(function).pop(name, None)
-        vars(function).update(saved)
+        counts = vars(function)
+        for name in _OF_PATIENCE:
+            counts.pop(name, None)
+        counts.update(saved)
 
 
 def _stop_if_done(trainer: Trainer) -> None:
     """Stop if all updates are done, the time is over, or there is no progress; fairseq trains once more before."""
-    without_progress = max((vars(function).get("num_runs", 0) for function in _early_stopping()), default=0)
-    cfg, updates = trainer.cfg, trainer.get_num_updates()
-    most, hours = cfg.optimization.max_update, cfg.optimization.stop_time_hours
+    cfg = trainer.cfg
+    updates = trainer.get_num_updates()
+    most = cfg.optimization.max_update
+    hours = cfg.optimization.stop_time_hours
+    counts = [vars(function).get("num_runs", 0) for function in _early_stopping()]
+    without_progress = max(counts, default=0)
     if most and updates >= most:
         logger.info("training is complete: the checkpoint has %d of %d updates", updates, most)
     elif updates and 0 < hours < trainer.cumulative_training_time() / 3600:
@@ -170,13 +188,18 @@ def convert_position(state: dict[str, Any], processes: int, limits: dict[str, in
     others than before, the number of batches in an epoch is unknown.
     """
     position = state.get("extra_state", {}).get("train_iterator", {})
-    if not position.get("iterations_in_epoch") or state.get("cfg") is None:
+    done = position.get("iterations_in_epoch")
+    if not done or state.get("cfg") is None:
         return
     before = state["cfg"]["distributed_training"]["distributed_world_size"]
+    done_by_all = done * before
+    batch_size = 1
     limits_before = batch_limits(value_at(state, "cfg", "dataset") or {})
-    is_known = len(limits) == 1 and limits.keys() == limits_before.keys()
-    [size], [size_before] = (limits.values(), limits_before.values()) if is_known else ([1], [1])
-    done = position["iterations_in_epoch"] * before * size_before // (processes * size)
+    if len(limits) == 1 and limits.keys() == limits_before.keys():
+        [batch_size] = limits.values()
+        [batch_size_before] = limits_before.values()
+        done_by_all *= batch_size_before
+    done = done_by_all // (processes * batch_size)
     position["iterations_in_epoch"] = done
     if before != processes:
         logger.info("resuming with %d processes instead of %d, after %d batches of each", processes, before, done)
@@ -201,25 +224,27 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
     last = save_dir / f"checkpoint_last{suffix}.pt"
     fault = fault_of(last) if last.exists() else None
     others = [path for path in saved_checkpoints(save_dir, suffix) if path != last]
+    least_updates = -1
     if last.exists() and not fault:
-        others = [path for path in others if path.stat().st_mtime_ns > last.stat().st_mtime_ns]
+        saved_at = last.stat().st_mtime_ns
+        others = [path for path in others if path.stat().st_mtime_ns > saved_at]
+        least_updates = saved_updates(last) if others else -1
     if not (last.exists() or others):
         return
-    least = saved_updates(last) if others and not fault else -1
-    found = {path: saved_updates(path) for path in others}
-    # The updates of those that cannot be read are unknown.
-    for path in sorted(found, key=lambda path: (found[path] >= 0, -found[path])):
-        if -1 < found[path] <= least:
+
+    updates = {path: saved_updates(path) for path in others}
+    readable = sorted((path for path in others if updates[path] >= 0), key=updates.get, reverse=True)
+    unreadable = [path for path in others if updates[path] < 0]  # with any number of updates
+    for path in unreadable + readable:
+        if -1 < updates[path] <= least_updates:
             break
-        if damage := fault_of(path):
+        damage = fault_of(path)
+        if damage:
             logger.warning("%s is passed over: %s", path, damage)
             continue
         why = f"is damaged ({fault})" if fault else "is not the newest: the run ended before it was written"
-        logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, found[path])
-        state, best = value_at(load_mapped(path), "extra_state"), save_dir / f"checkpoint_best{suffix}.pt"
-        loss = value_at(state, "val_loss")
-        if loss is not None and loss == value_at(state, "best") and found[path] > saved_updates(best):
-            PathManager.copy(str(path), str(best), overwrite=True)  # the run ended before that
+        logger.warning("%s %s; resuming from %s, update %d", last, why, path.name, updates[path])
+        _restore_best(save_dir / f"checkpoint_best{suffix}.pt", path)
         PathManager.copy(str(path), str(last), overwrite=True)
         return
     if fault or not last.exists():
@@ -227,6 +252,15 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
             f"{last}: {fault or 'no such file'}, and no other checkpoint in that directory is valid; choose one with "
             "--restore-file, or start again in another --save-dir"
         )
+
+
+def _restore_best(best: Path, newest: Path) -> None:
+    """Make the newest checkpoint the best one, too, if it is and the run ended before that was written."""
+    state = value_at(load_mapped(newest), "extra_state")
+    loss = value_at(state, "val_loss")
+    is_best = loss is not None and loss == value_at(state, "best")
+    if is_best and saved_updates(newest) > saved_updates(best):
+        PathManager.copy(str(newest), str(best), overwrite=True)
 
 
 def saved_checkpoints(save_dir: Path, suffix: str = "") -> list[Path]:

@@ -53,6 +53,7 @@ EVALUATED = frozenset(
 Few of them belong to a component of :data:`ALLOWED`, but a component of the user may derive from another one.
 """
 
+_ENDINGS = tuple(f"_{name}" for name in EVALUATED)
 _WORD = re.compile(r"[\w-]*")
 """A value that is a name, as of ``--decoder-attention``. Evaluating it calls nothing."""
 
@@ -82,14 +83,20 @@ def check_saved_configuration(state: Mapping[str, Any], path: str) -> None:
             raise RefusedFile(f"refused {path}: {part} is text, and no configuration")
         strings = list(_strings(path, part, state.get(part)))
         for key, value in strings:
-            if (kind := _kind(key)) is not None:
+            kind = _kind(key)
+            if kind is not None:
                 _check_component(path, key, value, kind)
         _check_only_model(path, state.get(part), part)
         for key, value in strings:
-            if "${" in value and ":" in value.partition("${")[2]:
+            _, _, reference = value.partition("${")
+            if ":" in reference:
                 raise _refusal(path, key, value, "refers to something outside of the file")
-            if any(key[-1] == name or key[-1].endswith(f"_{name}") for name in EVALUATED):
+            if _is_evaluated(key[-1]):
                 _check_evaluated(path, key, value)
+
+
+def _is_evaluated(field: str) -> bool:
+    return field in EVALUATED or field.endswith(_ENDINGS)
 
 
 def forget_what_acts(state: Mapping[str, Any]) -> None:
@@ -99,8 +106,10 @@ def forget_what_acts(state: Mapping[str, Any]) -> None:
     of that name.
     """
     configuration = state.get("cfg")
-    groups = configuration.values() if isinstance(configuration, Mapping | DictConfig) else ()
-    for options in (state.get("args"), *groups):
+    groups = [state.get("args")]
+    if isinstance(configuration, Mapping | DictConfig):
+        groups += configuration.values()
+    for options in groups:
         for name in ACTING:
             if isinstance(options, Namespace) and hasattr(options, name):
                 setattr(options, name, None)
@@ -110,7 +119,8 @@ def forget_what_acts(state: Mapping[str, Any]) -> None:
 
 def _strings(path: str, part: str, configuration: Any) -> Iterator[tuple[Key, str]]:
     """Yield the strings in nested dictionaries, lists and namespaces, with the keys that lead to them."""
-    waiting, visited = [((part,), configuration)], 0
+    waiting = [((part,), configuration)]
+    visited = 0
     while waiting:
         key, value = waiting.pop()
         visited += 1
@@ -125,7 +135,8 @@ def _strings(path: str, part: str, configuration: Any) -> Iterator[tuple[Key, st
         if isinstance(value, str):
             yield key, value
         elif isinstance(value, Mapping):
-            waiting += [((*key, str(name)), inner) for name, inner in value.items()]
+            for name, inner in value.items():
+                waiting.append(((*key, str(name)), inner))
         elif isinstance(value, Sequence | Set):
             waiting += [(key, inner) for inner in value]
 
@@ -136,12 +147,15 @@ def _kind(key: Key) -> str | None:
     fairseq reads names from ``criterion``, ``criterion._name`` and, in a namespace, ``criterion.criterion``, and those
     of models also from ``arch``.
     """
-    if key[-1] in ("arch", "model"):
+    *_, last = key
+    if last in ("arch", "model"):
         return "model"
-    if key[-1] == "task" or key[-1] in REGISTRIES:
-        return key[-1]
-    if key[-1] == "_name":
-        return next((name for name in reversed(key) if name in ("task", "model") or name in REGISTRIES), None)
+    if last == "task" or last in REGISTRIES:
+        return last
+    if last == "_name":
+        for name in reversed(key):
+            if name in ("task", "model") or name in REGISTRIES:
+                return name
     return None
 
 
@@ -157,10 +171,13 @@ def _check_component(path: str, key: Key, name: str, kind: str) -> None:
     if "${" in name:
         raise _refusal(path, key, name, "does not name a component, but refers to another value")
     component = _registry(kind).get(name)
-    if component is None and key in {("args", "task"), ("args", "arch"), *(("args", other) for other in REGISTRIES)}:
-        raise UserError(f"{path}: {'.'.join(key)} = {name!r} is not registered; name its package with --user-dir")
-    is_of_fairseq = component is not None and component.__module__.partition(".")[0] == "fairseq"
-    if is_of_fairseq and name not in ALLOWED.get(kind, ()):
+    if component is None:
+        in_namespaces = {("args", field) for field in ("task", "arch", *REGISTRIES)}
+        if key in in_namespaces:
+            raise UserError(f"{path}: {'.'.join(key)} = {name!r} is not registered; name its package with --user-dir")
+        return
+    package, _, _ = component.__module__.partition(".")
+    if package == "fairseq" and name not in ALLOWED.get(kind, ()):
         raise _refusal(path, key, name, f"is not among the {kind} components of fairseq that this package builds")
 
 
@@ -168,7 +185,8 @@ def _check_only_model(path: str, configuration: Any, part: str) -> None:
     """Check the key of a model without a name: fairseq takes the only key of its configuration for it."""
     model = configuration.get("model") if isinstance(configuration, Mapping | DictConfig) else None
     if isinstance(model, Mapping | DictConfig) and len(model) == 1:
-        _check_component(path, (part, "model"), str(next(iter(model))), "model")
+        [name] = model
+        _check_component(path, (part, "model"), str(name), "model")
 
 
 def _check_evaluated(path: str, key: Key, value: str) -> None:
@@ -181,5 +199,7 @@ def _check_evaluated(path: str, key: Key, value: str) -> None:
 
 
 def _refusal(path: str, key: Key, value: str, problem: str) -> RefusedFile:
-    written = f"{'.'.join(key)} = {value!r:.80}"
-    return RefusedFile(f"refused {path}: {written} {problem}; code comes from the command line's --user-dir alone")
+    name = ".".join(key)
+    return RefusedFile(
+        f"refused {path}: {name} = {value!r:.80} {problem}; code comes from the command line's --user-dir alone"
+    )

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
-from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
 from mae_lm_fairseq.fairseq_patches.patching import wrap
+from mae_lm_fairseq.fairseq_patches.preemption import from_first_process
 from mae_lm_fairseq.trained.checkpoint_file import raise_cannot_save, write_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.locks import lock_directory
@@ -35,7 +35,7 @@ def save_atomically() -> None:
 
 
 def _save_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
-    if async_write or PathManager.path_requires_pathmanager(filename):
+    if PathManager.path_requires_pathmanager(filename):
         save(obj, filename, async_write=async_write)
         return
     for seconds_to_next_attempt in (2.5, 2.5, None):
@@ -85,8 +85,6 @@ def lock_save_dir(cfg: Any, trainer: Any) -> None:
             lock_directory(Path(cfg.save_dir))
         except UserError as error:
             refusal = str(error)
-    if trainer.data_parallel_world_size > 1:
-        group = trainer.data_parallel_process_group
-        refusal = distributed_utils.broadcast_object(refusal, src_rank=0, group=group, dist_device=trainer.device)
+    refusal = from_first_process(trainer, refusal)
     if refusal:
         raise UserError(refusal)

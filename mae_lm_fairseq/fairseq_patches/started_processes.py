@@ -45,21 +45,27 @@ def started_processes() -> StartedProcesses | None:
     ``torchrun`` describes it by ``MASTER_ADDR``, ``MASTER_PORT``, ``RANK`` and ``WORLD_SIZE``, which a user may also
     set, and ``srun`` by variables of Slurm.
     """
-    if {"MASTER_ADDR", "RANK", "WORLD_SIZE"} <= os.environ.keys():
-        os.environ.setdefault("MASTER_PORT", str(_PORT))
-        found = StartedProcesses(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
-    elif "SLURM_STEP_NUM_TASKS" in os.environ:
-        job, step = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_STEP_ID", 0))
+    variables = os.environ
+    port = None
+    if {"MASTER_ADDR", "RANK", "WORLD_SIZE"} <= variables.keys():
+        variables.setdefault("MASTER_PORT", str(_PORT))
+        number = int(variables["WORLD_SIZE"])
+        rank = int(variables["RANK"])
+    elif "SLURM_STEP_NUM_TASKS" in variables:
+        number = int(variables["SLURM_STEP_NUM_TASKS"])
+        rank = int(variables["SLURM_PROCID"])
+        job = int(variables["SLURM_JOB_ID"])
+        step = int(variables.get("SLURM_STEP_ID", 0))
         port = 10_000 + (job + 7919 * step) % 50_000  # steps of one job may run side by side on a node, as jobs may
-        found = StartedProcesses(int(os.environ["SLURM_STEP_NUM_TASKS"]), int(os.environ["SLURM_PROCID"]), port)
     else:
         return None
-    return found if found.number > 1 else None
+    return StartedProcesses(number, rank, port) if number > 1 else None
 
 
 def _first_node() -> str:
     command = ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    nodes = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return nodes.split()[0]
 
 
 def join_started_processes(cfg: Any) -> None:
@@ -69,7 +75,8 @@ def join_started_processes(cfg: Any) -> None:
     process would train alone and overwrite the others' checkpoints. Without GPUs the gradients are exchanged over gloo.
     With ``--cpu``, a process alone does not start one for each GPU.
     """
-    distributed, started = cfg.distributed_training, started_processes()
+    distributed = cfg.distributed_training
+    started = started_processes()
     if started is None:
         by_default = distributed.distributed_world_size == torch.cuda.device_count()
         if cfg.common.cpu and by_default and distributed.distributed_init_method is None:
@@ -84,9 +91,10 @@ def join_started_processes(cfg: Any) -> None:
             distributed.distributed_port = started.port
         return
     if not distributed.distributed_init_method:
-        meets = "env://" if started.port is None else f"tcp://{_first_node()}:{started.port}"
-        distributed.distributed_init_method = meets
-    distributed.distributed_rank, distributed.device_id = started.rank, 0
+        method = "env://" if started.port is None else f"tcp://{_first_node()}:{started.port}"
+        distributed.distributed_init_method = method
+    distributed.distributed_rank = started.rank
+    distributed.device_id = 0
     distributed.distributed_no_spawn = True
     distributed.distributed_backend = "gloo"
 
@@ -142,14 +150,16 @@ _timeout = {"timeout": timedelta(seconds=DDP_TIMEOUT)}
 
 
 def _init_with_timeout(init: Callable, cfg: Any) -> int:
-    _timeout["timeout"] = timedelta(seconds=getattr(cfg.task, "ddp_timeout", DDP_TIMEOUT))
+    seconds = getattr(cfg.task, "ddp_timeout", DDP_TIMEOUT)
+    _timeout["timeout"] = timedelta(seconds=seconds)
     limited = partial(torch.distributed.init_process_group, **_timeout)
     with replaced(torch.distributed, "init_process_group", limited):
         return init(cfg)
 
 
 def _with_timeout(make_group: Callable, *args: Any) -> Any:
-    with replaced(torch.distributed, "new_group", partial(torch.distributed.new_group, **_timeout)):
+    limited = partial(torch.distributed.new_group, **_timeout)
+    with replaced(torch.distributed, "new_group", limited):
         return make_group(*args)
 
 

@@ -28,17 +28,20 @@ def save_float32_weights() -> None:
 
 
 def _state_dict(get: Callable, optimizer: FP16Optimizer) -> dict[str, Any]:
-    return get(optimizer) | {_EXACT: [weights.detach() for weights in _exact(optimizer)]}
+    exact = [weights.detach() for weights in _exact(optimizer)]
+    return get(optimizer) | {_EXACT: exact}
 
 
 def _load_state_dict(load: Callable, optimizer: FP16Optimizer, state: dict[str, Any], *args, **kwargs) -> None:
     load(optimizer, state, *args, **kwargs)
     dtype = optimizer.fp16_params[0].dtype
-    for own, saved in zip(_exact(optimizer), state.get(_EXACT, ()), strict=False):
-        saved = saved.to(own.device)
+    exact = state.get(_EXACT, ())
+    for weights, saved in zip(_exact(optimizer), exact, strict=False):
+        saved = saved.to(weights.device)
+        rounded = saved.to(dtype).float()
         # Otherwise the checkpoint's model was changed after training.
-        if torch.equal(saved.to(dtype).float(), own):
-            own.data.copy_(saved)
+        if torch.equal(rounded, weights):
+            weights.data.copy_(saved)
 
 
 def _exact(optimizer: FP16Optimizer) -> list[Tensor]:
@@ -65,8 +68,9 @@ def _step(step: Callable, ema: EMA, model: nn.Module, updates: int | None = None
 
 def _average(average: Callable, ema: EMA, model: nn.Module, updates: int | None = None) -> None:
     averages = ema.fp32_params if ema.config.ema_fp32 else ema.model.state_dict()
-    once = set({weight.data_ptr(): name for name, weight in averages.items()}.values())
-    weights = {name: weight for name, weight in model.state_dict().items() if name in once}
+    name_of_memory = {average.data_ptr(): name for name, average in averages.items()}
+    names = set(name_of_memory.values())
+    weights = {name: weight for name, weight in model.state_dict().items() if name in names}
     # A model's own method logs what it loads, and may need all weights.
     with replaced(type(ema.model), "load_state_dict", nn.Module.load_state_dict):
         average(ema, SimpleNamespace(state_dict=lambda: weights), updates)

@@ -2,6 +2,7 @@
 
 import ast
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,13 +46,16 @@ class FusedAdamW(FairseqOptimizer):
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable[torch.nn.Parameter]):
         super().__init__(cfg)
         params = list(params)
-        if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
+        dtypes = {param.dtype for param in params}
+        if not dtypes.isdisjoint({torch.float16, torch.bfloat16}):
             # The moments have the dtype of the parameters, and squared gradients would underflow in half precision.
             raise UserError(
                 "--optimizer fused_adamw does not support --memory-efficient-fp16 and --memory-efficient-bf16; choose "
                 "--optimizer adam"
             )
-        groups = _by_depth(params, cfg.layer_lr_decay) if cfg.layer_lr_decay != 1 else params
+        groups = params
+        if cfg.layer_lr_decay != 1:
+            groups = _by_depth(params, cfg.layer_lr_decay)
         self._optimizer = torch.optim.AdamW(groups, fused=True, **self.optimizer_config)
         self._updates = [0] * len(self.param_groups)
 
@@ -62,12 +66,14 @@ class FusedAdamW(FairseqOptimizer):
         """
         eps = [group["eps"] for group in self.param_groups]
         for number, group in enumerate(self.param_groups):
-            if any(parameter.grad is not None for parameter in group["params"]):
+            has_gradient = any(parameter.grad is not None for parameter in group["params"])
+            if has_gradient:
                 self._updates[number] += 1
-                group["eps"] /= math.sqrt(1 - group["betas"][1] ** self._updates[number])
+                _, beta2 = group["betas"]
+                group["eps"] /= math.sqrt(1 - beta2 ** self._updates[number])
         super().step(closure, scale, groups)
-        for group, given in zip(self.param_groups, eps, strict=True):
-            group["eps"] = given
+        for group, group_eps in zip(self.param_groups, eps, strict=True):
+            group["eps"] = group_eps
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn=None) -> torch.Tensor:
         """Clip by a few kernels in all; without apex, fairseq launches two for each parameter."""
@@ -81,10 +87,15 @@ class FusedAdamW(FairseqOptimizer):
     @property
     def optimizer_config(self) -> dict:
         """Settings under torch's names."""
-        lr, betas = self.cfg.lr, self.cfg.adam_betas
+        lr = self.cfg.lr
+        if isinstance(lr, Collection):
+            lr = lr[0]
+        betas = self.cfg.adam_betas  # a list in YAML
+        if isinstance(betas, str):
+            betas = ast.literal_eval(betas)
         return {
-            "lr": lr[0] if isinstance(lr, Collection) else lr,
-            "betas": tuple(ast.literal_eval(betas) if isinstance(betas, str) else betas),  # a list in YAML
+            "lr": lr,
+            "betas": tuple(betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
         }
@@ -95,30 +106,47 @@ class FusedAdamW(FairseqOptimizer):
         The other options stay those of this optimizer. torch would take the saved ones, also whether it is fused, on
         which the place of the numbers of steps depends.
         """
-        saved, own = state_dict["param_groups"], self.param_groups
-        if len(saved) == len(own):  # torch reports another number of them
-            kept = [{name: group[name] for name in group.keys() - {"params", "lr"}} for group in own]
-            groups = [group | options for group, options in zip(saved, kept, strict=True)]
+        saved = state_dict["param_groups"]
+        if len(saved) == len(self.param_groups):  # torch reports another number of them
+            ours = map(_options, self.param_groups)
+            groups = [group | options for group, options in zip(saved, ours, strict=True)]
             state_dict = state_dict | {"param_groups": groups}
         super().load_state_dict(state_dict, optimizer_overrides)
         # On a GPU, the parameters' own numbers of updates are there, too: reading them in each step would wait for it.
-        states = [[self.optimizer.state.get(parameter) for parameter in group["params"]] for group in self.param_groups]
-        self._updates = [max((int(state["step"]) for state in group if state), default=0) for group in states]
+        self._updates = [self._updates_of(group) for group in self.param_groups]
+
+    def _updates_of(self, group: dict) -> int:
+        """Return the number of updates of the parameters of a group that have trained longest."""
+        updates = 0
+        for parameter in group["params"]:
+            state = self.optimizer.state.get(parameter)
+            if state:
+                updates = max(updates, int(state["step"]))
+        return updates
 
     @property
     def supports_flat_params(self) -> bool:
         return True
 
 
+def _options(group: dict) -> dict:
+    """Return the options of a group of parameters, except for the learning rate."""
+    return {name: value for name, value in group.items() if name not in ("params", "lr")}
+
+
 def _by_depth(params: list[torch.nn.Parameter], decay: float) -> list[dict]:
     if not 0 < decay <= 1:
         raise UserError(f"--layer-lr-decay {decay} must be above 0 and at most 1")
-    groups = {}
+    groups = defaultdict(list)
     for param in params:
-        groups.setdefault(getattr(param, "param_group", 0), []).append(param)
+        depth = getattr(param, "param_group", 0)
+        groups[depth].append(param)
     if set(groups) == {0}:
         raise UserError(
             f"--layer-lr-decay {decay} finds no layers: it is for mae_lm models, and with --fp16 needs "
             "--fp16-no-flatten-grads"
         )
-    return [{"params": group, "lr_scale": decay**depth} for depth, group in sorted(groups.items())]
+    scaled = []
+    for depth in sorted(groups):
+        scaled.append({"params": groups[depth], "lr_scale": decay**depth})
+    return scaled

@@ -1,7 +1,6 @@
 """The pretraining task: masked batches, checks of models and checkpoints, freezing, metrics."""
 
 import functools
-import math
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -15,17 +14,16 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 from omegaconf import open_dict
 
-from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
 from mae_lm_fairseq.cost.flops import training_flops
-from mae_lm_fairseq.fairseq_patches.resuming import load_mapped
+from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, warn_of_long_words, word_starts
-from mae_lm_fairseq.tasks.masking_rates import NumberedBatches, variable_rate
+from mae_lm_fairseq.tasks.masking_rates import NumberedSequences, number_batches, variable_rate
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
 from mae_lm_fairseq.tasks.splits import check_token_ids, first_directory, load_dictionary, load_sequences
-from mae_lm_fairseq.text.data_bin import dictionary_fingerprint, unigram_entropy
+from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer import MASK
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
@@ -74,8 +72,9 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             UserError: if the split is missing, truncated, or of another dictionary.
         """
         sequences = load_sequences(self.cfg, self.dictionary, split, epoch, combine)
-        starts = self._word_starts() if self.cfg.mask_whole_words else None
-        if starts is not None:
+        starts = None
+        if self.cfg.mask_whole_words:
+            starts = self._word_starts()
             warn_of_long_words(sequences, starts, self.cfg.mask_prob / self.cfg.mask_multiple_length)
         source, target = masked_pair(
             sequences,
@@ -93,6 +92,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         )
         pad = self.dictionary.pad()
         dataset = self._regular_dataset(source, RightPadDataset(target, pad_idx=pad))
+        if self.rate is not None:
+            dataset = NumberedSequences(dataset, masked=(source, target))
         if self.cfg.mask_in_encoder > 0:
             dataset = EarlyMasksDataset(dataset, self.mask_idx, self.cfg.mask_in_encoder, self.cfg.seed)
         needs = NEEDED_BY_SOME if self.layout_needs is None else self.layout_needs
@@ -117,8 +118,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         ``per_update`` is the number of batches per update of one process.
         """
         if self.rate is not None:
-            ordered = functools.partial(EpochBatchIterator.ordered_batches, iterator)
-            iterator.ordered_batches = lambda *args: NumberedBatches(ordered(*args), updates, per_update)
+            number_batches(iterator, updates, per_update)
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         model = super().build_model(cfg, from_checkpoint)
@@ -128,16 +128,21 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"--max-positions {model.max_positions()}; lower it, or raise --max-positions"
             )
         if isinstance(model, MAELMModel):
-            check_masking(self.cfg, model.autoencoder.config)
-            self.layout_needs = (self.layout_needs or frozenset()) | model.autoencoder.needs()
-            if not model.autoencoder.config.wrapped:  # whose layers no formula here describes
-                self.flops = functools.partial(training_flops, model.autoencoder.config, len(self.dictionary))
-        else:
-            for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):
-                if getattr(self.cfg, option):
-                    name = option.replace("_", "-")
-                    raise UserError(f"--{name} is for models of mae_lm_fairseq; choose such an --arch")
+            self._take_needs_of(model)
+            return model
+        for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):
+            if getattr(self.cfg, option):
+                name = option.replace("_", "-")
+                raise UserError(f"--{name} is for models of mae_lm_fairseq; choose such an --arch")
         return model
+
+    def _take_needs_of(self, model: MAELMModel) -> None:
+        """Let batches have the layouts that a model reads, and the FLOPs of training on them."""
+        network = model.autoencoder
+        check_masking(self.cfg, network.config)
+        self.layout_needs = (self.layout_needs or frozenset()) | network.needs()
+        if not network.config.wrapped:  # whose layers no formula here describes
+            self.flops = functools.partial(training_flops, network.config, len(self.dictionary))
 
     def begin_epoch(self, epoch: int, model):
         """Set up the rank monitor and find the device's peak. Called before the first update and after resuming.
@@ -148,10 +153,15 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         super().begin_epoch(epoch, model)
         # In every process, so that all of them stop if the split is missing.
         if self.cfg.effective_rank_interval > 0 and self.ranks is None:
-            cfg, special = self.cfg, [self.dictionary.bos(), self.dictionary.eos()]
-            texts = monitored_texts(load_sequences(cfg, self.dictionary, "valid", epoch=1, combine=False))
-            settings = cfg.mask_in_encoder, cfg.effective_rank_interval
-            self.ranks = RankMonitor(texts, self.dictionary.pad(), self.mask_idx, special, *settings)
+            sequences = load_sequences(self.cfg, self.dictionary, "valid", epoch=1, combine=False)
+            self.ranks = RankMonitor(
+                monitored_texts(sequences),
+                pad=self.dictionary.pad(),
+                mask=self.mask_idx,
+                keep=[self.dictionary.bos(), self.dictionary.eos()],
+                mask_in_encoder=self.cfg.mask_in_encoder,
+                interval=self.cfg.effective_rank_interval,
+            )
         self.peak_flops = peak_flops(model)
 
     def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
@@ -180,36 +190,21 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         super().reduce_metrics(logging_outputs, criterion)
         log_throughput(logging_outputs, self.peak_flops)
         if self.rate is not None:
-            predicted, tokens = (
-                sum(log.get(name, 0) for log in logging_outputs) for name in ("sample_size", "ntokens")
-            )
+            predicted = sum(log.get("sample_size", 0) for log in logging_outputs)
+            tokens = sum(log.get("ntokens", 0) for log in logging_outputs)
             metrics.log_scalar("mask_prob", predicted / max(tokens, 1), tokens, round=4)
 
     @classmethod
     def closing_summary(cls, cfg) -> str:
-        """Return in words what a training has reached, where it is, and what can be done next."""
-        save_dir, data = Path(cfg.checkpoint.save_dir), split_paths(cfg.task.data)[0]
-        paths = (save_dir / f"checkpoint_{name}{cfg.checkpoint.checkpoint_suffix}.pt" for name in ("best", "last"))
-        path = None if cfg.checkpoint.no_save else next(filter(Path.exists, paths), None)
-        if path is None:
+        """Return where a training has saved its best checkpoint, and what can be done with it next."""
+        suffix = f"{cfg.checkpoint.checkpoint_suffix}.pt"
+        checkpoints = [Path(cfg.checkpoint.save_dir, f"checkpoint_{name}{suffix}") for name in ("best", "last")]
+        saved = [path for path in checkpoints if path.exists()]
+        if cfg.checkpoint.no_save or not saved:
             return "training has ended; no checkpoint was saved"
-        state = load_mapped(path)
-        lines = [f"training has ended; {path} is from update {state['optimizer_history'][-1]['num_updates']:,}"]
-        best, split = state["extra_state"].get("best"), Path(data, cfg.dataset.valid_subset.split(",")[0])
-        # The loss of several states for each mask is that of all targets together.
-        is_of_tokens = cfg.checkpoint.best_checkpoint_metric == "loss" and getattr(cfg.model, "mask_states", 1) == 1
-        if best is not None and is_of_tokens and split.with_suffix(".bin").exists():
-            lines.append(
-                f"best validation loss: {best * math.log(2):.3f} nats; unigram entropy, the loss without a look at the "
-                f"context: {unigram_entropy(split):.3f} nats"
-            )
-        program = ["mae-lm"]
-        if (user_dir := Path(cfg.common.user_dir or PACKAGE).resolve()) != PACKAGE:  # a decoder may be registered there
-            code = f"import {user_dir.name}; from mae_lm_fairseq.cli import main; main()"
-            program = ["env", f"PYTHONPATH={user_dir.parent}", "python", "-c", code]
-        return "\n".join(
-            [*lines, f"next: {shlex.join([*program, 'bundle', str(path), '--data-bin', data])} --out BUNDLE"]
-        )
+        bundle = shlex.join(["mae-lm", "bundle", str(saved[0]), "--data-bin", split_paths(cfg.task.data)[0]])
+        updates = saved_updates(saved[0])
+        return f"training has ended; {saved[0]} is from update {updates:,}\nnext: {bundle} --out BUNDLE"
 
     def state_dict(self) -> dict:
         """Return the task state for checkpoints: the fingerprint of the dictionary."""
@@ -221,7 +216,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         Raises:
             UserError: if the model was trained with another one.
         """
-        if state_dict.get("dictionary") not in (None, dictionary_fingerprint(self.dictionary.symbols)):
+        theirs = state_dict.get("dictionary")
+        if theirs not in (None, dictionary_fingerprint(self.dictionary.symbols)):
             raise UserError(
                 f"the model was trained with another dictionary than the dict.txt of {self.cfg.data}; prepare the data "
                 "with that model's tokenizer (mae-lm prepare --tokenizer)"

@@ -7,7 +7,7 @@ treats ``<s>`` and ``</s>`` as ordinary tokens.
 import functools
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -39,12 +39,11 @@ def masked_pair(
     Args:
         rate: masking rate in training, if it differs from sequence to sequence.
     """
-    make = MaskTokensDataset if rate is None else functools.partial(VariableMasksDataset, rate=rate)
-    source, target = (
-        make(dataset, dictionary, pad_idx=dictionary.pad(), return_masked_tokens=wanted, **masking)
-        for wanted in (False, True)
-    )
-    return source, target
+    make = functools.partial(MaskTokensDataset, dataset, dictionary)
+    if rate is not None:
+        make = functools.partial(VariableMasksDataset, dataset, dictionary, rate)
+    masking["pad_idx"] = dictionary.pad()
+    return make(return_masked_tokens=False, **masking), make(return_masked_tokens=True, **masking)
 
 
 def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.ByteTensor | UnmarkedWordStarts":
@@ -57,31 +56,43 @@ def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.B
         UserError: if no subword is marked as the start of a word, or words are marked elsewhere, as at their ends.
     """
     special = [dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.index("<mask>")]
-    if tokenizer is None:
-        starts = np.array([piece.startswith(WORD_START) for piece in dictionary.symbols])
-        ends = sum(piece.endswith(WORD_START) and piece != WORD_START for piece in dictionary.symbols)
-    else:
-        starts, ends = tokenizer.word_starts(), 0
+    starts = _marked_starts(dictionary.symbols) if tokenizer is None else tokenizer.word_starts()
     starts[special] = False
-    if starts.sum() <= ends or not (tokenizer is None or _marks_words(tokenizer, starts)):
+    if tokenizer is None:
+        is_marked = starts.sum() > _marked_ends(dictionary.symbols)
+    else:
+        is_marked = starts.any() and _marks_words(tokenizer, starts)
+    if not is_marked:
         raise UserError(
             "--mask-whole-words: the tokenizer does not mark the subwords that start a word (as U+2581 at the start of "
             "a symbol of dict.txt does), so word starts are unknown; put the tokenizer of the data into the data-bin, "
             "or remove the option"
         )
     starts[special] = True
-    found = torch.from_numpy(starts.astype(np.uint8))
-    if tokenizer is not None and not starts[tokenizer.encode_lines(["a"])[0][:1]].all():
-        return UnmarkedWordStarts(found, special)
-    return found
+    flags = torch.from_numpy(starts.astype(np.uint8))
+    if tokenizer is not None:
+        [first_word] = tokenizer.encode_lines(["a"])
+        if not starts[first_word[:1]].all():
+            return UnmarkedWordStarts(flags, special)
+    return flags
+
+
+def _marked_starts(symbols: Sequence[str]) -> np.ndarray:
+    return np.array([symbol.startswith(WORD_START) for symbol in symbols])
+
+
+def _marked_ends(symbols: Sequence[str]) -> int:
+    """Return the number of sentencepiece's subwords that are marked as the end of a word."""
+    return sum(symbol.endswith(WORD_START) and symbol != WORD_START for symbol in symbols)
 
 
 def _marks_words(tokenizer: Tokenizer, starts: np.ndarray) -> bool:
     """Return whether most words of a text of the tokenizer's own subwords begin with a marked one."""
-    subwords = map(str.strip, map(tokenizer.token_text, range(len(SPECIALS), tokenizer.mask)))
-    text = " ".join(itertools.islice(filter(str.isalpha, subwords), _WORDS_TO_TRY))
-    ids, spans = encode_with_spans(tokenizer, f"a {text}")
-    begins = np.diff(word_numbers(f"a {text}", spans.tolist()), prepend=0) > 0
+    subwords = (tokenizer.token_text(number).strip() for number in range(len(SPECIALS), tokenizer.mask))
+    words = " ".join(itertools.islice(filter(str.isalpha, subwords), _WORDS_TO_TRY))
+    text = f"a {words}"
+    ids, spans = encode_with_spans(tokenizer, text)
+    begins = np.diff(word_numbers(text, spans.tolist()), prepend=0) > 0
     return 2 * starts[ids[begins]].sum() >= begins.sum()
 
 
@@ -93,12 +104,16 @@ def warn_of_long_words(sequences: FairseqDataset, starts: "torch.ByteTensor | Un
     """
     count = min(len(sequences), _SEQUENCES_TO_TRY)
     tried = [sequences[len(sequences) * number // count] for number in range(count)]
+    lengths = [len(tokens) for tokens in tried]
     words = np.array([int(starts.gather(0, tokens).sum()) for tokens in tried])
-    if (unmasked := np.maximum(0, 1 - rate * words).mean()) > _MOST_UNMASKED:
+    unmasked = np.maximum(0, 1 - rate * words).mean()
+    if unmasked > _MOST_UNMASKED:
         logger.warning(
             "--mask-whole-words: nothing is masked in about %.0f %% of the sequences, which have %.0f words of %.0f "
             "tokens; a line without spaces is one word. Remove the option, or raise --mask-prob or --tokens-per-sample",
-            *(100 * unmasked, np.median(words), np.mean(list(map(len, tried))) / max(np.mean(words), 1)),
+            100 * unmasked,
+            np.median(words),
+            np.mean(lengths) / max(np.mean(words), 1),
         )
 
 
@@ -148,16 +163,19 @@ class EarlyMasksDataset(BaseWrapperDataset):
         batch = self.dataset.collater(samples)
         if batch:
             is_mask = batch["net_input"]["src_tokens"].eq(self.mask)
-            batch["net_input"]["early_masks"] = early = torch.zeros_like(is_mask)
-            for row, sample in enumerate(batch["id"].tolist()):
-                early[row, self._draw(sample, is_mask[row].nonzero().squeeze(1))] = True
+            early = torch.zeros_like(is_mask)
+            for row, sequence in enumerate(batch["id"].tolist()):
+                masked = is_mask[row].nonzero().squeeze(1)
+                early[row, self._draw(sequence, masked)] = True
+            batch["net_input"]["early_masks"] = early
         return batch
 
-    def _draw(self, sample: int, positions: torch.Tensor) -> torch.Tensor:
+    def _draw(self, sequence: int, positions: torch.Tensor) -> torch.Tensor:
         # The 1 separates these draws from fairseq's, which are seeded with the same three numbers.
-        generator = np.random.default_rng((1, self.seed, self.epoch, sample))
+        generator = np.random.default_rng((1, self.seed, self.epoch, sequence))
         count = int(self.fraction * len(positions) + generator.random())
-        return positions[torch.from_numpy(generator.choice(len(positions), count, replace=False))]
+        chosen = generator.choice(len(positions), count, replace=False)
+        return positions[torch.from_numpy(chosen)]
 
 
 class LayoutDataset(BaseWrapperDataset):
@@ -187,9 +205,15 @@ class LayoutDataset(BaseWrapperDataset):
     def collater(self, samples: list) -> dict:
         batch = self.dataset.collater(samples)
         if batch:
-            tokens, early = batch["net_input"]["src_tokens"], batch["net_input"].get("early_masks")
-            is_predicted = batch["target"].ne(self.pad)
-            batch["layout"] = batch_layout(tokens, is_predicted, self.pad, self.mask, early, self.needs)
+            inputs = batch["net_input"]
+            batch["layout"] = batch_layout(
+                inputs["src_tokens"],
+                is_predicted=batch["target"].ne(self.pad),
+                pad=self.pad,
+                mask=self.mask,
+                early_masks=inputs.get("early_masks"),
+                needs=self.needs,
+            )
             if self.flops is not None:
                 batch["flops"] = self.flops(batch["layout"])
         return batch

@@ -1,36 +1,33 @@
 """Masking rates that differ from sequence to sequence: a schedule over updates, or a random rate for each sequence.
 
-Data workers do not know the update, and load batches ahead. So the main process numbers the batches: the indices that
-workers receive are :class:`TrainingIndex`, which pass through all data sets as integers do. Plain integers, which
-validation uses, get the fixed rate ``--mask-prob``.
+Data workers do not know the update, and load batches ahead. So the main process numbers the batches: workers receive
+:class:`TrainingSequence`, and :class:`NumberedSequences` passes the update on to the masks. Validation asks for plain
+indices, which get the fixed rate ``--mask-prob``.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, FairseqDataset, MaskTokensDataset
+from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
+from fairseq.data.iterators import EpochBatchIterator
 
 from mae_lm_fairseq.utils.errors import UserError
 
 
-class TrainingIndex(int):
-    """Index of a sequence, with the number of updates before the one that trains on it."""
+class TrainingSequence(NamedTuple):
+    """Index of a sequence, and the number of updates before the one that trains on it."""
 
+    index: int
     updates: int
-
-    def __new__(cls, index: int, updates: int = 0):
-        self = super().__new__(cls, index)
-        self.updates = updates
-        return self
 
 
 class NumberedBatches:
-    """Batches of an epoch whose indices know their update.
+    """Batches of an epoch whose sequences know their update.
 
     fairseq slices off the batches that a resumed run has trained on; ``updates`` is that of the first one left.
 
@@ -41,7 +38,9 @@ class NumberedBatches:
     """
 
     def __init__(self, batches: Sequence[Sequence[int]], updates: int, per_update: int):
-        self.batches, self.updates, self.per_update = batches, updates, per_update
+        self.batches = batches
+        self.updates = updates
+        self.per_update = per_update
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -49,10 +48,19 @@ class NumberedBatches:
     def __getitem__(self, part: slice) -> "NumberedBatches":
         return NumberedBatches(self.batches[part], self.updates, self.per_update)
 
-    def __iter__(self) -> Iterator[list[TrainingIndex]]:
+    def __iter__(self) -> Iterator[list[TrainingSequence]]:
         for position, batch in enumerate(self.batches):
             updates = self.updates + position // self.per_update
-            yield [TrainingIndex(index, updates) for index in batch]
+            yield [TrainingSequence(index, updates) for index in batch]
+
+
+def number_batches(iterator: EpochBatchIterator, updates: int, per_update: int) -> None:
+    """Let the next epoch of an iterator have :class:`NumberedBatches`; a later call numbers them anew."""
+    iterator.ordered_batches = functools.partial(_numbered_batches, iterator, updates, per_update)
+
+
+def _numbered_batches(iterator: EpochBatchIterator, updates: int, per_update: int, *order: Any) -> NumberedBatches:
+    return NumberedBatches(EpochBatchIterator.ordered_batches(iterator, *order), updates, per_update)
 
 
 @dataclass(frozen=True)
@@ -74,9 +82,9 @@ class RateSchedule:
             progress = (1 - math.cos(math.pi * progress)) / 2
         return self.start + (self.end - self.start) * progress
 
-    def of(self, epoch: int, index: TrainingIndex) -> float:
-        """Return the rate of a sequence."""
-        return self.at(index.updates)
+    def of(self, epoch: int, index: int, updates: int) -> float:
+        """Return the rate of a sequence after a number of updates."""
+        return self.at(updates)
 
     def mean(self, updates: int) -> float:
         """Return the mean rate of the first ``updates`` updates, from a thousand of them."""
@@ -91,8 +99,8 @@ class RateRange:
     high: float
     seed: int
 
-    def of(self, epoch: int, index: TrainingIndex) -> float:
-        """Return the rate of a sequence."""
+    def of(self, epoch: int, index: int, updates: int) -> float:
+        """Return the rate of a sequence; ``updates`` is not used."""
         # The 2 separates these draws from those of masks and of early masks.
         return np.random.default_rng((2, self.seed, epoch, index)).uniform(self.low, self.high)
 
@@ -107,7 +115,8 @@ def variable_rate(cfg: Any) -> RateSchedule | RateRange | None:
     Raises:
         UserError: if the options contradict each other, or do not say how long a schedule is.
     """
-    if cfg.mask_prob_end is None and (cfg.mask_prob_updates is not None or cfg.mask_prob_schedule != "linear"):
+    has_shape = cfg.mask_prob_updates is not None or cfg.mask_prob_schedule != "linear"
+    if has_shape and cfg.mask_prob_end is None:
         raise UserError("--mask-prob-schedule and --mask-prob-updates have no effect without --mask-prob-end")
     if cfg.mask_prob_range is not None:
         return _range(cfg)
@@ -127,7 +136,7 @@ def _range(cfg: Any) -> RateRange:
     try:
         low, high = map(float, cfg.mask_prob_range.split(","))
     except ValueError:
-        low = high = math.nan
+        low = high = 0.0
     if not 0 < low < high < 1:
         raise UserError(f"--mask-prob-range {cfg.mask_prob_range}: give two rising numbers in (0, 1), such as 0.15,0.5")
     return RateRange(low, high, cfg.seed)
@@ -141,18 +150,47 @@ def schedule_updates(cfg: Any) -> int:
 
 
 class VariableMasksDataset(MaskTokensDataset):
-    """fairseq's ``MaskTokensDataset`` with a ``rate`` for each :class:`TrainingIndex`, and ``mask_prob`` for others."""
+    """fairseq's ``MaskTokensDataset`` with a ``rate`` for each sequence and update.
+
+    Attributes:
+        updates: number of updates before the one that trains on the next sequence; None where nothing is trained, and
+            the rate is ``mask_prob``.
+    """
 
     def __init__(self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange, **masking):
         super().__init__(dataset, vocab, **masking)
-        self.rate, self.fixed_rate = rate, self.mask_prob
+        self.rate = rate
+        self.fixed_rate = self.mask_prob
+        self.updates: int | None = None
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        rate = self.rate.of(self.epoch, index) if isinstance(index, TrainingIndex) else self.fixed_rate
-        return self._masked(self.epoch, int(index), rate)
+        if self.updates is None:
+            rate = self.fixed_rate
+        else:
+            rate = self.rate.of(self.epoch, index, self.updates)
+        return self._masked(self.epoch, index, rate)
 
     # Each sequence is read three times. fairseq's cache, which this replaces, does not distinguish rates.
-    @lru_cache(maxsize=8)  # noqa: B019
+    @functools.lru_cache(maxsize=8)  # noqa: B019
     def _masked(self, epoch: int, index: int, rate: float) -> torch.Tensor:
         self.mask_prob = rate
         return MaskTokensDataset.__getitem_cached__.__wrapped__(self, self.seed, epoch, index)
+
+
+class NumberedSequences(BaseWrapperDataset):
+    """Dataset of masked sequences that tells the masks the update of a :class:`TrainingSequence`.
+
+    Args:
+        dataset: dataset of what a batch is made of, which reads the masked sequences.
+        masked: the masked sequences: inputs and targets.
+    """
+
+    def __init__(self, dataset: FairseqDataset, masked: Sequence[VariableMasksDataset]):
+        super().__init__(dataset)
+        self.masked = masked
+
+    def __getitem__(self, sequence: int | TrainingSequence) -> Any:
+        index, updates = sequence if isinstance(sequence, TrainingSequence) else (sequence, None)
+        for masked in self.masked:
+            masked.updates = updates
+        return self.dataset[index]

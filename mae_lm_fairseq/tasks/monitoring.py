@@ -43,7 +43,10 @@ class RankMonitor:
         mask_in_encoder: float = 0.0,
         interval: int = 1,
     ):
-        self.pad, self.mask, self.mask_in_encoder, self.interval = pad, mask, mask_in_encoder, interval
+        self.pad = pad
+        self.mask = mask
+        self.mask_in_encoder = mask_in_encoder
+        self.interval = interval
         self.latest: dict[str, float] = {}
         settings = RankSettings()
         self.batches = masked_batches(texts, pad, keep, settings.mask_prob, settings.seed)
@@ -54,12 +57,16 @@ class RankMonitor:
 
         The names consist of ``real`` or ``mask`` and :data:`~mae_lm_fairseq.statistics.token_states.INPUTS`.
         """
-        looked_into, moments = EncoderStates(encoder, self.pad, self.mask, self.mask_in_encoder), {}
+        encoder_states = EncoderStates(encoder, self.pad, self.mask, self.mask_in_encoder)
+        moments: dict[str, SecondMoments] = {}
         for batch in self.batches:
-            for kind, tokens, layer, states in states_by_kind(looked_into, batch):
-                if layer == looked_into.layers:
-                    name = f"rank_{tokens}_{kind}"
-                    moments.setdefault(name, SecondMoments(looked_into.dim)).add(states)
+            for kind, tokens, layer, states in states_by_kind(encoder_states, batch):
+                if layer != encoder_states.layers:
+                    continue
+                name = f"rank_{tokens}_{kind}"
+                if name not in moments:
+                    moments[name] = SecondMoments(encoder_states.dim)
+                moments[name].add(states)
         return {name: float(ranks(moment.energies())["threshold"]) for name, moment in moments.items()}
 
     def after_update(self, updates: int, encoder: Encoder) -> None:
@@ -68,15 +75,16 @@ class RankMonitor:
             return
         if updates % self.interval == 0:
             self.latest = self.measure(encoder)
-            found = ", ".join(f"{name} {value:.0f}" for name, value in self.latest.items())
-            logger.info("effective ranks after %d updates: %s", updates, found)
+            values = ", ".join(f"{name} {value:.0f}" for name, value in self.latest.items())
+            logger.info("effective ranks after %d updates: %s", updates, values)
         for name, value in self.latest.items():
             metrics.log_scalar(name, value, weight=0, priority=600, round=1)  # 0: the last value, no average
 
 
 def monitored_texts(sequences: FairseqDataset) -> list[list[int]]:
     """Return some sequences of a split, evenly spaced, as lists of ids."""
-    count = min(len(sequences), math.ceil(MONITORED_TOKENS / np.mean(sequences.sizes)))
+    enough = math.ceil(MONITORED_TOKENS / np.mean(sequences.sizes))
+    count = min(len(sequences), enough)
     return [sequences[len(sequences) * number // count].tolist() for number in range(count)]
 
 
@@ -87,7 +95,9 @@ def peak_flops(model) -> float | None:
     """
     weight = next(model.parameters())
     is_half = weight.dtype != torch.float32 or getattr(model, "autocast", None) is Autocast.bf16
-    kind = kind_of_gpu(torch.cuda.get_device_properties(weight.device)) if weight.is_cuda and is_half else None
+    if not (weight.is_cuda and is_half):
+        return None
+    kind = kind_of_gpu(torch.cuda.get_device_properties(weight.device))
     return None if kind is None else DEVICES[kind].half
 
 

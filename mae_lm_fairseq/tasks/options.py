@@ -1,6 +1,5 @@
 """Options of the pretraining task, and checks of what contradicts each other or would be ignored."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -89,14 +88,18 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
         UserError: if there is one.
     """
     most_copies = (cfg.tokens_per_sample - 1) // (MIN_SAMPLE_TOKENS - 1)
-    for name, low, high in (
-        ("tokens_per_sample", MIN_SAMPLE_TOKENS, math.inf),
-        ("repeat_tokens", 1, most_copies),
-        ("mask_in_encoder", 0, 1),
-    ):
-        if problem := Argument(at_least=low, at_most=high).problem(getattr(cfg, name)):
-            raise UserError(f"--{name.replace('_', '-')} {getattr(cfg, name)} {problem}")
-    if cfg.repeat_tokens > 1 and (cfg.mask_whole_words or cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0):
+    ranges = {
+        "tokens_per_sample": Argument(at_least=MIN_SAMPLE_TOKENS),
+        "repeat_tokens": Argument(at_least=1, at_most=most_copies),
+        "mask_in_encoder": Argument(at_least=0, at_most=1),
+    }
+    for name, limits in ranges.items():
+        value = getattr(cfg, name)
+        problem = limits.problem(value)
+        if problem:
+            raise UserError(f"--{name.replace('_', '-')} {value} {problem}")
+    masks_spans = cfg.mask_whole_words or cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0
+    if cfg.repeat_tokens > 1 and masks_spans:
         others = "--mask-whole-words, --mask-multiple-length and --mask-stdev"
         raise UserError(f"--repeat-tokens {cfg.repeat_tokens} masks copies independently; remove {others}")
     if cfg.shorten_method == "random_crop":
@@ -107,10 +110,11 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
 
 def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConfig):
     """Reject options of masking that contradict the network, or would have no effect."""
-    fraction, others = cfg.mask_in_encoder, (cfg.leave_unmasked_prob, cfg.random_token_prob)
-    if network.mask_states > 1 and any(others):
+    fraction = cfg.mask_in_encoder
+    kept, random = cfg.leave_unmasked_prob, cfg.random_token_prob
+    if network.mask_states > 1 and (kept or random):
         raise UserError(
-            f"--leave-unmasked-prob {others[0]} and --random-token-prob {others[1]} contradict --mask-states "
+            f"--leave-unmasked-prob {kept} and --random-token-prob {random} contradict --mask-states "
             f"{network.mask_states}, whose loss aligns the targets to <mask> tokens; both must be 0"
         )
     if fraction > 0 and network.mask_join is MaskJoin.embeddings:

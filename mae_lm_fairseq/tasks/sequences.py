@@ -22,16 +22,21 @@ class SplitLongLinesDataset(BaseWrapperDataset):
     def __init__(self, dataset: FairseqDataset, max_tokens: int):
         super().__init__(dataset)
         lengths = np.asarray(dataset.sizes, dtype=np.int64)
-        pieces = np.maximum(1, -(-lengths // max_tokens))
-        first_piece = np.cumsum(pieces) - pieces
-        self._line = np.repeat(np.arange(len(lengths)), pieces)
-        self._start = (np.arange(len(self._line)) - first_piece[self._line]) * max_tokens
-        lone = (lengths[self._line] - self._start == 1) & (self._start > 0)
-        self._start[lone] -= 1
-        ends = np.append(self._start[1:], 0)
-        last_piece = first_piece + pieces - 1
-        ends[last_piece] = lengths
-        self._sizes = ends - self._start
+        parts = np.maximum(1, -(-lengths // max_tokens))
+        first_part = np.cumsum(parts) - parts
+        lines = np.repeat(np.arange(len(lengths)), parts)
+        number_in_line = np.arange(len(lines)) - first_part[lines]
+
+        starts = number_in_line * max_tokens
+        is_lone_token = (lengths[lines] - starts == 1) & (starts > 0)
+        starts[is_lone_token] -= 1
+        ends = np.append(starts[1:], 0)
+        last_part = first_part + parts - 1
+        ends[last_part] = lengths
+
+        self._line = lines
+        self._start = starts
+        self._sizes = ends - starts
 
     def __len__(self) -> int:
         return len(self._line)
@@ -57,11 +62,13 @@ class RepeatedTokensDataset(BaseWrapperDataset):
 
     def __init__(self, dataset: FairseqDataset, times: int, special: list[int]):
         super().__init__(dataset)
-        self.times, self.special = times, torch.tensor(special)
+        self.times = times
+        self.special = torch.tensor(special)
 
     def __getitem__(self, index: int) -> torch.Tensor:
         tokens = self.dataset[index]
-        return tokens.repeat_interleave(torch.where(torch.isin(tokens, self.special), 1, self.times))
+        copies = torch.where(torch.isin(tokens, self.special), 1, self.times)
+        return tokens.repeat_interleave(copies)
 
     @property
     def sizes(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,12 @@ def load_dictionary(cfg: MaskedAutoencoderLMConfig) -> Dictionary:
     logger.info("dictionary: %d types", len(dictionary))
     tokenizer = find_tokenizer(directory)
     if tokenizer is None:
-        needed = "Training does not need one, but mae-lm bundle, rank and fine-tuning do: copy it there"
-        logger.warning("%s has no tokenizer. %s (%s)", directory, needed, NAMES)
+        logger.warning(
+            "%s has no tokenizer. Training does not need one, but mae-lm bundle, rank and fine-tuning do: copy it "
+            "there (%s)",
+            directory,
+            NAMES,
+        )
     return dictionary
 
 
@@ -88,41 +93,62 @@ def load_sequences(
     Raises:
         UserError: if the split is missing or truncated, or a shard is of another dictionary.
     """
-    paths = utils.split_paths(cfg.data)
-    directory = paths[(epoch - 1) % len(paths)]
-    for shard in paths if combine else (directory,):  # of training, those of later epochs, too
-        if shard != paths[0]:
-            _check_shard(shard, paths[0], dictionary)
+    directories = utils.split_paths(cfg.data)
+    directory = directories[(epoch - 1) % len(directories)]
+    shards = directories if combine else [directory]  # of training, those of later epochs, too
+    for shard in shards:
+        if shard != directories[0]:
+            _check_shard(shard, directories[0], dictionary)
             count_tokens(os.path.join(shard, split))
     prefix = os.path.join(directory, split)
-    further = (f"{prefix}{number}" for number in itertools.count(1)) if combine else ()
-    for part in (prefix, *itertools.takewhile(lambda part: os.path.exists(f"{part}.idx"), further)):
+    for part in _parts(prefix, combine):
         check_data_bin(part, dictionary.index("<mask>"))
+
     # The kind that was checked: fairseq prefers a file of text without an ending, and passes the names of others to a
     # shell.
     lines = data_utils.load_indexed_dataset(prefix, dictionary, dataset_impl="mmap", combine=combine)
     block_size = (cfg.tokens_per_sample - 1) // cfg.repeat_tokens  # one less for <s>
     lines = maybe_shorten_dataset(lines, split, cfg.shorten_data_split_list, cfg.shorten_method, block_size, cfg.seed)
-    if cfg.sample_break_mode != "none" and np.max(lines.sizes, initial=0) > block_size:
+    longest = np.max(lines.sizes, initial=0)
+    if cfg.sample_break_mode != "none" and longest > block_size:
         lines = SplitLongLinesDataset(lines, block_size)
-    pad, eos = dictionary.pad(), dictionary.eos()
-    blocks = TokenBlockDataset(lines, lines.sizes, block_size, pad=pad, eos=eos, break_mode=cfg.sample_break_mode)
+
+    blocks = TokenBlockDataset(
+        lines,
+        lines.sizes,
+        block_size,
+        pad=dictionary.pad(),
+        eos=dictionary.eos(),
+        break_mode=cfg.sample_break_mode,
+    )
     logger.info("loaded %d blocks from: %s", len(blocks), prefix)
     sequences = PrependTokenDataset(blocks, dictionary.bos())
     if cfg.repeat_tokens == 1:
         return sequences
-    return RepeatedTokensDataset(sequences, cfg.repeat_tokens, [dictionary.bos(), eos])
+    return RepeatedTokensDataset(sequences, cfg.repeat_tokens, [dictionary.bos(), dictionary.eos()])
+
+
+def _parts(prefix: str, combine: bool) -> Iterator[str]:
+    """Yield the paths of a split and, if they are combined, of its further parts (train1, train2, ...)."""
+    yield prefix
+    if combine:
+        for number in itertools.count(1):
+            part = f"{prefix}{number}"
+            if not os.path.exists(f"{part}.idx"):
+                return
+            yield part
 
 
 def _check_shard(directory: str, first: str, dictionary: Dictionary) -> None:
-    manifest, path = (os.path.join(directory, name) for name in (MANIFEST, DICTIONARY))
+    manifest = os.path.join(directory, MANIFEST)
+    path = os.path.join(directory, DICTIONARY)
     if os.path.exists(manifest):
-        theirs = Manifest.read(manifest).dictionary_sha256
+        fingerprint = Manifest.read(manifest).dictionary_sha256
     elif os.path.exists(path):
-        theirs = dictionary_fingerprint(_read_dictionary(path).symbols)
+        fingerprint = dictionary_fingerprint(_read_dictionary(path).symbols)
     else:
         return
-    if theirs != dictionary_fingerprint(dictionary.symbols):
+    if fingerprint != dictionary_fingerprint(dictionary.symbols):
         raise UserError(
             f"{directory} was prepared with another dictionary than {first}; prepare all shards with one tokenizer "
             f"(mae-lm prepare --tokenizer {first})"

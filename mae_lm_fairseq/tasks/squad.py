@@ -63,8 +63,9 @@ class QuestionAnsweringCriterion(AccuracyCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of sequences, and the values to log."""
-        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
-        is_padding = sample["net_input"]["src_tokens"].eq(PAD)
+        inputs = sample["net_input"]
+        logits, _ = model(**inputs, features_only=True, classification_head_name=ANSWER_HEAD)
+        is_padding = inputs["src_tokens"].eq(PAD)
         logits = logits.float().masked_fill(is_padding[..., None], -torch.inf)
         target = sample["target"]
         # Logits are [B, T, 2], targets [B, 2]; the mean of start and end is half of their sum.

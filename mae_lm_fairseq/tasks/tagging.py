@@ -77,7 +77,8 @@ class TokenClassificationCriterion(AccuracyCriterion):
         """Return the summed loss in nats, the number of words, and the values to log."""
         logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=WORD_HEAD)
         is_labelled = sample["target"].ne(IGNORED)
-        logits, target = logits[is_labelled].float(), sample["target"][is_labelled]
+        logits = logits[is_labelled].float()
+        target = sample["target"][is_labelled]
         loss = F.cross_entropy(logits, target, reduction="sum")
         correct = (logits.argmax(1) == target).sum()
         return self.outputs(loss, correct, sample["nwords"], sample)

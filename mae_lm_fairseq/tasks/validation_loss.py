@@ -33,14 +33,22 @@ def validation_loss(model: torch.nn.Module, task) -> float:
     ``<mask>`` tokens, whose training loss is that of all targets together, each target is predicted on its own.
     """
     states = model.autoencoder.config.mask_states
-    criterion, dataset = MaskedAutoencoderLMCriterion(task), task.dataset("valid")
-    rows, size = range(len(dataset)), max(1, BATCH_SIZE // states**2)
-    batches = (dataset.collater([dataset[row] for row in rows[at : at + size]]) for at in rows[::size])
+    criterion = MaskedAutoencoderLMCriterion(task)
+    loss_of = criterion if states == 1 else marginal_loss
+    dataset = task.dataset("valid")
+    size = max(1, BATCH_SIZE // states**2)  # marginal_loss holds the logits of all states
     if torch.cuda.is_available():
-        model, batches = model.cuda(), map(utils.move_to_cuda, batches)
-    loss_of = criterion if states == 1 else marginal_loss  # which holds the logits of all states
-    losses, predicted, *_ = zip(*(loss_of(model, batch) for batch in batches), strict=True)
-    return float(sum(losses)) / sum(predicted)
+        model = model.cuda()
+    total, predicted = 0, 0
+    for start in range(0, len(dataset), size):
+        rows = range(start, min(start + size, len(dataset)))
+        batch = dataset.collater([dataset[row] for row in rows])
+        if torch.cuda.is_available():
+            batch = utils.move_to_cuda(batch)
+        loss, targets, *_ = loss_of(model, batch)
+        total += loss
+        predicted += targets
+    return float(total) / predicted
 
 
 def marginal_loss(model: torch.nn.Module, batch: dict) -> tuple[Tensor, int]:

@@ -55,8 +55,8 @@ class WindowTask(FairseqTask):
         super().__init__(cfg, **kwargs)
         self.tokenizer = open_tokenizer(Path(cfg.data))
         self.dictionary = Dictionary()
-        for piece in self.tokenizer.pieces:
-            self.dictionary.add_symbol(piece)
+        for subword in self.tokenizer.pieces:
+            self.dictionary.add_symbol(subword)
         self.dictionary.add_symbol("<mask>")
 
     def load_dataset(self, split: str, **kwargs):
@@ -65,10 +65,12 @@ class WindowTask(FairseqTask):
         Raises:
             UserError: if the file is missing or malformed.
         """
-        path = Path({"train": self.cfg.train_file, "valid": self.cfg.valid_file}[split])
+        files = {"train": self.cfg.train_file, "valid": self.cfg.valid_file}
+        path = Path(files[split])
         windows = self.read(path)
         self.datasets[split] = WindowDataset(windows)
-        logger.info("%s: %s", path, ", ".join(f"{name}: {count}" for name, count in windows.counts.items()))
+        counts = ", ".join(f"{name}: {count}" for name, count in windows.counts.items())
+        logger.info("%s: %s", path, counts)
 
     def build_model(self, cfg, from_checkpoint: bool = False) -> BaseFairseqModel:
         model = super().build_model(cfg, from_checkpoint)
@@ -91,8 +93,14 @@ class AccuracyCriterion(FairseqCriterion):
     @staticmethod
     def outputs(loss: Tensor, correct: Tensor, sample_size: int, sample: dict) -> tuple[Tensor, int, dict]:
         """Return what ``forward`` does: the summed loss in nats, the ``sample_size``, and the values to log."""
-        sizes = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"], "sample_size": sample_size}
-        return loss, sample_size, {"loss": loss.detach(), "correct": correct} | sizes
+        log = {
+            "loss": loss.detach(),
+            "correct": correct,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample_size,
+        }
+        return loss, sample_size, log
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):

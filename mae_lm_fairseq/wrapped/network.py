@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder, initialise
-from mae_lm_fairseq.core.config import MOST_LAYERS, DecoderAttention, MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.config import MOST_LAYERS, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.decoder import build_decoder
 from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.utils.hugging_face import (
@@ -248,7 +248,7 @@ def has_own_decoder(config: MaskedAutoencoderConfig) -> bool:
     return (
         0 < config.decoder_layers <= config.encoder_layers
         and kind_of(stock.model_type).has_relative_positions
-        and config.decoder_attention is DecoderAttention.self
+        and config.decoder_attention == "self"
         and not (config.decoder_relative_buckets or config.reset_mask_states or any(sizes))
         and getattr(stock, "embedding_size", stock.hidden_size) == stock.hidden_size
     )

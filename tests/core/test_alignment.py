@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from mae_lm_fairseq.core import cross_entropy
-from mae_lm_fairseq.core.alignment import NEVER, Transitions, log_likelihood, target_states
+from mae_lm_fairseq.core.alignment import NEVER, log_likelihood, target_states
 from mae_lm_fairseq.core.cross_entropy import linear_log_probabilities
 from tests.support.networks import PAD, batch, layout_for, masked, network, text
 
@@ -70,32 +70,14 @@ def test_value_and_gradients_equal_the_authors():
 def test_target_states_are_the_fraction_of_the_paths_without_emissions():
     emissions, transitions = small_case()
     found = target_states(transitions, TARGETS, 3)
+    with torch.inference_mode():
+        assert torch.equal(target_states(transitions.clone(), TARGETS.clone(), 3), found)
     for row in (0, 1, 2, 4):
         paths, scores = zip(*terms(torch.zeros_like(emissions), transitions, row), strict=True)
         expected = torch.zeros(8, 3, dtype=torch.float64)
         for path, weight in zip(paths, torch.stack(scores).softmax(0), strict=True):
             expected[list(path), range(len(path))] += weight
         torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
-
-
-def test_target_states_are_computed_in_inference_mode():
-    _, transitions = small_case()
-    expected = target_states(transitions, TARGETS, 3)
-    with torch.inference_mode():
-        found = target_states(transitions.clone(), TARGETS.clone(), 3)
-    assert torch.equal(found, expected)
-
-
-def test_transitions_lead_to_later_states_of_the_row_or_to_the_end():
-    torch.manual_seed(0)
-    transitions = Transitions(4)
-    for parameter in transitions.parameters():
-        torch.nn.init.normal_(parameter)
-    found = transitions(torch.randn(2, 3, 4), torch.tensor([3, 2])).exp()
-    possible = torch.tensor([[[0, 1, 1, 1], [1, 0, 1, 1], [1, 0, 0, 1], [1, 0, 0, 0]]] * 2)
-    possible[1, :, 3] = 0  # the second row has two states
-    assert torch.equal(found.gt(0), possible.bool())
-    torch.testing.assert_close(found.sum(-1), torch.ones(2, 4))
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 100])
@@ -122,31 +104,6 @@ def loss_of(model, tokens, targets):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_one_mask_in_a_row_is_cross_entropy_of_the_prediction(preset):
-    """A row with one target has one state on each path, so that joint and marginal likelihood are the same."""
-    model = network(preset).eval()
-    tokens, targets = masked(batch(text(9, 1), text(6, 2)), [(0, 4), (1, 2)])
-    loss, correct = loss_of(model, tokens, targets)
-    # The end is a vertex as well: paths through two states or more have some of the probability.
-    layout = layout_for(tokens, targets)
-    transitions = model.lm_head._transitions(model.predicted_states(tokens, layout), layout.masked)
-    to_end = log_likelihood(torch.zeros(2, 4, 1), transitions, torch.tensor([1, 1])).sum()
-    expected = F.cross_entropy(model(tokens, layout), targets[targets.ne(PAD)], reduction="sum") - to_end
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
-    assert 0 <= correct <= 2
-
-
-def test_one_state_and_one_mask_is_cross_entropy():
-    emissions = torch.tensor([[[-1.5]], [[-0.3]]])
-    states = torch.randn(2, 1, 4, generator=torch.Generator().manual_seed(0))
-    transitions = Transitions(4)
-    for parameter in transitions.parameters():
-        torch.nn.init.normal_(parameter)
-    one = torch.tensor([1, 1])
-    assert torch.equal(log_likelihood(emissions, transitions(states, one), one), emissions.flatten())
-
-
-@pytest.mark.parametrize("preset", PRESETS)
 def test_correct_counts_the_likely_token_of_the_likely_state(preset):
     model = network(preset).eval()
     tokens, targets = masked(batch(text(9, 1), text(6, 2), text(4, 3)), [(0, 4), (0, 5), (1, 2)])
@@ -167,46 +124,8 @@ def test_a_loss_needs_a_target_at_every_mask_and_nowhere_else(preset):
     for changed in ((0, 4, PAD), (0, 6, 7)):
         others = targets.clone()
         others[changed[:2]] = changed[2]
-        with pytest.raises(ValueError, match="mask_states 4 needs a target at every"):
+        with pytest.raises(ValueError, match="mask_states 4"):
             loss_of(model, tokens, others)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_targets_do_not_leak_into_states(preset):
-    model = network(preset).eval()
-    original = batch(text(9, 1))
-    other = original.clone()
-    other[0, 4] = 5 if original[0, 4] != 5 else 6
-    cases = [masked(x, [(0, 4), (0, 6)]) for x in (original, other)]
-    states = [model.predicted_states(tokens, layout_for(tokens, targets)) for tokens, targets in cases]
-    assert torch.equal(*states)
-    assert states[0].shape == (8, 16)
-    losses = [loss_of(model, *case)[0] for case in cases]
-    assert losses[0] != losses[1]
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_the_states_of_a_mask_differ(preset):
-    model = network(preset).eval()
-    tokens, targets = masked(batch(text(9, 1)), [(0, 4)])
-    states = model.predicted_states(tokens, layout_for(tokens, targets))
-    assert torch.pdist(states).min() > 0.01
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("places", [[], [(1, 2)]], ids=["no mask", "a row without masks"])
-def test_rows_without_masks_have_no_loss_and_finite_gradients(preset, places):
-    model = network(preset).eval()
-    tokens, targets = masked(batch(text(9, 1), text(6, 2)), places)
-    loss, correct = loss_of(model, tokens, targets)
-    loss.backward()
-    alone = loss_of(model, tokens[1:], targets[1:])[0]
-    torch.testing.assert_close(loss, alone, rtol=1e-6, atol=0)
-    assert bool(loss) is bool(places)
-    assert correct <= len(places)
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert torch.isfinite(parameter.grad).all(), name
 
 
 def test_networks_start_from_the_weights_of_their_preset_without_expansion():
@@ -221,15 +140,14 @@ def test_networks_start_from_the_weights_of_their_preset_without_expansion():
         assert added == {f"{part}.embed_clones.weight", *transitions}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_training_lowers_the_loss(dtype):
-    """Over-fits one batch, in float32 and with products in bfloat16."""
+def test_training_in_bfloat16_lowers_the_loss():
+    """Over-fits one batch."""
     model = network("mae_lm_exlm_decoder", dropout=0.0, attention_dropout=0.0)
     tokens, targets = masked(batch(text(9, 1), text(12, 2)), [(0, 4), (0, 5), (1, 2)])
     optimizer = torch.optim.Adam(model.parameters(), lr=6e-3)
     losses = []
     for _ in range(12):
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16):
             loss, _ = loss_of(model, tokens, targets)
         optimizer.zero_grad()
         loss.backward()

@@ -5,7 +5,6 @@ import pytest
 from mae_lm_fairseq.core.config import (
     PRESETS,
     SIZES,
-    DecoderAttention,
     MaskJoin,
     RelativeBucketing,
     preset_config,
@@ -84,7 +83,7 @@ def test_layers_before_masks_of_each_preset():
         *(
             ({"preset": "mae_lm_roberta", name: value}, [name, "decoder_layers 0"])
             for name, value in (
-                ("decoder_attention", DecoderAttention.cross),
+                ("decoder_attention", "cross"),
                 ("decoder_embed_dim", 512),
                 ("decoder_ffn_embed_dim", 512),
                 ("decoder_attention_heads", 8),
@@ -100,7 +99,9 @@ def test_layers_before_masks_of_each_preset():
             ["decoder_share_positions", "decoder_embed_dim 384", "encoder_embed_dim 768"],
         ),
         ({"max_positions": 2}, ["max_positions 2"]),
-        ({"decoder_embed_dim": 1 << 25}, ["decoder_embed_dim 33554432", "at most 16,777,216"]),
+        ({"decoder_embed_dim": 0}, ["decoder_embed_dim 0"]),
+        ({"max_positions": 1 << 25}, ["max_positions 33554432"]),
+        ({"decoder_attention": "slef"}, ["decoder_attention slef", "self_cross"]),
         ({"init_std": 0.0}, ["init_std 0.0"]),
         ({"layer_norm_eps": 1.0}, ["layer_norm_eps 1.0"]),
     ],

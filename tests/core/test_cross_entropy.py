@@ -71,41 +71,30 @@ def test_no_positions():
     assert not any(gradient.any() for gradient in torch.autograd.grad(loss, [states, *tensors[1:]]))
 
 
-def test_autocast_casts_the_weights_once(monkeypatch):
-    monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", 5 * VOCABULARY)
-    tensors, targets = inputs()
-    casts = Casts()
-    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False), casts:
-        linear_cross_entropy(*tensors, targets)
-    assert casts.shapes.count((VOCABULARY, DIM)) == 1
-
-
-class Casts(TorchDispatchMode):
-    """Records the shapes of all casts."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten._to_copy.default:
-            self.shapes.append(tuple(args[0].shape))
-        return function(*args, **(kwargs or {}))
-
-
 class Watch(TorchDispatchMode):
-    """Records the shapes of all tensors that operators return, except for views."""
+    """Records the shapes of all tensors that operators return, except for views, and of those that are cast."""
 
     def __init__(self):
         super().__init__()
         self.shapes = set()
+        self.casts = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default:
+            self.casts.append(tuple(result.shape))
         if not function.is_view:
             leaves = torch.utils._pytree.tree_leaves(result)
             self.shapes |= {tuple(x.shape) for x in leaves if torch.is_tensor(x)}
         return result
+
+
+def test_autocast_casts_the_weights_once(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", 5 * VOCABULARY)
+    tensors, targets = inputs()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False), Watch() as watch:
+        linear_cross_entropy(*tensors, targets)
+    assert watch.casts.count((VOCABULARY, DIM)) == 1
 
 
 def test_complete_logits_are_never_in_memory(monkeypatch):

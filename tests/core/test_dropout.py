@@ -22,7 +22,7 @@ def test_drop_rate_and_expectation(dropout, p):
 
 @pytest.mark.parametrize("p", [-0.5, 1.0, 1.5, float("nan")])
 def test_invalid_rates_are_refused(p):
-    with pytest.raises(ValueError, match=r"must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=f"dropout {p} "):
         Dropout(p)
 
 
@@ -38,9 +38,11 @@ def test_neighbouring_elements_are_independent(dropout):
 @of_every_form
 def test_gradient_is_the_mask(dropout):
     torch.manual_seed(2)
-    x = torch.randn(7, 11, requires_grad=True)
+    x = torch.randn(7, 3, 11, requires_grad=True)
     y = dropout(x, 0.3)
     y.sum().backward()
+    assert y.shape == x.shape
+    assert dropout(x.bfloat16(), 0.3).dtype is torch.bfloat16
     assert torch.equal(x.grad == 0, y == 0)
     torch.testing.assert_close(x.grad * x.detach(), y.detach())
 
@@ -55,10 +57,3 @@ def test_reproducible_off_in_evaluation_and_at_zero():
     assert not torch.equal(first, module(x))
     assert module.eval()(x) is x
     assert Dropout(0.0)(x) is x
-
-
-@of_every_form
-@pytest.mark.parametrize("shape", [(4, 1), (2, 3, 5), (2, 3, 5, 7)])
-def test_shape_and_dtype_are_kept(dropout, shape):
-    dropped = dropout(torch.ones(shape, dtype=torch.bfloat16), 0.5)
-    assert (dropped.shape, dropped.dtype) == (shape, torch.bfloat16)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.networks import MASK, PAD, VARIANTS, batch, layout_for, masked, network, text
+from tests.support.networks import PAD, VARIANTS, batch, layout_for, masked, network, text
 
 ROWS = [text(11, seed=1), text(4, seed=2), text(17, seed=3), text(1, seed=4)]
 # The last row consists of masks only.
@@ -33,18 +33,6 @@ def logits_and_gradients(model, batches):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_states_do_not_depend_on_padding_or_order(variant):
-    model = network(variant).eval()
-    rows = corrupted_rows()
-    alone = [encode(model, tokens[None], targets[None]) for tokens, targets in rows]
-    for order in ([0, 1, 2, 3], [3, 2, 0, 1]):
-        tokens = batch(*(rows[i][0] for i in order))
-        targets = batch(*(rows[i][1] for i in order))
-        together = encode(model, tokens, targets)
-        torch.testing.assert_close(together, torch.cat([alone[i] for i in order]), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_and_gradients_do_not_depend_on_padding(variant):
     model = network(variant).eval()
     rows = corrupted_rows()
@@ -61,33 +49,9 @@ def test_logits_and_gradients_do_not_depend_on_padding(variant):
             )
 
 
-def test_mae_lm_encoder_has_no_state_for_masks_and_roberta_has():
-    tokens, targets = masked(batch(text(9)), [(0, 3), (0, 4)])
-    assert encode(network("mae_lm"), tokens, targets).shape == (7, 16)
-    assert encode(network("mae_lm_roberta"), tokens, targets).shape == (9, 16)
-
-
 def test_without_masks_both_presets_have_the_same_encoder():
     tokens = batch(*ROWS)
     mae_lm, roberta = network("mae_lm").eval(), network("mae_lm_roberta", seed=1).eval()
     roberta.encoder.load_state_dict(mae_lm.encoder.state_dict())
     nothing = torch.full_like(tokens, PAD)
     assert torch.equal(encode(mae_lm, tokens, nothing), encode(roberta, tokens, nothing))
-
-
-def test_one_state_per_layer_and_the_embeddings():
-    tokens = batch(*ROWS)
-    model = network("mae_lm").eval()
-    states = model.encode(tokens, layout_for(tokens, torch.full_like(tokens, PAD)))
-    assert [tuple(state.shape) for state in states] == [(33, 16)] * 4
-    assert not torch.equal(states[-1], states[-2])
-
-
-def test_no_gradient_reaches_the_mask_embedding_through_mae_lms_encoder():
-    tokens, targets = masked(batch(*ROWS), PLACES)
-    for preset, touched in (("mae_lm", False), ("mae_lm_roberta", True)):
-        model = network(preset)
-        encode(model, tokens, targets).square().sum().backward()
-        gradient = model.encoder.embed_tokens.weight.grad
-        assert bool(gradient[MASK].any()) is touched
-        assert gradient[5].any()

@@ -36,12 +36,6 @@ def test_visible_drops_masks_and_keeps_positions(layout):
     assert layout.visible_in_sequence.tolist() == [0, 1, 3, 4, 5, 7]
 
 
-def test_predicted_tokens_that_are_not_masks_stay_visible(layout):
-    assert layout.predicted.index.tolist() == [2, 3, 6]
-    assert layout.predicted_in_sequence.tolist() == [2, 3, 6]
-    assert 3 in layout.visible.index.tolist()
-
-
 def test_padding_is_never_predicted(layout):
     """fairseq's masked_lm asks for every position of a batch without targets."""
     everywhere = batch_layout(TOKENS, torch.ones_like(PREDICTED), pad=P, mask=M)
@@ -51,6 +45,7 @@ def test_padding_is_never_predicted(layout):
 
 
 def test_decoded_is_masked_or_predicted(layout):
+    assert layout.predicted.index.tolist() == layout.predicted_in_sequence.tolist() == [2, 3, 6]
     assert layout.masked.index.tolist() == [2, 6]
     assert layout.decoded.index.tolist() == [2, 3, 6]
     assert indices_in(layout.masked, layout.decoded).tolist() == [0, 2]

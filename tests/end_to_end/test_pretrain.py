@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import re
 import shutil
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.text.data_bin import read_lines
 from mae_lm_fairseq.training.training_log import loss_curve
 from tests.support.training import RECIPE
 
@@ -154,14 +152,8 @@ def test_learns_validates_and_keeps_the_best(train, tmp_path, arch):
 def test_a_training_ends_with_what_it_has_reached_and_without_warnings(train, tmp_path, data_bin):
     done = train(tmp_path / "saved", "--max-update", 2)
     path = tmp_path / "saved" / "checkpoint_best.pt"
-    bits = checkpoint(path.parent, path.name)["extra_state"]["best"]
-    ids = np.concatenate([tokens for tokens, _ in read_lines(data_bin / "valid")])
-    frequencies = np.unique(ids, return_counts=True)[1] / len(ids)
-    entropy = -(frequencies * np.log(frequencies)).sum()
-    assert done.stdout.splitlines()[-3:] == [
+    assert done.stdout.splitlines()[-2:] == [
         f"training has ended; {path} is from update 2",
-        f"best validation loss: {bits * math.log(2):.3f} nats; unigram entropy, the loss without a look at the "
-        f"context: {entropy:.3f} nats",
         f"next: mae-lm bundle {path} --data-bin {data_bin} --out BUNDLE",
     ]
     assert "Warning" not in done.stderr

@@ -26,7 +26,7 @@ def train_step(step):
 
 @pytest.mark.parametrize("logged", [{"loss": math.nan}, {"loss": math.inf, "sample_size": 2.0}])
 def test_a_loss_that_is_not_finite_ends_the_run(logged):
-    with pytest.raises(UserError, match=r"^update 121 failed: the loss is (nan|inf); the checkpoints in checkpoints"):
+    with pytest.raises(UserError, match=r"^update 121 .*(nan|inf)"):
         train_step(lambda: logged)
 
 
@@ -34,7 +34,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run():
     def fail():
         raise FloatingPointError("gradients are Nan/Inf")
 
-    with pytest.raises(UserError, match=r"^update 121 failed: gradients are Nan/Inf; the checkpoints in checkpoints"):
+    with pytest.raises(UserError, match=r"^update 121 .*Nan/Inf"):
         train_step(fail)
 
 
@@ -54,7 +54,7 @@ def test_an_update_that_does_not_fit_ends_the_run(data_bin, monkeypatch):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(criterion, "forward", spill)
-    with pytest.raises(UserError, match=r"^update 1 failed: CUDA out of memory; "):
+    with pytest.raises(UserError, match=r"^update 1 .*CUDA out of memory"):
         trainer.train_step([batch])
 
 

@@ -103,12 +103,6 @@ class TestSettings:
             parse("data-bin", "--arch", "mae_lm_tiny", *words)
         assert message in capsys.readouterr().err
 
-    @pytest.mark.parametrize("flag", ["--use-plasma-view", "--profile"])
-    def test_what_ends_before_all_checks_is_refused(self, flag, capsys):
-        with pytest.raises(SystemExit):
-            settings(flag)
-        assert f"error: {flag}" in capsys.readouterr().err
-
     def test_options_of_other_models_are_unknown(self, capsys):
         with pytest.raises(SystemExit):
             parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny", "--pooler-dropout=0.1", "--offload-activations")
@@ -138,20 +132,20 @@ REFUSED = {
             *("--tensorboard-logdir", "--log-file", "--ema-seed-model"),
         )
     },
-    "--batch-size 0 must be a number of at least 1": ("--batch-size", "0"),
+    "--batch-size 0 must": ("--batch-size", "0"),
     "--batch-size-valid 0 must": ("--batch-size-valid", "0"),
-    "--lr -1.0 must be a number of at least 0": ("--lr", "1e-3,-1"),
+    "--lr -1.0 must": ("--lr", "1e-3,-1"),
     "--clip-norm nan must": ("--clip-norm", "nan"),
     "--max-update -1 must": ("--max-update", "-1"),
     "--max-epoch -1 must": ("--max-epoch", "-1"),
-    "--best-checkpoint-metric nosuch is not logged; choose one of loss, ": (
+    "--best-checkpoint-metric nosuch": (
         *(*OURS, "--criterion", "masked_autoencoder_lm", "--best-checkpoint-metric", "nosuch"),
     ),
     "--seed -1 must": ("--seed", "-1"),
     "--num-workers -1 must": ("--num-workers", "-1"),
     "--weight-decay -1.0 must": ("--weight-decay", "-1"),
-    "--mask-prob 1.5 must be a number above 0 and below 1": ("--mask-prob", "1.5"),
-    "--mask-multiple-length 0 must be a number of at least 1": ("--mask-multiple-length", "0"),
+    "--mask-prob 1.5 must": ("--mask-prob", "1.5"),
+    "--mask-multiple-length 0 must": ("--mask-multiple-length", "0"),
     "--mask-stdev -1.0 must": ("--mask-stdev", "-1"),
     "--log-interval 0 must": ("--log-interval", "0"),
     "--max-tokens 0 must": ("--max-tokens", "0"),
@@ -159,30 +153,26 @@ REFUSED = {
     "--update-freq 0 must": ("--update-freq", "1,0"),
     "--leave-unmasked-prob -1.0 must": ("--leave-unmasked-prob", "-1"),
     "--random-token-prob 2.0 must": ("--random-token-prob", "2"),
-    "--valid-subset valid,train has train, which is trained on": ("--valid-subset", "valid,train"),
-    "--ema-decay 1.5 must be a number from 0 to 1": ("--store-ema", "--ema-decay", "1.5"),
+    "--valid-subset valid,train has train": ("--valid-subset", "valid,train"),
+    "--ema-decay 1.5 must": ("--store-ema", "--ema-decay", "1.5"),
     "--warmup-updates -1 must": (*DECAY, "--total-num-update", "20", "--warmup-updates", "-1"),
     "--power nan must": (*DECAY, "--total-num-update", "20", "--power", "nan"),
     "--end-learning-rate -1.0 must": (*DECAY, "--total-num-update", "20", "--end-learning-rate", "-1"),
-    "--total-num-update 20 must be more than --warmup-updates 20: the learning rate rises": (
+    "--total-num-update 20 must be more than --warmup-updates 20": (
         *(*DECAY, "--warmup-updates", "20", "--total-num-update", "20"),
     ),
     "--total-num-update -3 must be more than --warmup-updates 0": (*DECAY, "--total-num-update", "-3"),
-    "--stop-min-lr with --warmup-updates would end training before the first update": (
+    "--stop-min-lr with --warmup-updates": (
         *(*DECAY, "--warmup-updates", "2", "--total-num-update", "20", "--stop-min-lr", "1e-9"),
     ),
-    "--fp16 needs a GPU: leave it out, or on a CPU with fast bfloat16": ("--cpu", "--memory-efficient-fp16"),
-    "--bf16 needs a GPU": ("--cpu", "--bf16"),
-    "--fp16 and --autocast bf16 have the same purpose": (*OURS, "--fp16", "--autocast", "bf16"),
-    "--fp16 does not work with --freeze-encoder-updates 5; use --autocast bf16": (*OURS, *FROZEN, "--fp16"),
-    "--bf16 does not work with --freeze-encoder-updates 5; use --autocast bf16": (
-        *(*OURS, *FROZEN, "--memory-efficient-bf16"),
-    ),
-    "--amp is not supported; use --autocast bf16": (*OURS, "--amp"),
+    "--fp16 needs": ("--cpu", "--memory-efficient-fp16"),
+    "--bf16 needs": ("--cpu", "--bf16"),
+    "--fp16 and --autocast bf16": (*OURS, "--fp16", "--autocast", "bf16"),
+    "--fp16 does not work with --freeze-encoder-updates 5": (*OURS, *FROZEN, "--fp16"),
+    "--bf16 does not work with --freeze-encoder-updates 5": (*(*OURS, *FROZEN, "--memory-efficient-bf16"),),
+    "--amp": (*OURS, "--amp"),
     "--criterion masked_lm is not the loss of --mask-states 4": ("--arch", "mae_lm_exlm_tiny"),
-    "--task masked_lm keeps some tokens, unlike --mask-states 4; choose --task masked_autoencoder_lm": (
-        *("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm"),
-    ),
+    "--task masked_lm": (*("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm"),),
     "--criterion cross_entropy": (*OURS, "--criterion", "cross_entropy"),
     "--criterion label_smoothed_cross_entropy": (
         *("--task", "masked_autoencoder_lm", "--criterion", "label_smoothed_cross_entropy"),
@@ -193,12 +183,10 @@ REFUSED = {
     "--tpu": ("--tpu",),
     "--ddp-backend fully_sharded": (*OURS, "--ddp-backend", "fully_sharded"),
     "--ddp-backend slowmo": (*OURS, "--ddp-backend", "slowmo"),
-    "--restore-file nowhere.pt: no such file": ("--restore-file", "nowhere.pt"),
-    "--restore-file nowhere_half.pt: no such file": (
-        *("--restore-file", "nowhere.pt", "--checkpoint-suffix", "_half"),
-    ),
-    "--finetune-from-model nowhere.pt: no such file": ("--finetune-from-model", "nowhere.pt"),
-    "--continue-once nowhere.pt: no such file": ("--continue-once", "nowhere.pt"),
+    "--restore-file nowhere.pt": ("--restore-file", "nowhere.pt"),
+    "--restore-file nowhere_half.pt": (*("--restore-file", "nowhere.pt", "--checkpoint-suffix", "_half"),),
+    "--finetune-from-model nowhere.pt": ("--finetune-from-model", "nowhere.pt"),
+    "--continue-once nowhere.pt": ("--continue-once", "nowhere.pt"),
 }
 
 
@@ -224,13 +212,13 @@ class TestChecks:
         cfg = config("--bf16")
         option_checks.check_settings(cfg)
         cfg.common.fp16 = True
-        assert refusal(option_checks.check_settings, cfg) == "--fp16 and --bf16 have the same purpose; choose one"
+        assert refusal(option_checks.check_settings, cfg).startswith("--fp16 and --bf16")
 
     @pytest.mark.parametrize("limit", [(), ("--max-epoch", "2"), ("--stop-time-hours", "1"), ("--patience", "3")])
     def test_a_schedule_that_ends_needs_an_end_of_training(self, limit):
         """fairseq takes 0 for no limit: it would train on with a learning rate of 0."""
         cfg = config(*DECAY, "--total-num-update", "20", "--max-update", "0", *limit)
-        with nullcontext() if limit else pytest.raises(SystemExit, match="--max-update 0 is no limit"):
+        with nullcontext() if limit else pytest.raises(SystemExit, match="--max-update 0"):
             processes._call_main(lambda cfg, main: None, cfg, train.main)
 
     def test_every_row_has_a_test(self):
@@ -263,8 +251,7 @@ class TestChecks:
                 Listener(tempfile.mktemp(prefix="listener-", dir=sockets)).close()
         monkeypatch.setattr(tempfile, "tempdir", directory)
         option_checks.check_settings(without)
-        message = f"--num-workers 2 needs sockets in the temporary directory, whose path {directory} is too long: set"
-        with nullcontext() if binds else pytest.raises(UserError, match=f"{message} TMPDIR to one of at most 75 bytes"):
+        with nullcontext() if binds else pytest.raises(UserError, match=f"--num-workers 2 .*{directory}.* 75 bytes"):
             option_checks.check_settings(cfg)
 
     @pytest.mark.parametrize("name", CAPACITIES)

@@ -77,13 +77,6 @@ def test_damaged_checkpoint_is_replaced_by_the_newest_valid_one(run, caplog, dam
     assert {path.name for path in run.glob("checkpoint_?.*")} == set()  # no temporary files
 
 
-def test_a_kill_before_the_copy(run, caplog):
-    save(run / "checkpoint_3_40.pt", 40, 6)
-    restore_last(run)
-    assert saved_updates(run / "checkpoint_last.pt") == 40
-    assert "is not the newest" in caplog.text
-
-
 @pytest.mark.parametrize(("loss", "updates"), [(2.0, 40), (3.0, 20), (None, 20)])
 def test_a_kill_before_the_best_one_was_copied(run, loss, updates):
     """Every checkpoint has the value ``best``, so that fairseq would copy no later one with a higher loss."""
@@ -145,20 +138,37 @@ def test_a_run_that_has_reached_its_updates_is_complete(most, is_done):
     assert (optimization.max_epoch == -1) == is_done
 
 
-@pytest.mark.parametrize("damage", [cut, flip])
-def test_a_damaged_newest_checkpoint_is_named(run, caplog, damage):
-    save(run / "checkpoint_3_40.pt", 40, 6)
-    damage(run / "checkpoint_3_40.pt")
-    restore_last(run)
-    [record] = caplog.records
-    assert re.search(r"checkpoint_3_40\.pt is passed over: it.* is damaged", record.getMessage())
-    assert saved_updates(run / "checkpoint_last.pt") == 30
-
-
-def test_a_kill_before_the_first_copy(run):
+def without_last(run):
     (run / "checkpoint_last.pt").unlink()
+
+
+def newer_than_last(run):
+    save(run / "checkpoint_3_40.pt", 40, 6)
+
+
+def damaged_and_newer(run):
+    save(run / "checkpoint_3_40.pt", 40, 6)
+    flip(run / "checkpoint_3_40.pt")
+
+
+def later_copy_of_an_earlier_one(run):
+    save(run / "checkpoint_best.pt", 20, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "updates", "told"),
+    [
+        (without_last, 30, "checkpoint_2_30.pt"),
+        (newer_than_last, 40, "is not the newest"),
+        (damaged_and_newer, 30, "checkpoint_3_40.pt is passed over"),
+        (later_copy_of_an_earlier_one, 30, ""),
+    ],
+)
+def test_the_newest_valid_checkpoint_is_the_last_one(run, caplog, change, updates, told):
+    change(run)
     restore_last(run)
-    assert saved_updates(run / "checkpoint_last.pt") == 30
+    assert saved_updates(run / "checkpoint_last.pt") == updates
+    assert told in caplog.text
 
 
 def test_intentional_rollback_is_kept(run, caplog):
@@ -167,12 +177,6 @@ def test_intentional_rollback_is_kept(run, caplog):
     restore_last(run)
     assert saved_updates(run / "checkpoint_last.pt") == 10
     assert not caplog.records
-
-
-def test_later_copies_of_earlier_checkpoints_are_not_newer(run):
-    save(run / "checkpoint_best.pt", 20, 7)
-    restore_last(run)
-    assert saved_updates(run / "checkpoint_last.pt") == 30
 
 
 def test_names_with_a_suffix_are_another_run(run):
@@ -187,9 +191,7 @@ def test_no_valid_checkpoint(run):
     for path in run.glob("checkpoint*.pt"):
         if path.name != "checkpoint_mine.pt":
             cut(path)
-    with pytest.raises(
-        UserError, match="no other checkpoint in that directory is valid; choose one with --restore-file"
-    ) as caught:
+    with pytest.raises(UserError, match=r"checkpoint_last\.pt.* --restore-file") as caught:
         restore_last(run)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -208,7 +210,7 @@ def test_malicious_checkpoint_is_refused_and_not_replaced(run):
 def test_changed_bytes_are_detected_when_loading(run):
     path = run / "checkpoint_2_30.pt"
     flip(path)
-    with pytest.raises(UserError, match="it is damaged, or not a checkpoint"):
+    with pytest.raises(UserError, match=r"checkpoint_2_30\.pt"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert torch.load(path)["model"]["weight"].unique().numel() == 2  # torch itself loads it
 
@@ -224,44 +226,35 @@ def test_a_file_in_the_older_format(run):
     assert saved_updates(run / "checkpoint_last.pt") == 30
 
 
-@pytest.mark.parametrize(
-    ("before", "iterations", "now", "expected"),
-    [(1, 30, 2, 15), (2, 15, 1, 30), (3, 5, 2, 7), (2, 7, 2, 7), (4, 0, 2, 0)],
-)
-def test_the_position_in_the_epoch_fits_another_number_of_processes(before, iterations, now, expected):
-    state = {
-        "cfg": {"distributed_training": {"distributed_world_size": before}},
+def state_in_epoch(iterations, processes, **limits):
+    """Return the state of a run of some processes after some batches of an epoch."""
+    return {
+        "cfg": {"distributed_training": {"distributed_world_size": processes}, "dataset": limits},
         "extra_state": {"train_iterator": {"epoch": 2, "iterations_in_epoch": iterations}},
     }
-    convert_position(state, now, {"--batch-size": 8})
-    assert state["extra_state"]["train_iterator"] == {"epoch": 2, "iterations_in_epoch": expected}
 
 
 @pytest.mark.parametrize(
-    ("before", "iterations", "now", "expected"),
-    [((2, 16), 15, (1, 32), 15), ((1, 32), 15, (2, 16), 15), ((1, 32), 5, (1, 12), 13), ((2, None), 6, (1, 8), 12)],
+    ("iterations", "before", "after", "expected"),
+    [
+        (30, (1, {}), (2, {"--batch-size": 8}), 15),
+        (15, (2, {}), (1, {"--batch-size": 8}), 30),
+        (5, (3, {}), (2, {"--batch-size": 8}), 7),
+        (7, (2, {}), (2, {"--batch-size": 8}), 7),
+        (0, (4, {}), (2, {"--batch-size": 8}), 0),
+        # Recipes divide the sequences of an update among the processes: two take batches of 16, one of 32.
+        (15, (2, {"batch_size": 16}), (1, {"--batch-size": 32}), 15),
+        (15, (1, {"batch_size": 32}), (2, {"--batch-size": 16}), 15),
+        (5, (1, {"batch_size": 32}), (1, {"--batch-size": 12}), 13),
+        (6, (2, {"batch_size": None}), (1, {"--batch-size": 8}), 12),
+        # fairseq fails if the position is after the last batch.
+        (600, (1, {"max_tokens": 8192}), (1, {"--max-tokens": 16384}), 300),
+    ],
 )
-def test_the_position_in_the_epoch_fits_another_batch_size(before, iterations, now, expected):
-    """Recipes divide the sequences of an update among the processes: two take batches of 16, one of 32."""
-    state = {
-        "cfg": {
-            "distributed_training": {"distributed_world_size": before[0]},
-            "dataset": {"batch_size": before[1]},
-        },
-        "extra_state": {"train_iterator": {"iterations_in_epoch": iterations}},
-    }
-    convert_position(state, now[0], {"--batch-size": now[1]})
-    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == expected
-
-
-def test_the_position_in_the_epoch_fits_another_number_of_tokens():
-    """With twice as many tokens per batch; fairseq fails if the position is after the last batch."""
-    state = {
-        "cfg": {"distributed_training": {"distributed_world_size": 1}, "dataset": {"max_tokens": 8192}},
-        "extra_state": {"train_iterator": {"iterations_in_epoch": 600}},
-    }
-    convert_position(state, 1, {"--max-tokens": 16384})
-    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 300
+def test_the_position_in_the_epoch_fits_other_processes_and_batches(iterations, before, after, expected):
+    state = state_in_epoch(iterations, before[0], **before[1])
+    convert_position(state, *after)
+    assert state["extra_state"]["train_iterator"] == {"epoch": 2, "iterations_in_epoch": expected}
 
 
 def trainer_with(**settings):
@@ -283,10 +276,7 @@ def trainer_with(**settings):
     [({}, True), ({"finetune_from_model": "a.pt"}, False), ({"reset_dataloader": True}, False)],
 )
 def test_position_is_not_converted_if_the_epoch_starts_anew(settings, converts):
-    state = {
-        "cfg": {"distributed_training": {"distributed_world_size": 1}},
-        "extra_state": {"train_iterator": {"iterations_in_epoch": 30}},
-    }
+    state = state_in_epoch(30, 1)
     _read_and_check(lambda path: state, trainer_with(**settings), "a.pt", True, "a.pt")
     assert (state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 15) is converts
 
@@ -300,12 +290,11 @@ def test_a_run_does_not_resume_without_optimizer_state(optimizer):
         return _read_and_check(lambda path: state, trainer_with(**settings), path, resumes, path)
 
     own = "save/checkpoint_last.pt"
-    message = f"{own} has no optimizer state, so the run cannot resume; remove the checkpoints in save to train again"
-    again = "or start once with --reset-optimizer, a new run from its weights"
-    with pytest.raises(UserError, match=f"^{message}, {again}$"):
+    with pytest.raises(UserError, match=f"{own} .* --reset-optimizer"):
         restore(own)
-    with pytest.raises(UserError, match=f"^{message}$"):  # fairseq refuses both options together
+    with pytest.raises(UserError, match=own) as refusal:
         restore(own, finetune_from_model="a.pt")
+    assert "--reset-optimizer" not in str(refusal.value)  # fairseq refuses both options together
     restore(own, resumes=False)
     restore("a.pt")
     restore("a.pt", resumes=False, finetune_from_model="a.pt")

@@ -256,11 +256,10 @@ def test_a_user_dir_in_a_checkpoint_is_forgotten(tmp_path, form):
 
 
 def calls(tree: ast.AST):
-    """Yield name and first argument of every call."""
+    """Yield name and arguments of every call."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            yield name, ast.unparse(node.args[0]) if node.args else ""
+            yield ast.unparse(node.func), *map(ast.unparse, node.args)
 
 
 EVALUATORS = {"eval", *(f"{module}{name}" for module in ("", "utils.", "options.") for name in ("eval_bool",))}
@@ -273,32 +272,24 @@ def test_every_field_that_fairseq_evaluates_is_known():
     found = set()
     for source in Path(fairseq.__file__).parent.rglob("*.py"):
         if "examples" not in source.parts:
-            evaluated = {argument for name, argument in calls(ast.parse(source.read_text())) if name in EVALUATORS}
+            called = calls(ast.parse(source.read_text()))
+            evaluated = {arguments[0] for name, *arguments in called if name in EVALUATORS}
             found |= {argument.rpartition(".")[2] for argument in evaluated - OF_THE_COMMAND_LINE}
     assert "wer_args" in found
     assert found <= EVALUATED
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in ALLOWED for name in sorted(ALLOWED[kind])])
-def test_allowed_components_run_nothing(kind, name):
+def test_allowed_components_run_nothing_and_write_no_file_that_a_checkpoint_names(kind, name):
     if name not in REGISTRY[kind]:
         pytest.skip("is not in this version of fairseq")
-    module = importlib.import_module(REGISTRY[kind][name].__module__)
-    for function, argument in calls(ast.parse(inspect.getsource(module))):
+    source = inspect.getsource(importlib.import_module(REGISTRY[kind][name].__module__))
+    for function, *arguments in calls(ast.parse(source)):
         assert function not in {"torch.load", "yaml.load", "exec", "importlib.import_module", "pickle.load"}
         if function in EVALUATORS:
-            assert argument.rpartition(".")[2] in EVALUATED
-
-
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in ALLOWED for name in sorted(ALLOWED[kind])])
-def test_allowed_components_write_no_file_that_a_checkpoint_names(kind, name):
-    if name not in REGISTRY[kind]:
-        pytest.skip("is not in this version of fairseq")
-    module = importlib.import_module(REGISTRY[kind][name].__module__)
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "open" and len(node.args) > 1:
-            file, mode = map(ast.unparse, node.args[:2])
-            assert mode in ("'r'", "'rb'") or file in ACTING
+            assert arguments[0].rpartition(".")[2] in EVALUATED
+        if function.rpartition(".")[2] == "open" and len(arguments) > 1:
+            assert arguments[1] in ("'r'", "'rb'") or arguments[0] in ACTING
 
 
 def test_the_refusal_is_a_user_error():

@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 
-from mae_lm_fairseq.core.config import DecoderAttention, MaskedAutoencoderConfig, RelativeBucketing, preset_config
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, RelativeBucketing, preset_config
 from mae_lm_fairseq.models.finetuning import HEADS, check_origin
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.reading import read_checkpoint
@@ -246,7 +246,7 @@ def origin(saved, here, **kind):
     ("option", "value", "text", "decodes"),
     [
         ("relative_bucketing", RelativeBucketing.symmetric, "symmetric", False),
-        ("decoder_attention", DecoderAttention.cross, "cross", True),
+        ("decoder_attention", "cross", "cross", True),
         ("reset_mask_states", True, "True", True),
         ("renumber_visible", True, "True", True),
     ],

@@ -3,14 +3,14 @@
 import torch
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.config import PRESETS, DecoderAttention, MaskedAutoencoderConfig, preset_config
+from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout
 
 BOS, PAD, EOS, MASK = 0, 1, 2, 29
 VOCABULARY = 30
 VARIANTS = {
     **{preset: {} for preset in PRESETS},
-    "mae_lm_cross": {"decoder_attention": DecoderAttention.cross},
+    "mae_lm_cross": {"decoder_attention": "cross"},
     "mae_lm_narrow": {"decoder_embed_dim": 8, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2},
     "mae_lm_3ml_cross_wide": {"decoder_embed_dim": 24, "decoder_attention_heads": 3},
     "mae_lm_share_positions": {"decoder_share_positions": True},

@@ -123,5 +123,5 @@ def test_no_validation_split(data_bin, pretrain, tmp_path):
     data = shutil.copytree(data_bin, tmp_path / "data")
     for file in data.glob("valid.*"):
         file.unlink()
-    with pytest.raises(UserError, match=r"valid\.idx: no such file"):
+    with pytest.raises(UserError, match=r"valid\.idx"):
         pretrain(tmp_path / "saved", "--disable-validation", "--max-update", 2, *EVERY_4, data=data)

@@ -1,9 +1,8 @@
 """Splitting of lines that are longer than a sequence, without loss of tokens."""
 
 import numpy as np
-import pytest
 import torch
-from fairseq.data import BaseWrapperDataset, TokenBlockDataset
+from fairseq.data import BaseWrapperDataset
 from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.tasks.sequences import SplitLongLinesDataset
@@ -47,15 +46,3 @@ def test_same_tokens_in_order_no_piece_too_long_and_none_of_one_token(lengths, m
     assert [len(part) for part in parts] == split.sizes.tolist()
     assert max(split.sizes) <= max_tokens
     assert (split.sizes == 1).sum() == lengths.count(1)
-
-
-@pytest.mark.parametrize("mode", ["complete", "complete_doc"])
-@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12), block=st.integers(3, 20))
-def test_blocks_keep_every_token_but_document_ends(mode, lengths, block):
-    if mode == "complete_doc" and max(lengths) == 1:
-        return
-    lines = SplitLongLinesDataset(Lines(lengths), block)
-    blocks = TokenBlockDataset(lines, lines.sizes, block, pad=1, eos=EOS, break_mode=mode)
-    ends = lengths.count(1) if mode == "complete_doc" else 0
-    assert blocks.sizes.sum() == sum(lengths) - ends
-    assert blocks.sizes.max() <= block

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_early_masks_change_every_epoch_and_depend_on_the_sample_alone(task_for)
     for epoch in (1, 2):
         assert early_masks_by_sample(task, epoch, workers=2) == wanted[epoch - 1]
         assert early_masks_by_sample(task_for(*options), epoch, workers=0, batch_size=5) == wanted[epoch - 1]
-    assert early_masks_by_sample(task_for(*options, "--seed", 2), 1, workers=0) != wanted[0]
+    assert early_masks_by_sample(task_for(*options, "--seed", 2), 1, workers=0) != wanted[0]  # the masks also differ
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
@@ -128,10 +129,6 @@ def test_mask_in_encoder_0_changes_nothing(task_for):
         expected = (tokens.ne(task.mask_idx) & tokens.ne(task.dictionary.pad())).nonzero().flatten()
         assert torch.equal(batch["layout"].visible.index, expected)
         assert batch["layout"].early_in_visible.numel() == 0
-
-
-def test_masks_depend_on_the_seed(task_for):
-    assert masks_by_sample(task_for("--seed", 1), 1, 0) != masks_by_sample(task_for("--seed", 2), 1, 0)
 
 
 @pytest.mark.integration  # starts data workers
@@ -180,32 +177,6 @@ def test_options_change_the_batches(task_for, option, values):
     )
 
 
-def test_defaults_mask_all_predicted_tokens(task_for):
-    task = task_for()
-    predicted = tokens = 0
-    for batch in batches(task):
-        is_predicted = batch["target"].ne(task.dictionary.pad())
-        assert torch.equal(batch["net_input"]["src_tokens"].eq(task.mask_idx), is_predicted)
-        predicted += is_predicted.sum().item()
-        tokens += batch["ntokens"]
-    assert predicted / tokens == pytest.approx(0.15, abs=0.02)
-
-
-def test_whole_words(task_for):
-    task = task_for("--mask-whole-words")
-    starts = {i for i, piece in enumerate(task.dictionary.symbols) if piece.startswith("▁") or i < 4}
-    inside = predicted = 0
-    for batch in batches(task):
-        tokens, target = original(batch, task.dictionary.pad()), batch["target"].ne(task.dictionary.pad())
-        for row, column in tokens.ne(task.dictionary.pad()).nonzero().tolist():
-            if tokens[row, column].item() not in starts:
-                assert target[row, column] == target[row, column - 1]
-                inside += 1
-                predicted += target[row, column].item()
-    assert inside > 500
-    assert predicted / inside == pytest.approx(0.15, abs=0.03)
-
-
 @pytest.mark.parametrize("times", [2, 3])
 def test_repeated_tokens(task_for, times):
     """Equal to a loop over the tokens of shorter sequences; copies are masked independently."""
@@ -240,9 +211,9 @@ def test_repeated_tokens(task_for, times):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--repeat-tokens", 0], "^--repeat-tokens 0 must be at least 1 and at most 10"),
-        (["--repeat-tokens", 11], "^--repeat-tokens 11 must be at least 1 and at most 10"),
-        (["--repeat-tokens", 2, "--mask-whole-words"], "remove --mask-whole-words"),
+        (["--repeat-tokens", 0], "--repeat-tokens 0 .* 10$"),
+        (["--repeat-tokens", 11], "--repeat-tokens 11 .* 10$"),
+        (["--repeat-tokens", 2, "--mask-whole-words"], "--mask-whole-words"),
         (["--repeat-tokens", 2, "--mask-multiple-length", 2], "--mask-multiple-length"),
         (["--repeat-tokens", 2, "--mask-stdev", 1], "--mask-stdev"),
         (["--mask-in-encoder", -0.5], "--mask-in-encoder"),
@@ -296,18 +267,9 @@ def copied(data_bin, tmp_path):
     return shutil.copytree(data_bin, tmp_path / "data-bin")
 
 
-def test_missing_data_are_named(task_for, copied):
-    (copied / "train.bin").unlink()
-    with pytest.raises(UserError, match=r"train\.bin"):
-        task_for(data=copied)
-    (copied / "dict.txt").unlink()
-    with pytest.raises(UserError, match=r"dict\.txt"):
-        task_for(data=copied)
-
-
 @pytest.mark.parametrize("shards", ["{}:", ":{}", "{0}::{0}"])
 def test_empty_names_of_shards_are_refused(task_for, data_bin, shards):
-    with pytest.raises(UserError, match="has an empty name"):
+    with pytest.raises(UserError, match=re.escape(shards.format(data_bin))):
         task_for(data=shards.format(data_bin))
 
 
@@ -323,27 +285,50 @@ def test_further_parts_of_a_split_are_checked_and_used(task_for, copied):
         task.load_dataset("train", combine=True)
 
 
-def test_a_dictionary_that_is_too_short_for_the_data_is_refused(task_for, copied):
-    lines = (copied / "dict.txt").read_text().splitlines()
-    # fairseq-preprocess pads the dictionary to a multiple of 8 with words that occur in no text.
-    (copied / "dict.txt").write_text("\n".join(lines[:-8]) + "\n")
-    with pytest.raises(UserError, match=r"train\.bin has the token"):
-        task_for(data=copied)
+def without_data(directory):
+    (directory / "train.bin").unlink()
 
 
-def test_a_manifest_of_another_dictionary_is_refused(task_for, copied):
+def without_dictionary(directory):
+    (directory / "dict.txt").unlink()
+
+
+def with_a_short_dictionary(directory):
+    """fairseq-preprocess pads the dictionary to a multiple of 8 with words that occur in no text."""
+    lines = (directory / "dict.txt").read_text().splitlines()
+    (directory / "dict.txt").write_text("\n".join(lines[:-8]) + "\n")
+
+
+def with_another_dictionary(directory):
+    first, second, *others = (directory / "dict.txt").read_text().splitlines()
+    (directory / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
+
+
+def with_a_manifest_of_another_dictionary(directory):
     manifest = {"versions": {}, "options": {}, "tokenizer_sha256": "", "dictionary_sha256": "another", "splits": {}}
-    (copied / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="dict"):
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (without_data, r"train\.bin"),
+        (without_dictionary, r"dict\.txt"),
+        (with_a_short_dictionary, r"train\.bin"),
+        (with_a_manifest_of_another_dictionary, "dict"),
+    ],
+)
+def test_data_that_do_not_belong_together_are_refused(task_for, copied, damage, named):
+    damage(copied)
+    with pytest.raises(UserError, match=named):
         task_for(data=copied)
 
 
 def test_a_model_of_another_dictionary_is_refused(task_for, copied):
     state = task_for().state_dict()
     task_for().load_state_dict(state)
-    lines = (copied / "dict.txt").read_text().splitlines()
-    (copied / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
-    with pytest.raises(UserError, match="another dictionary"):
+    with_another_dictionary(copied)
+    with pytest.raises(UserError, match=r"dict\.txt"):
         task_for(data=copied).load_state_dict(state)
 
 
@@ -358,15 +343,10 @@ def test_shards_are_taken_in_turn(task_for, data_bin, copied):
         task.load_dataset("train", epoch=1, combine=True)  # as training does, to find it before epoch 2
 
 
-@pytest.mark.parametrize("has_manifest", [True, False])
-def test_a_shard_of_another_dictionary_is_refused(task_for, data_bin, copied, has_manifest):
+@pytest.mark.parametrize("change", [with_another_dictionary, with_a_manifest_of_another_dictionary])
+def test_a_shard_of_another_dictionary_is_refused(task_for, data_bin, copied, change):
     """Also if all of its ids are in the dictionary of the first shard."""
     task = task_for(data=f"{data_bin}:{copied}")
-    if has_manifest:
-        manifest = {"versions": {}, "options": {}, "tokenizer_sha256": "", "dictionary_sha256": "another", "splits": {}}
-        (copied / "manifest.json").write_text(json.dumps(manifest))
-    else:
-        first, second, *others = (copied / "dict.txt").read_text().splitlines()
-        (copied / "dict.txt").write_text("\n".join([second, first, *others]) + "\n")
-    with pytest.raises(UserError, match=f"^{copied} was prepared with another dictionary than {data_bin}; "):
+    change(copied)
+    with pytest.raises(UserError, match=f"{copied} .* {data_bin}"):
         task.load_dataset("train", epoch=2)

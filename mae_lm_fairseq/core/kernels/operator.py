@@ -5,6 +5,7 @@ module, row by row, with the same dropout for the same random numbers.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -57,23 +58,33 @@ class PositionBias(NamedTuple):
             rows: whose positions are at most ``reach``; those of keys never descend in a row.
         """
         by_offset = (LOG2E * table.detach()).index_select(0, bucket).T.contiguous()
-        run = bucket.diff(prepend=bucket[:1]).ne(0).cumsum(0)
+        begins = bucket.diff(prepend=bucket[:1]).ne(0)
+        run = begins.cumsum(0)
+        runs = 1 << (len(table) - 1).bit_length()
         bucket_of_run = bucket.new_zeros(len(table)).scatter_(0, run, bucket)
-        return cls(table, by_offset, _ends_of_runs(run, 1 << (len(table) - 1).bit_length(), rows), bucket_of_run)
+        return cls(table, by_offset, _ends_of_runs(run, runs, rows), bucket_of_run)
 
 
 def _ends_of_runs(run: Tensor, runs: int, rows: Rows) -> Tensor:
     """Return ``ends`` from the run of each offset from -reach to reach."""
     reach = len(run) // 2
-    largest_offset = torch.searchsorted(run, torch.arange(runs, device=run.device), right=True) - 1 - reach
+    numbers = torch.arange(runs, device=run.device)
+    largest_offset = torch.searchsorted(run, numbers, right=True) - 1 - reach
+    last = (rows.query_positions[:, None] + largest_offset).clamp(-1, reach)
+
     # Number the positions of all rows through, with one before the first of each row.
-    query_row, key_row = (
-        torch.arange(len(starts) - 1, device=run.device).repeat_interleave(starts.diff(), output_size=len(positions))
-        for starts, positions in ((rows.query_starts, rows.query_positions), (rows.key_starts, rows.key_positions))
-    )
-    last = (rows.query_positions[:, None] + largest_offset).clamp(-1, reach) + (reach + 2) * query_row[:, None]
-    ends = torch.searchsorted(rows.key_positions + (reach + 2) * key_row, last, right=True)
+    query_row = _row_of_each(rows.query_starts, len(rows.query_positions))
+    key_row = _row_of_each(rows.key_starts, len(rows.key_positions))
+    last = last + (reach + 2) * query_row[:, None]
+    keys = rows.key_positions + (reach + 2) * key_row
+    ends = torch.searchsorted(keys, last, right=True)
     return (ends - rows.key_starts[query_row, None]).int()
+
+
+def _row_of_each(starts: Tensor, positions: int) -> Tensor:
+    """Return the row of each position, given the first position of each row and their number."""
+    rows = torch.arange(len(starts) - 1, device=starts.device)
+    return rows.repeat_interleave(starts.diff(), output_size=positions)
 
 
 class Pairs(NamedTuple):
@@ -123,10 +134,25 @@ def attend(packed: Tensor, queries: Tensor | None, rows: Rows, bias: PositionBia
         [number of queries, heads, head size], in the dtype of ``packed``; zero in rows without keys.
     """
     random = random_numbers(len(rows.query_positions), packed) if dropout else None
-    table, *of_pairs = (None,) * 4 if bias is None else bias
-    pairs = Pairs(*rows[:4], *of_pairs, random, *rows[4:], dropout)
-    packed, queries = packed.contiguous(), None if queries is None else queries.contiguous()
-    return torch.ops.mae_lm_fairseq.attend(packed, queries, table, *pairs)[0]
+    table, by_offset, ends, bucket_of_run = (None,) * 4 if bias is None else bias
+    pairs = Pairs(
+        query_starts=rows.query_starts,
+        key_starts=rows.key_starts,
+        query_positions=rows.query_positions,
+        key_positions=rows.key_positions,
+        by_offset=by_offset,
+        ends=ends,
+        bucket_of_run=bucket_of_run,
+        random=random,
+        most_queries=rows.most_queries,
+        most_keys=rows.most_keys,
+        dropout=dropout,
+    )
+    packed = packed.contiguous()
+    if queries is not None:
+        queries = queries.contiguous()
+    output, _ = torch.ops.mae_lm_fairseq.attend(packed, queries, table, *pairs)
+    return output
 
 
 def random_numbers(queries: int, packed: Tensor) -> Tensor:
@@ -142,13 +168,15 @@ def split(packed: Tensor, queries: Tensor | None) -> tuple[Tensor, ...]:
 
 def empty_output(packed: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return memory for O and L."""
-    q = split(packed, queries)[0]
-    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
+    q, _, _ = split(packed, queries)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=dtype)
 
 
 def empty_gradients(packed: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return memory for the gradients of both; a tensor without elements in place of None."""
-    return torch.empty_like(packed), packed.new_empty(0) if queries is None else torch.empty_like(queries)
+    of_queries = packed.new_empty(0) if queries is None else torch.empty_like(queries)
+    return torch.empty_like(packed), of_queries
 
 
 @torch.library.register_fake("mae_lm_fairseq::attend")
@@ -166,7 +194,8 @@ def _(
 def _save(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
     packed, queries, table, *pairs = inputs
     ctx.save_for_backward(packed, queries, *output, *pairs[:_TENSORS])
-    ctx.numbers, ctx.buckets = pairs[_TENSORS:], 0 if table is None else len(table)
+    ctx.numbers = pairs[_TENSORS:]
+    ctx.buckets = 0 if table is None else len(table)
     ctx.set_materialize_grads(False)  # of the normaliser
 
 
@@ -175,34 +204,63 @@ def _differentiate(ctx, d_output: Tensor, _) -> tuple[Tensor | None, ...]:
     d_packed, d_queries, d_table = torch.ops.mae_lm_fairseq.attend_backward(
         d_output, packed, queries, output, normaliser, ctx.buckets, *tensors, *ctx.numbers
     )
-    of_queries, of_table = None if queries is None else d_queries, d_table if ctx.buckets else None
-    return d_packed, of_queries, of_table, *(None for _ in Pairs._fields)
+    if queries is None:
+        d_queries = None
+    if not ctx.buckets:
+        d_table = None
+    return d_packed, d_queries, d_table, *(None for _ in Pairs._fields)
 
 
 torch.library.register_autograd("mae_lm_fairseq::attend", _differentiate, setup_context=_save)
 
 
-def _rows(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> Iterator[tuple]:
-    """Yield the slices of each row's queries and keys, Q, K and V, and S and Z [heads, queries, keys]."""
+class _Row(NamedTuple):
+    """A row in the equations of the kernel."""
+
+    i: slice
+    """The queries."""
+    j: slice
+    """The keys."""
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    s: Tensor
+    """Scores [heads, queries, keys]."""
+    z: Tensor | float
+    """[heads, queries, keys]; 1 without dropout."""
+
+
+def _rows(packed: Tensor, queries: Tensor | None, pairs: Pairs) -> Iterator[_Row]:
     everything = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in split(packed, queries)]
-    of_queries, of_keys = (map(slice, starts[:-1].tolist(), starts[1:].tolist()) for starts in pairs[:2])
-    for i, j in zip(of_queries, of_keys, strict=True):
-        q, k, v = (x[part] for x, part in zip(everything, (i, j, j), strict=True))
-        s = torch.einsum("qhd,khd->hqk", q, k) * q.shape[2] ** -0.5
+    all_q, all_k, all_v = everything
+    scale = all_q.shape[2] ** -0.5
+    for i, j in zip(_slices(pairs.query_starts), _slices(pairs.key_starts), strict=True):
+        q, k, v = all_q[i], all_k[j], all_v[j]
+        s = torch.einsum("qhd,khd->hqk", q, k) * scale
         if pairs.by_offset is not None:
+            reach = pairs.by_offset.shape[1] // 2
             offsets = pairs.key_positions[j] - pairs.query_positions[i, None]
-            s += pairs.by_offset[:, offsets + pairs.by_offset.shape[1] // 2] / LOG2E
-        yield i, j, q, k, v, s, 1.0 if pairs.random is None else keep(pairs.random[i], len(k), pairs.dropout)
+            s += pairs.by_offset[:, offsets + reach] / LOG2E
+        z = 1.0 if pairs.random is None else keep(pairs.random[i], len(k), pairs.dropout)
+        yield _Row(i, j, q, k, v, s, z)
+
+
+def _slices(starts: Tensor) -> Iterator[slice]:
+    """Return the positions of each row, given the first one of each and their number."""
+    return itertools.starmap(slice, itertools.pairwise(starts.tolist()))
 
 
 def keep(random: Tensor, keys: int, dropout: float) -> Tensor:
     """Return Z [heads, queries, keys] by the hash of the kernel, from random numbers [queries, heads] int32."""
     # Signed, as torch's integers are: the comparison flips the sign bit of both sides.
-    dropped, half = round(dropout * RANDOM_LEVELS), RANDOM_LEVELS // 2
-    x = random.T[:, :, None] ^ torch.arange(keys, dtype=torch.int32, device=random.device) * -0x61C88647
+    dropped = round(dropout * RANDOM_LEVELS)
+    half = RANDOM_LEVELS // 2
+    numbers = torch.arange(keys, dtype=torch.int32, device=random.device)
+    x = random.T[:, :, None] ^ numbers * -0x61C88647
     x = (x ^ x >> 16 & 0xFFFF) * 0x7FEB352D
     x = (x ^ x >> 15 & 0x1FFFF) * -0x7B935975
-    return ((x ^ -half) >= dropped - half) * (RANDOM_LEVELS / (RANDOM_LEVELS - dropped))
+    is_kept = (x ^ -half) >= dropped - half
+    return is_kept * (RANDOM_LEVELS / (RANDOM_LEVELS - dropped))
 
 
 @torch.library.impl("mae_lm_fairseq::attend", "cpu")
@@ -210,10 +268,18 @@ def keep(random: Tensor, keys: int, dropout: float) -> Tensor:
 def attend_by_equations(packed: Tensor, queries: Tensor | None, table: Tensor | None, *pairs) -> tuple[Tensor, Tensor]:
     """Return O and L."""
     output, normaliser = empty_output(packed, queries)
-    for i, _, _, _, v, s, z in _rows(packed, queries, Pairs(*pairs)):
-        normaliser[i] = s.logsumexp(2).T
-        output[i] = torch.einsum("hqk,khd->qhd", z * (s - normaliser[i].T[:, :, None]).exp(), v).to(output.dtype)
+    for row in _rows(packed, queries, Pairs(*pairs)):
+        normaliser[row.i] = row.s.logsumexp(2).T
+        zp = row.z * _probabilities(row, normaliser)
+        o = torch.einsum("hqk,khd->qhd", zp, row.v)
+        output[row.i] = o.to(output.dtype)
     return output, normaliser
+
+
+def _probabilities(row: _Row, normaliser: Tensor) -> Tensor:
+    """Return P [heads, queries, keys]."""
+    l = normaliser[row.i].T
+    return (row.s - l[:, :, None]).exp()
 
 
 @torch.library.impl("mae_lm_fairseq::attend_backward", "cpu")
@@ -222,16 +288,23 @@ def attend_backward_by_equations(
     d_output: Tensor, packed: Tensor, queries: Tensor | None, output: Tensor, normaliser: Tensor, buckets: int, *pairs
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of ``packed``, ``queries`` and the table."""
-    pairs, gradients = Pairs(*pairs), empty_gradients(packed, queries)
+    pairs = Pairs(*pairs)
+    d_packed, d_queries = empty_gradients(packed, queries)
     d_table = normaliser.new_zeros(buckets, normaliser.shape[1])
-    dq, dk, dv = split(gradients[0], None if queries is None else gradients[1])
-    for i, j, q, k, v, s, z in _rows(packed, queries, pairs):
-        p, do, scale = (s - normaliser[i].T[:, :, None]).exp(), d_output[i].to(s.dtype), q.shape[2] ** -0.5
-        ds = p * (z * torch.einsum("qhd,khd->hqk", do, v) - (do * output[i]).sum(2).T[:, :, None])
+    dq, dk, dv = split(d_packed, None if queries is None else d_queries)
+    for row in _rows(packed, queries, pairs):
+        i, j, q, k, v, s, z = row
+        scale = q.shape[2] ** -0.5
+        do = d_output[i].to(s.dtype)
+        p = _probabilities(row, normaliser)
+        dp = z * torch.einsum("qhd,khd->hqk", do, v)
+        delta = (do * output[i]).sum(2).T
+        ds = p * (dp - delta[:, :, None])
         dq[i] = (scale * torch.einsum("hqk,khd->qhd", ds, k)).to(dq.dtype)
         dk[j] = (scale * torch.einsum("hqk,qhd->khd", ds, q)).to(dk.dtype)
         dv[j] = torch.einsum("hqk,qhd->khd", z * p, do).to(dv.dtype)
         if buckets:
             run = (pairs.ends[i, :, None] <= torch.arange(len(k))).sum(1)
-            d_table.index_add_(0, pairs.bucket_of_run[run].flatten(), ds.flatten(1).T)
-    return *gradients, d_table
+            bucket = pairs.bucket_of_run[run].flatten()
+            d_table.index_add_(0, bucket, ds.flatten(1).T)
+    return d_packed, d_queries, d_table
