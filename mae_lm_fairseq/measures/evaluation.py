@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import Baseline, Data, MaskedText, Measure, ModelOptions, Trained, Value
 from mae_lm_fairseq.measures.readers import SPECIAL, Reader
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.trained.masked_prediction import (
@@ -37,16 +37,14 @@ from mae_lm_fairseq.utils.versions import versions
 
 LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
-_WORDS = {
-    "loss": "loss (nats per predicted token)",
-    "accuracy": "accuracy (fraction of the predicted tokens)",
-    "pseudo_perplexity_per_token": "pseudo-perplexity per token",
-}
-_BASELINES = {"loss": ("unigram_entropy", "unigram entropy: token frequencies alone")}
+_ENTROPY = Value("unigram_entropy")
+_FREQUENCIES = Baseline(_ENTROPY.name, "unigram entropy: token frequencies alone")
+_LOSS = Value("loss", "loss (nats per predicted token)", shown=True, baseline=_FREQUENCIES)
+_ACCURACY = Value("accuracy", "accuracy (fraction of the predicted tokens)", shown=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss(Kind, MaskedText):
+class Loss(Measure, MaskedText):
     """Masked loss at fixed positions, the same for all models.
 
     Attributes:
@@ -55,18 +53,15 @@ class Loss(Kind, MaskedText):
 
     kind: ClassVar = "loss"
     with_head: ClassVar = True
-    numbers: ClassVar = ("loss", "accuracy", "unigram_entropy")
-    shown: ClassVar = ("loss", "accuracy")
-    words: ClassVar = _WORDS
-    baselines: ClassVar = _BASELINES
+    values: ClassVar = (_LOSS, _ACCURACY, _ENTROPY)
     on: Literal["text", "valid"] = "text"
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("text",) if self.on == "text" else ()
 
-    def values(self) -> list[str] | None:
-        return super().values() if self.on == "text" else ["loss"]
+    def value_names(self) -> list[str]:
+        return super().value_names() if self.on == "text" else [_LOSS.name]
 
     def check(self, data: Data) -> None:
         if self.on == "text":
@@ -83,11 +78,11 @@ class Loss(Kind, MaskedText):
         return {"loss": validation_loss(*load_with_validation_split(model.path, model.data.data_bin, **masking))}
 
     def recorded(self, found: dict[str, float]) -> dict[str, float]:
-        return {name: found[name] for name in self.values()}
+        return {name: found[name] for name in self.value_names()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Kind, MaskedText):
+class Evaluate(Measure, MaskedText):
     """Loss, accuracy and pseudo-perplexity on the held-out text, as ``mae-lm evaluate`` measures them.
 
     Attributes:
@@ -99,13 +94,16 @@ class Evaluate(Kind, MaskedText):
     kind: ClassVar = "evaluate"
     needs: ClassVar = ("text",)
     with_head: ClassVar = True
-    numbers: ClassVar = (
-        *("loss", "unigram_entropy", "accuracy", "predicted"),
-        *("pseudo_perplexity_per_token", "tokens", "pseudo_perplexity_per_word", "words"),
+    values: ClassVar = (
+        _LOSS,
+        _ENTROPY,
+        _ACCURACY,
+        Value("predicted"),
+        Value("pseudo_perplexity_per_token", "pseudo-perplexity per token", shown=True),
+        Value("tokens"),
+        Value("pseudo_perplexity_per_word"),
+        Value("words"),
     )
-    shown: ClassVar = ("loss", "accuracy", "pseudo_perplexity_per_token")
-    words: ClassVar = _WORDS
-    baselines: ClassVar = _BASELINES
     pseudo_tokens: Count = 5_000
 
     def measure(self, model: Trained) -> dict[str, float | None]:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelOptions, Trained, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
@@ -64,7 +64,7 @@ class Paradigm(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimalPairs(Kind):
+class MinimalPairs(Measure):
     """Accuracy on minimal pairs, such as BLiMP's.
 
     Attributes:
@@ -79,13 +79,11 @@ class MinimalPairs(Kind):
     kind: ClassVar = "minimal-pairs"
     needs: ClassVar = ("pairs",)
     with_head: ClassVar = True
-    numbers: ClassVar = ("accuracy", "length", "unigram")
-    words: ClassVar = {
-        "accuracy": "accuracy on minimal pairs (%)",
-        "length": "accuracy of the shorter sentence (%)",
-        "unigram": "accuracy of the more frequent tokens (%)",
-    }
-    baselines: ClassVar = {"accuracy": ("length", "the shorter sentence")}
+    values: ClassVar = (
+        Value("accuracy", "accuracy on minimal pairs (%)", baseline=Baseline("length", "the shorter sentence")),
+        Value("length", "accuracy of the shorter sentence (%)"),
+        Value("unigram", "accuracy of the more frequent tokens (%)"),
+    )
     pairs: Path | None = None
     limit: Count | None = None
     mask_words: bool = False

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelOptions, Trained, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import EncoderStates
@@ -46,7 +46,7 @@ _LOOKUP = "lookup: the most frequent label of each word"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe(Kind):
+class Probe(Measure):
     """Linear probes of frozen hidden states for word labels, layer by layer.
 
     Attributes:
@@ -58,11 +58,27 @@ class Probe(Kind):
     kind: ClassVar = "probe"
     needs: ClassVar = ("probe_train", "probe_test")
     also_reads: ClassVar = ("probe_dev",)
-    numbers: ClassVar = ("lookup", "most_frequent_label", "ambiguous_lookup", "ambiguous_words")
-    by_layer: ClassVar = ("accuracy", "dev_accuracy", "ambiguous_accuracy")
-    shown: ClassVar = ("accuracy", "ambiguous_accuracy")
-    words: ClassVar = {"accuracy": "accuracy on all words (%)", "ambiguous_accuracy": "accuracy on ambiguous words (%)"}
-    baselines: ClassVar = {"accuracy": ("lookup", _LOOKUP), "ambiguous_accuracy": ("ambiguous_lookup", _LOOKUP)}
+    values: ClassVar = (
+        Value("lookup"),
+        Value("most_frequent_label"),
+        Value("ambiguous_lookup"),
+        Value("ambiguous_words"),
+        Value(
+            "accuracy",
+            "accuracy on all words (%)",
+            by_layer=True,
+            shown=True,
+            baseline=Baseline("lookup", _LOOKUP),
+        ),
+        Value("dev_accuracy", by_layer=True),
+        Value(
+            "ambiguous_accuracy",
+            "accuracy on ambiguous words (%)",
+            by_layer=True,
+            shown=True,
+            baseline=Baseline("ambiguous_lookup", _LOOKUP),
+        ),
+    )
     column: Literal["UPOS", "XPOS", "FEATS", "DEPREL"] = "UPOS"
     limit: Count | None = None
     random_weights: bool = False
@@ -83,8 +99,9 @@ class Probe(Kind):
 
     def recorded(self, found: dict[str, Any]) -> dict[str, float | list[float]]:
         """Return accuracies in per cent: of each layer, also on words that are ambiguous in training; of baselines."""
-        names = [name for name in self.by_layer if name in found["layers"][0]]
-        values = {name: [100 * row[name] for row in found["layers"]] for name in names}
+        layers = found["layers"]
+        names = [value.name for value in self.values if value.by_layer and value.name in layers[0]]
+        values = {name: [100 * row[name] for row in layers] for name in names}
         values["lookup"] = 100 * found["lookup"]["accuracy"]
         values["most_frequent_label"] = 100 * found["majority"]["accuracy"]
         if found["ambiguous_words"]:

@@ -29,7 +29,7 @@ from mae_lm_fairseq.measures.figures import (
     plot_ranks,
     title_end,
 )
-from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, ModelOptions, Trained, Value
 from mae_lm_fairseq.measures.readers import SPECIAL
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
@@ -43,27 +43,28 @@ from mae_lm_fairseq.utils.files import output_directory, write_json
 from mae_lm_fairseq.utils.output import progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
-_RANKED = (
-    "real_clean",
-    *(f"{tokens}_{kind}" for kind in ("as_trained", "forced") for tokens in ("real", "mask", "all")),
-)
+_SHOWN_RANKS = {
+    "real_clean": "real tokens in clean text (directions)",
+    "real_as_trained": "real tokens beside [MASK] (directions)",
+    "mask_as_trained": "[MASK] (directions)",
+    "all_as_trained": "real tokens and [MASK] (directions)",
+}
+_OTHER_RANKS = ("real_forced", "mask_forced", "all_forced")
+_EXCLUSIVITY = "fraction of [MASK] outside {} % of real tokens, above real tokens'"
 _CSV = ("label", "layer", "input", "tokens", "count", "width")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank(Kind, RankSettings, MaskedText):
+class Rank(Measure, RankSettings, MaskedText):
     """Effective ranks of hidden states, layer by layer; keeps their second moments."""
 
     kind: ClassVar = "rank"
     needs: ClassVar = ("text",)
-    by_layer: ClassVar = [f"{prefix}{kind}" for prefix in ("", "entropy_") for kind in _RANKED]
-    shown: ClassVar = ("real_clean", "real_as_trained", "mask_as_trained", "all_as_trained")
-    words: ClassVar = {
-        "real_clean": "real tokens in clean text (directions)",
-        "real_as_trained": "real tokens beside [MASK] (directions)",
-        "mask_as_trained": "[MASK] (directions)",
-        "all_as_trained": "real tokens and [MASK] (directions)",
-    }
+    values: ClassVar = (
+        *(Value(name, description, by_layer=True, shown=True) for name, description in _SHOWN_RANKS.items()),
+        *(Value(name, by_layer=True) for name in _OTHER_RANKS),
+        *(Value(f"entropy_{name}", by_layer=True) for name in (*_SHOWN_RANKS, *_OTHER_RANKS)),
+    )
     tokens: Count = 20_000
     bootstrap: ClassVar = 2  # the least: a study tests over seeds
 
@@ -119,21 +120,28 @@ def values_by_layer(found: Mapping[tuple[str, int], float], layers: int) -> dict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exclusivity(Kind, MaskedText):
+class Exclusivity(Measure, MaskedText):
     """Share of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments."""
 
     kind: ClassVar = "exclusivity"
     needs: ClassVar = ("text",)
-    by_layer: ClassVar = (
-        *(f"{name}_{t}" for t in (0.9, 0.99) for name in ("mask", "held_out", "exclusivity", "dimensions")),
-        "type_quantile",
-        *(f"{control}_{of}" for control in ("types", "groups") for of in ("lowest", "median", "highest")),
+    values: ClassVar = (
+        Value("mask_0.9", by_layer=True),
+        Value("held_out_0.9", by_layer=True),
+        Value("exclusivity_0.9", _EXCLUSIVITY.format(90), by_layer=True, shown=True),
+        Value("dimensions_0.9", by_layer=True),
+        Value("mask_0.99", by_layer=True),
+        Value("held_out_0.99", by_layer=True),
+        Value("exclusivity_0.99", _EXCLUSIVITY.format(99), by_layer=True),
+        Value("dimensions_0.99", by_layer=True),
+        Value("types_lowest", by_layer=True),
+        Value("types_median", by_layer=True),
+        Value("types_highest", by_layer=True, shown=True),
+        Value("groups_lowest", by_layer=True),
+        Value("groups_median", by_layer=True),
+        Value("groups_highest", by_layer=True),
+        Value("type_quantile", by_layer=True, shown=True),
     )
-    shown: ClassVar = ("exclusivity_0.9", "types_highest", "type_quantile")
-    words: ClassVar = {
-        f"exclusivity_{t / 100:g}": f"fraction of [MASK] outside {t} % of real tokens, above real tokens'"
-        for t in (90, 99)
-    }
 
     def measure(self, model: Trained) -> list[dict[str, Any]]:
         """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelOptions, Trained, Value
 from mae_lm_fairseq.measures.readers import Reader
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import LayerStates
@@ -40,6 +40,7 @@ from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 VECTORS = {"mean": "mean of the last layer", "first": "first of the last layer", "bag": "mean of the input embeddings"}
+_BM25 = Baseline("bm25_ndcg", "BM25")
 METRICS = {"ndcg": "nDCG@10", "recall": "recall@1"}
 K1, B = 1.2, 0.75
 """Parameters of BM25, those of Lucene."""
@@ -62,7 +63,7 @@ class Collection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retrieval(Kind):
+class Retrieval(Measure):
     """Retrieval of the passages that answer questions, by the cosine of vectors: nDCG@10 and recall@1.
 
     Attributes:
@@ -75,10 +76,16 @@ class Retrieval(Kind):
     """
 
     kind: ClassVar = "retrieval"
-    numbers: ClassVar = tuple(f"{name}_{metric}" for name in (*VECTORS, "bm25") for metric in METRICS)
-    shown: ClassVar = ("mean_ndcg", "first_ndcg")
-    words: ClassVar = {f"{name}_ndcg": f"nDCG@10 (%), {vector}" for name, vector in VECTORS.items()}
-    baselines: ClassVar = dict.fromkeys(shown, ("bm25_ndcg", "BM25"))
+    values: ClassVar = (
+        Value("mean_ndcg", f"nDCG@10 (%), {VECTORS['mean']}", shown=True, baseline=_BM25),
+        Value("mean_recall"),
+        Value("first_ndcg", f"nDCG@10 (%), {VECTORS['first']}", shown=True, baseline=_BM25),
+        Value("first_recall"),
+        Value("bag_ndcg", f"nDCG@10 (%), {VECTORS['bag']}"),
+        Value("bag_recall"),
+        Value("bm25_ndcg"),
+        Value("bm25_recall"),
+    )
     questions: File
     passages: File | None = None
     relevance: File | None = None
@@ -137,7 +144,11 @@ class Retrieval(Kind):
 
     def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics in per cent."""
-        return {name: 100 * found[of][metric]["mean"] for name in self.numbers for of, metric in [name.split("_")]}
+        values = {}
+        for name in self.value_names():
+            vector, metric = name.split("_")
+            values[name] = 100 * found[vector][metric]["mean"]
+        return values
 
     def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
         """Return what is found in models, by label, as a Markdown table."""

@@ -10,7 +10,7 @@ import torch
 
 from experiments.extreme_words import ExtremeWordsOptions, extreme_words
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.kind import Data
+from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.rank import Exclusivity, Options
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.dictionary import write_symbols

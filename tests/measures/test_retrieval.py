@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import ndcg_score
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.kind import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, Trained
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.retrieval import Retrieval, bm25, metrics, summary, windows
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
