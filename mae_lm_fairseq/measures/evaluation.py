@@ -12,12 +12,14 @@ Example:
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, MaskedText, Measure, ModelOptions, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, MaskedText, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import SPECIAL, Reader
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.trained.masked_prediction import (
     NEVER_MASKED,
@@ -183,18 +185,25 @@ class Options(ModelOptions, Evaluate):
     text: File
     out: OutputFile | None = None
 
+    def output(self) -> AbstractContextManager:
+        return nullcontext()
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    models = options.trained(Data(options.data_bin, text=options.text))
-    options = options.at_length_of(models)
-    found = {}
-    for model in models:
-        about = {"model": str(model.path), "ends_lines": model.ends_lines}
-        found[model.label] = about | options.measure(model)
-    print(options.table(found))
-    if options.out:
-        names = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
-        settings = {name: getattr(options, name) for name in names}
-        about = {"versions": versions(), "text": str(options.text), "settings": settings}
-        write_json(options.out, about | {"models": found})
+    def about(self) -> dict[str, Any]:
+        settings = {
+            "ema": self.ema,
+            "tokens": self.tokens,
+            "pseudo_tokens": self.pseudo_tokens,
+            "tokens_per_sample": self.tokens_per_sample,
+            "mask_prob": self.mask_prob,
+            "seed": self.seed,
+        }
+        return {"versions": versions(), "text": str(self.text), "settings": settings}
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        return {"model": str(model.path), "ends_lines": model.ends_lines, **self.measure(model)}
+
+    def write(self, results: Mapping[str, Any]) -> list[str]:
+        print(self.table(results["models"]))
+        if self.out:
+            write_json(self.out, results)
+        return []

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
-from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Natural, Options, Probability
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options, Probability
 
 UNKNOWN_LENGTH = 128
 """Length of the sequences to measure on, in tokens, if that of the training is unknown."""
@@ -225,46 +224,3 @@ class MaskedText(Options):
         others = [f"{label} was trained with {other}" for label, other in known.items() if other != length]
         print("; ".join([f"sequences of up to {length} tokens", *others]))
         return replace(self, tokens_per_sample=length)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions(Measure):
-    """Trained models to measure with a verb.
-
-    Attributes:
-        models: a bundle, a checkpoint (with ``--data-bin``), or a local directory of ``transformers`` that mae-lm
-            import takes.
-        data_bin: data-bin with the checkpoints' tokenizer.
-        ema: use the checkpoint's EMA weights (``--store-ema``).
-        labels: names of the models, in their order.
-    """
-
-    models: Annotated[tuple[Path, ...], Argument("MODEL", positional=True)]
-    data_bin: Directory | None = None
-    ema: bool = False
-    labels: Annotated[tuple[str, ...], Argument("NAME")] = ()
-
-    def trained(self, data: Data) -> list[Trained]:
-        """Return the models. Files are read and models opened once, to reject unsuitable ones before any measurement.
-
-        Raises:
-            UserError: if there are not as many different labels as models, or a file cannot be read, or a model cannot,
-                lacks a head that the measure needs, or does not take sequences of its length.
-        """
-        self.check(data)
-        # The name of a directory, or with the one above it, as of a checkpoint, if several have the same name.
-        with_parent = [f"{path.absolute().parent.name}/{path.name.removesuffix('.pt')}" for path in self.models]
-        names = [path.name if path.is_dir() else name for path, name in zip(self.models, with_parent, strict=True)]
-        labels = self.labels or tuple(names if len(set(names)) == len(names) else with_parent)
-        if len(labels) != len(self.models) or len(set(labels)) < len(labels):
-            listed = " ".join(labels)
-            raise UserError(f"--labels: {len(self.models)} models need as many different labels, not {listed}")
-        found = []
-        for label, path in zip(labels, self.models, strict=True):
-            model = Trained(label=label, path=path, data=data, ema=self.ema)
-            reader = model.open(self.with_head)
-            if isinstance(self, MaskedText) and self.tokens_per_sample:
-                reader.check_length(self.tokens_per_sample)
-            found.append(replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines))
-        ends_lines = any(model.ends_lines for model in found)  # so that all of them predict the same tokens
-        return [replace(model, ends_lines=ends_lines) for model in found]

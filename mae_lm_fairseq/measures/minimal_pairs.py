@@ -19,8 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelOptions, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
@@ -29,9 +30,7 @@ from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import evenly_spaced, read_text
 from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, Words, as_words, pseudo_log_likelihoods
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
-from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import output_directory
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
@@ -73,7 +72,6 @@ class MinimalPairs(Measure):
         mask_words: mask each token together with the later subwords of its word.
         unigram: text to count tokens in for the frequency control (default: for a checkpoint the training data, as
             counted in the data-bin's dict.txt; for other models the control is left out).
-        random_weights: measure the architecture with random weights instead, as a control.
     """
 
     kind: ClassVar = "minimal-pairs"
@@ -88,7 +86,6 @@ class MinimalPairs(Measure):
     limit: Count | None = None
     mask_words: bool = False
     unigram: File | None = None
-    random_weights: bool = False
 
     def check(self, data: Data) -> None:
         super().check(data)
@@ -140,24 +137,21 @@ class MinimalPairs(Measure):
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MinimalPairsOrControl(MinimalPairs):
+    """Accuracy on minimal pairs, such as BLiMP's.
+
+    Attributes:
+        random_weights: measure the architecture with random weights instead, as a control.
+    """
+
+    random_weights: bool = False
+
+
 def _summary(label: str, scores: Mapping[str, Any]) -> list[str]:
     overall = {name: table["overall"] for name, table in scores.items()}
     controls = [accuracy_cell(overall[name]) if name in overall else "-" for name in CONTROLS]
     return [label, accuracy_cell(overall["model"]), f"{overall['model']['ties']:,}", *controls]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, MinimalPairs):
-    """Models and minimal pairs.
-
-    Attributes:
-        pairs: BLiMP's files (``*.jsonl``) or Zorro's (``*.txt``).
-        out: output directory.
-    """
-
-    pairs: Directory = field()
-    random_weights: ClassVar = False
-    out: Directory
 
 
 _REPORT = """\
@@ -174,33 +168,43 @@ Controls: {controls}.
 """
 
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin)
-        paradigms = options.paradigms(data)
-        models = options.trained(data)
-        scores = {}
-        for model in models:
-            found = options.measure(model)
-            control = {"random weights": options.measure(model.untrained())["model"]}
-            scores[model.label] = {"model": found.pop("model"), **control, **found}
-        pairs = {"directory": str(options.pairs), "limit": options.limit, "paradigms": len(paradigms)}
-        results = {
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, MinimalPairs):
+    """Models and minimal pairs.
+
+    Attributes:
+        pairs: BLiMP's files (``*.jsonl``) or Zorro's (``*.txt``).
+    """
+
+    pairs: Directory = field()
+
+    def about(self) -> dict[str, Any]:
+        paradigms = self.paradigms(self.data())
+        return {
             "versions": versions(),
-            "pairs": pairs | {"pairs": sum(len(paradigm.pairs) for paradigm in paradigms)},
-            "settings": SETTINGS | {"ema": options.ema, "mask_words": options.mask_words},
-            "models": {model.label: {"model": str(model.path), "scores": scores[model.label]} for model in models},
+            "pairs": {
+                "directory": str(self.pairs),
+                "limit": self.limit,
+                "paradigms": len(paradigms),
+                "pairs": sum(len(paradigm.pairs) for paradigm in paradigms),
+            },
+            "settings": SETTINGS | {"ema": self.ema, "mask_words": self.mask_words},
         }
-        report = _REPORT.format(
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        scores = self.measure(model)
+        control = self.measure(model.untrained())["model"]
+        scores = {"model": scores.pop("model"), "random weights": control, **scores}
+        return {"model": str(model.path), "scores": scores}
+
+    def report(self, results: Mapping[str, Any]) -> str:
+        return _REPORT.format(
             **results["pairs"],
             **SETTINGS,
-            masked="masked with the later subwords of its word" if options.mask_words else "masked on its own",
+            masked="masked with the later subwords of its word" if self.mask_words else "masked on its own",
             controls="; ".join(f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()),
-            table=options.table(scores),
+            table=self.table({label: model["scores"] for label, model in results["models"].items()}),
         )
-        write_results(options.out, results, report)
-        print(f"{options.out}: results.json, report.md")
 
 
 def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:

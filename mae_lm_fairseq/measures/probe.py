@@ -19,16 +19,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelOptions, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
-from mae_lm_fairseq.utils.command_line import Count, Directory, File
-from mae_lm_fairseq.utils.directories import write_results
-from mae_lm_fairseq.utils.files import output_directory
+from mae_lm_fairseq.utils.command_line import Count, File
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
@@ -52,7 +51,6 @@ class Probe(Measure):
     Attributes:
         column: the column to predict.
         limit: train on N sentences, evenly spaced (default: all).
-        random_weights: measure the architecture with random weights instead, as a control.
     """
 
     kind: ClassVar = "probe"
@@ -81,7 +79,6 @@ class Probe(Measure):
     )
     column: Literal["UPOS", "XPOS", "FEATS", "DEPREL"] = "UPOS"
     limit: Count | None = None
-    random_weights: bool = False
 
     def check(self, data: Data) -> None:
         super().check(data)
@@ -152,21 +149,14 @@ def _summary(label: str, model: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Probe):
-    """Models and data of linear probes.
+class ProbeOrControl(Probe):
+    """Linear probes of frozen hidden states for word labels, layer by layer.
 
     Attributes:
-        train: CoNLL-U, plain or compressed, to train on.
-        test: CoNLL-U, plain or compressed, to test on.
-        dev: CoNLL-U to choose the best layer on (default: ``--test``).
-        out: output directory.
+        random_weights: measure the architecture with random weights instead, as a control.
     """
 
-    train: File
-    test: File
-    dev: File | None = None
-    random_weights: ClassVar = False
-    out: Directory
+    random_weights: bool = False
 
 
 _REPORT = """\
@@ -180,26 +170,44 @@ embeddings. The best layer is that of {chosen}.
 """
 
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin, probe_train=options.train, probe_test=options.test, probe_dev=options.dev)
-        models = options.trained(data)
-        found = {}
-        for model in models:
-            found[model.label] = {"model": str(model.path), **options.measure(model)}
-            found[model.label]["random weights"] = options.measure(model.untrained())["layers"]
-        read = {name: path and str(path) for name in ("train", "test", "dev") for path in [getattr(options, name)]}
-        results = {
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, Probe):
+    """Models and data of linear probes.
+
+    Attributes:
+        train: CoNLL-U, plain or compressed, to train on.
+        test: CoNLL-U, plain or compressed, to test on.
+        dev: CoNLL-U to choose the best layer on (default: ``--test``).
+    """
+
+    train: File
+    test: File
+    dev: File | None = None
+
+    def data(self) -> Data:
+        return Data(self.data_bin, probe_train=self.train, probe_test=self.test, probe_dev=self.dev)
+
+    def about(self) -> dict[str, Any]:
+        return {
             "versions": versions() | {"scikit-learn": version("scikit-learn")},
-            "data": read | {"column": options.column, "limit": options.limit},
-            "settings": SETTINGS | {"ema": options.ema},
-            "models": found,
+            "data": {
+                "train": str(self.train),
+                "test": str(self.test),
+                "dev": str(self.dev) if self.dev else None,
+                "column": self.column,
+                "limit": self.limit,
+            },
+            "settings": SETTINGS | {"ema": self.ema},
         }
-        chosen = f"`{options.dev}`" if options.dev else "the test text"
-        report = _REPORT.format(**results["data"], **SETTINGS, chosen=chosen, table=options.table(found))
-        write_results(options.out, results, report)
-        print(f"{options.out}: results.json, report.md")
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        probed = self.measure(model)
+        control = self.measure(model.untrained())
+        return {"model": str(model.path), **probed, "random weights": control["layers"]}
+
+    def report(self, results: Mapping[str, Any]) -> str:
+        chosen = f"`{self.dev}`" if self.dev else "the test text"
+        return _REPORT.format(**results["data"], **SETTINGS, chosen=chosen, table=self.table(results["models"]))
 
 
 class Part(NamedTuple):

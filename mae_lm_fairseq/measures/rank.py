@@ -12,7 +12,7 @@ Example:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar
@@ -20,7 +20,6 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor
 
 from mae_lm_fairseq.measures.figures import (
-    LAYER,
     Lines,
     lines_by_layer,
     plot_exclusivity,
@@ -29,17 +28,18 @@ from mae_lm_fairseq.measures.figures import (
     plot_ranks,
     title_end,
 )
-from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, ModelOptions, Trained, Value
+from mae_lm_fairseq.measures.measure import MaskedText, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import SPECIAL
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
-from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
+from mae_lm_fairseq.utils.command_line import Argument, Count, File, Fraction
 from mae_lm_fairseq.utils.directories import replacing_files
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import output_directory, write_json
+from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
@@ -55,8 +55,13 @@ _CSV = ("label", "layer", "input", "tokens", "count", "width")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank(Measure, RankSettings, MaskedText):
-    """Effective ranks of hidden states, layer by layer; keeps their second moments."""
+class Rank(Measure, MaskedText):
+    """Effective ranks of hidden states, layer by layer; keeps their second moments.
+
+    Attributes:
+        threshold: fraction of the sum of squares that defines the threshold rank.
+        centred: measure ranks around the mean instead of zero, unlike the paper.
+    """
 
     kind: ClassVar = "rank"
     needs: ClassVar = ("text",)
@@ -66,7 +71,18 @@ class Rank(Measure, RankSettings, MaskedText):
         *(Value(f"entropy_{name}", by_layer=True) for name in (*_SHOWN_RANKS, *_OTHER_RANKS)),
     )
     tokens: Count = 20_000
-    bootstrap: ClassVar = 2  # the least: a study tests over seeds
+    threshold: Fraction = 0.9
+    centred: bool = False
+
+    def settings(self) -> RankSettings:
+        """Return the settings, with the fewest resamples: a study tests over seeds."""
+        return RankSettings(
+            mask_prob=self.mask_prob,
+            threshold=self.threshold,
+            centred=self.centred,
+            bootstrap=2,
+            seed=self.seed,
+        )
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the result of :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
@@ -86,7 +102,7 @@ class Rank(Measure, RankSettings, MaskedText):
         if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
         keep = {"keep_moments": kept.add} if model.kept else {}
-        profile = rank_profile(reader.states, texts, SPECIAL, self, progress_bars(model.label), **keep)
+        profile = rank_profile(reader.states, texts, SPECIAL, self.settings(), progress_bars(model.label), **keep)
         if model.kept:
             profile["ranks"] = [one for row in profile["ranks"] for one in self._with_all_tokens(row, kept)]
             kept.save(model.kept)
@@ -217,43 +233,58 @@ class Options(ModelOptions, Rank):
     Attributes:
         text: UTF-8 text that is new to the models, plain or compressed.
         tokens: number of tokens to read, evenly spaced in the text.
+        seed: seed of masks and resamples.
         bootstrap: number of bootstrap resamples for the intervals.
-        out: output directory.
     """
 
     text: File
     tokens: Count = 50_000
     bootstrap: Annotated[int, Argument("N", at_least=2)] = 100
-    out: Directory
 
+    def settings(self) -> RankSettings:
+        return replace(super().settings(), bootstrap=self.bootstrap)
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin, text=options.text)
-        trained = options.trained(data)
-        options = options.at_length_of(trained)
-        exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
-        models, exclusive = [], {}
-        for model in trained:
-            about = {"label": model.label, "model": str(model.path), "ema": options.ema, "text": str(options.text)}
-            about |= {"tokens_per_sample": options.tokens_per_sample, "ends_lines": model.ends_lines}
-            models.append(about | options.measure(model) | {"exclusivity": []})
-            try:
-                models[-1]["exclusivity"] = rows = exclusivity.measure(model)
-                exclusive[model.label] = exclusivity.recorded(rows)
-            except UserError as problem:  # the text, which has ranks, is a single document
-                print(f"no exclusivity could be measured: {problem}")
+    @property
+    def exclusivity(self) -> Exclusivity:
+        """The measure of exclusivity on the same tokens."""
+        return Exclusivity(**{field.name: getattr(self, field.name) for field in fields(MaskedText)})
+
+    def about(self) -> dict[str, Any]:
+        return {"versions": versions()}
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        about = {
+            "label": model.label,
+            "model": str(model.path),
+            "ema": self.ema,
+            "text": str(self.text),
+            "tokens_per_sample": self.tokens_per_sample,
+            "ends_lines": model.ends_lines,
+        }
+        profile = self.measure(model)
+        try:
+            rows = self.exclusivity.measure(model)
+        except UserError as problem:  # the text, which has ranks, is a single document
+            print(f"no exclusivity could be measured: {problem}")
+            rows = []
+        return {**about, **profile, "exclusivity": rows}
+
+    def write(self, results: Mapping[str, Any]) -> list[str]:
+        models = list(results["models"].values())
         figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
-        with replacing_files(options.out, "ranks.json", stale=["exclusivity.png"]) as made:
-            write_json(made / "ranks.json", {"versions": versions(), "models": models})
+        exclusive = {
+            model["label"]: self.exclusivity.recorded(model["exclusivity"]) for model in models if model["exclusivity"]
+        }
+        names = ["ranks.json", "ranks.csv", *figures]
+        with replacing_files(self.out, "ranks.json", stale=["exclusivity.png"]) as made:
+            write_json(made / "ranks.json", {**results, "models": models})
             write_csv(made / "ranks.csv", models)
             for name, plot in figures.items():
                 plot(made / name, models)
-            title, path = f"Exclusive directions{title_end(models)}", made / "exclusivity.png"
-            if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive), {}):
-                figures[path.name] = plot_exclusivity
-        print(f"{options.out}: ranks.json, ranks.csv, {', '.join(figures)}")
+            title = f"Exclusive directions{title_end(models)}"
+            if plot_exclusivity(made / "exclusivity.png", title, lines_by_layer(exclusive)):
+                names.append("exclusivity.png")
+        return names
 
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:

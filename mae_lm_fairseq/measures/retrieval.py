@@ -24,18 +24,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelOptions, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import Reader
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import LayerStates
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import cell_text, read_table
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
-from mae_lm_fairseq.utils.command_line import Argument, Directory, File
-from mae_lm_fairseq.utils.directories import write_results
+from mae_lm_fairseq.utils.command_line import Argument, File
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import output_directory
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
@@ -307,17 +306,6 @@ def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | 
     return float(found / best), sum(gain > 0 for gain in gains[:1]) / len(relevance)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Retrieval):
-    """Models and questions.
-
-    Attributes:
-        out: output directory.
-    """
-
-    out: Directory
-
-
 _REPORT = """\
 # Retrieval
 
@@ -328,15 +316,25 @@ _REPORT = """\
 """
 
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin)
-        models = options.trained(data)
-        found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
-        files = {name: str(getattr(options, name) or "") for name in ("questions", "passages", "relevance")}
-        about = {"versions": versions(), "data": files, "settings": SETTINGS | {"ema": options.ema}}
-        sizes, table = found[models[0].label], options.table(found)
-        report = _REPORT.format(**sizes, file=options.questions, resamples=RESAMPLES, table=table)
-        write_results(options.out, about | {"models": found}, report)
-        print(f"{options.out}: results.json, report.md")
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, Retrieval):
+    """Models and questions."""
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "versions": versions(),
+            "data": {
+                "questions": str(self.questions),
+                "passages": str(self.passages or ""),
+                "relevance": str(self.relevance or ""),
+            },
+            "settings": SETTINGS | {"ema": self.ema},
+        }
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        return {"model": str(model.path), **self.measure(model)}
+
+    def report(self, results: Mapping[str, Any]) -> str:
+        models = results["models"]
+        sizes = next(iter(models.values()))
+        return _REPORT.format(**sizes, file=self.questions, resamples=RESAMPLES, table=self.table(models))

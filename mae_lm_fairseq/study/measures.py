@@ -16,8 +16,8 @@ from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
 from mae_lm_fairseq.measures.measure import Data, Measure, Trained
-from mae_lm_fairseq.measures.minimal_pairs import MinimalPairs
-from mae_lm_fairseq.measures.probe import Probe
+from mae_lm_fairseq.measures.minimal_pairs import MinimalPairsOrControl
+from mae_lm_fairseq.measures.probe import ProbeOrControl
 from mae_lm_fairseq.measures.rank import Exclusivity, Rank
 from mae_lm_fairseq.measures.registry import register_measure
 from mae_lm_fairseq.measures.retrieval import Retrieval
@@ -230,7 +230,8 @@ class Tagging(OwnFilesSweep):
 
 
 for measure in (
-    Loss, Evaluate, Rank, Exclusivity, Probe, MinimalPairs, Retrieval, Finetune, Classification, Tagging, Seconds,
+    Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
+    Finetune, Classification, Tagging, Seconds,
 ):  # fmt: skip
     register_measure(measure)
 

@@ -10,7 +10,6 @@ import torch
 
 from experiments.extreme_words import ExtremeWordsOptions, extreme_words
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.rank import Exclusivity, Options
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.dictionary import write_symbols
@@ -42,7 +41,7 @@ def folder(tmp_path_factory):
 def ranks_of(folder, path, **options):
     options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "bootstrap": 5} | options
     options = Options(models=(path,), text=folder / "text", out=folder / "out", **options)
-    [model] = options.trained(Data(options.data_bin, text=options.text))
+    [model] = options.trained()
     return options.measure(model)
 
 
@@ -51,7 +50,7 @@ def test_extreme_words_are_named_by_the_measure(folder, tmp_path):
     options = ExtremeWordsOptions((path,), folder / "data", folder / "text", tmp_path / "words.json")
     named = extreme_words(path, options, length=32)
     options = Options(models=(path,), text=folder / "text", out=folder / "out", data_bin=folder / "data")
-    [model] = options.trained(Data(options.data_bin, text=options.text))
+    [model] = options.trained()
     measured = Exclusivity(tokens=50_000, tokens_per_sample=32).measure(model)
     for words, row in zip(named, measured, strict=True):
         assert words["mask"] == row["exclusivity_0.9"]
