@@ -75,12 +75,19 @@ class Loss(Measure, MaskedText):
             return text_loss(model.open(with_head=True), model, self)
         from mae_lm_fairseq.tasks.validation_loss import load_with_validation_split, validation_loss  # needs fairseq
 
-        masking = {"mask_prob": self.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
-        masking |= {"mask_whole_words": False, "seed": self.seed}
-        return {"loss": validation_loss(*load_with_validation_split(model.path, model.data.data_bin, **masking))}
+        model_and_task = load_with_validation_split(
+            model.path,
+            model.data.data_bin,
+            mask_prob=self.mask_prob,
+            leave_unmasked_prob=0.0,
+            random_token_prob=0.0,
+            mask_whole_words=False,
+            seed=self.seed,
+        )
+        return {"loss": validation_loss(*model_and_task)}
 
-    def recorded(self, found: dict[str, float]) -> dict[str, float]:
-        return {name: found[name] for name in self.value_names()}
+    def recorded(self, result: dict[str, float]) -> dict[str, float]:
+        return {name: result[name] for name in self.value_names()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,27 +118,43 @@ class Evaluate(Measure, MaskedText):
     def measure(self, model: Trained) -> dict[str, float | None]:
         """Return loss, accuracy and pseudo-perplexities, and of how many tokens and words; see :func:`perplexity`."""
         reader = model.open(with_head=True)
-        found = text_loss(reader, model, self)
-        texts = reader.texts(model.data.text, self.tokens_per_sample, self.pseudo_tokens)
-        words = [text for text, _ in texts]
-        for name, masking in {"token": each_token, "word": each_word}.items():
-            rows = [masking(text.words) for text in words]
-            log_likelihood = _outcome(reader, words, rows, f"{model.label}, {name}s").log_likelihoods.sum()
-            count = sum(len(of_text.predicted) for of_text in rows)
-            found |= {f"pseudo_perplexity_per_{name}": perplexity(float(log_likelihood), count), f"{name}s": count}
-        return found
+        values = text_loss(reader, model, self)
+        texts = [text for text, _ in reader.texts(model.data.text, self.tokens_per_sample, self.pseudo_tokens)]
+        for unit, mask_each in {"token": each_token, "word": each_word}.items():
+            maskings = [mask_each(text.words) for text in texts]
+            outcome = _outcome(reader, texts, maskings, f"{model.label}, {unit}s")
+            log_likelihood = float(outcome.log_likelihoods.sum())
+            count = sum(len(masking.predicted) for masking in maskings)
+            values[f"pseudo_perplexity_per_{unit}"] = perplexity(log_likelihood, count)
+            values[f"{unit}s"] = count
+        return values
 
     def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return what is found in models, by label, as a Markdown table."""
-        header = ["model", f"loss at {self.mask_prob:.0%} masked (nats)", "unigram entropy (nats)", "accuracy"]
-        header += ["pseudo-perplexity per token", "pseudo-perplexity per word"]
+        """Return the values of models, by label, as a Markdown table."""
+        header = [
+            "model",
+            f"loss at {self.mask_prob:.0%} masked (nats)",
+            "unigram entropy (nats)",
+            "accuracy",
+            "pseudo-perplexity per token",
+            "pseudo-perplexity per word",
+        ]
         rows = []
-        for label, found in models.items():
-            perplexities = (found[f"pseudo_perplexity_per_{name}"] for name in ("token", "word"))
-            cells = (f"above {LARGEST_PERPLEXITY:.0e}" if one is None else f"{one:,.2f}" for one in perplexities)
-            losses = (f"{found[name]:.3f}" for name in ("loss", "unigram_entropy"))
-            rows.append([label, *losses, f"{found['accuracy']:.1%}", *cells])
+        for label, values in models.items():
+            row = [
+                label,
+                f"{values['loss']:.3f}",
+                f"{values['unigram_entropy']:.3f}",
+                f"{values['accuracy']:.1%}",
+                _perplexity_cell(values["pseudo_perplexity_per_token"]),
+                _perplexity_cell(values["pseudo_perplexity_per_word"]),
+            ]
+            rows.append(row)
         return markdown_table(header, rows)
+
+
+def _perplexity_cell(value: float | None) -> str:
+    return f"above {LARGEST_PERPLEXITY:.0e}" if value is None else f"{value:,.2f}"
 
 
 def perplexity(log_likelihood: float, count: int) -> float | None:
@@ -149,28 +172,31 @@ def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, f
     Raises:
         UserError: if the text cannot be read, or nothing of it is masked.
     """
-    texts = reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)
-    words = [text for text, _ in texts]
-    fixed, masking = [], (reader.predictor.pad, SPECIAL, sample.mask_prob, sample.seed)
-    for number, text in enumerate(words):
-        row = mask_texts([text.ids.tolist()], *masking, first=number).is_masked.numpy()
+    texts = [text for text, _ in reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)]
+    maskings = []
+    for number, text in enumerate(texts):
+        ids = [text.ids.tolist()]
+        masked = mask_texts(ids, reader.predictor.pad, SPECIAL, sample.mask_prob, sample.seed, first=number)
+        row = masked.is_masked.numpy()
         row = row[row.any(1)]  # none if the fraction is less than one token
-        fixed.append(Masking(row, row))
-    masked = _outcome(reader, words, fixed, f"{model.label}, masked positions")
-    predicted = int(masked.predicted.sum())
+        maskings.append(Masking(row, row))
+
+    outcome = _outcome(reader, texts, maskings, f"{model.label}, masked positions")
+    predicted = int(outcome.predicted.sum())
     if not predicted:
-        masked = f"{sample.mask_prob:g} of each sequence"
-        raise UserError(f"{model.data.text} is empty, or too short to mask {masked}; use a longer text")
+        fraction = f"{sample.mask_prob:g} of each sequence"
+        raise UserError(f"{model.data.text} is empty, or too short to mask {fraction}; use a longer text")
     return {
-        "loss": -float(masked.log_likelihoods.sum()) / predicted,
-        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in words),
-        "accuracy": int(masked.correct.sum()) / predicted,
+        "loss": -float(outcome.log_likelihoods.sum()) / predicted,
+        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
+        "accuracy": int(outcome.correct.sum()) / predicted,
         "predicted": predicted,
     }
 
 
 def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
-    return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
+    ids = [text.ids for text in texts]
+    return predict(reader.predictor, ids, maskings, partial(progress_bar, desc=name))
 
 
 @dataclass(frozen=True, kw_only=True)

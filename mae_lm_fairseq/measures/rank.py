@@ -11,6 +11,7 @@ Example:
     mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -51,6 +52,7 @@ _SHOWN_RANKS = {
 }
 _OTHER_RANKS = ("real_forced", "mask_forced", "all_forced")
 _EXCLUSIVITY = "fraction of [MASK] outside {} % of real tokens, above real tokens'"
+_CONTROLS = ("types", "groups")
 _CSV = ("label", "layer", "input", "tokens", "count", "width")
 
 
@@ -93,46 +95,53 @@ class Rank(Measure, MaskedText):
         Raises:
             UserError: if the text cannot be read, is too short, or none of it is masked.
         """
-        reader, kept = model.open(), Moments()
-        found = reader.texts(model.data.text, self.tokens_per_sample, self.tokens)
-        texts = [text.ids.tolist() for text, _ in found]
+        reader = model.open()
+        texts = []
+        for text, _ in reader.texts(model.data.text, self.tokens_per_sample, self.tokens):
+            texts.append(text.ids.tolist())
         if len(texts) < 2:
             raise UserError(f"{model.data.text} is too short, or --tokens {self.tokens} too small, for two texts")
         longest = max(map(len, texts))
         if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
-        keep = {"keep_moments": kept.add} if model.kept else {}
-        profile = rank_profile(reader.states, texts, SPECIAL, self.settings(), progress_bars(model.label), **keep)
-        if model.kept:
-            profile["ranks"] = [one for row in profile["ranks"] for one in self._with_all_tokens(row, kept)]
-            kept.save(model.kept)
+        progress = progress_bars(model.label)
+        if not model.kept:
+            return rank_profile(reader.states, texts, SPECIAL, self.settings(), progress)
+        moments = Moments()
+        profile = rank_profile(reader.states, texts, SPECIAL, self.settings(), progress, keep_moments=moments.add)
+        profile["ranks"] = self._with_all_tokens(profile["ranks"], moments)
+        moments.save(model.kept)
         return profile
 
-    def _with_all_tokens(self, row: dict[str, Any], kept: "Moments") -> list[dict[str, Any]]:
-        """Return a row of ranks and, after that of ``[MASK]``, the one of all tokens of the same input and layer."""
-        if row["tokens"] != "mask":
-            return [row]
-        energies = kept.together(row["layer"], row["input"]).energies(centred=self.centred)[0]
-        found = {name: float(rank) for name, rank in ranks(energies, self.threshold).items()}
-        return [row, {"layer": row["layer"], "input": row["input"], "tokens": "all", **found}]
+    def _with_all_tokens(self, rows: Sequence[dict[str, Any]], moments: "Moments") -> list[dict[str, Any]]:
+        """Return rows of ranks and, after each of ``[MASK]``, the one of all tokens of the same input and layer."""
+        with_all = []
+        for row in rows:
+            with_all.append(row)
+            if row["tokens"] == "mask":
+                layer, kind = row["layer"], row["input"]
+                energies = moments.together(layer, kind).energies(centred=self.centred)[0]
+                values = {name: float(rank) for name, rank in ranks(energies, self.threshold).items()}
+                with_all.append({"layer": layer, "input": kind, "tokens": "all", **values})
+        return with_all
 
-    def recorded(self, found: dict[str, Any]) -> dict[str, list[float]]:
+    def recorded(self, result: dict[str, Any]) -> dict[str, list[float | None]]:
         """Return threshold and entropy rank, named TOKENS_INPUT and entropy_TOKENS_INPUT.
 
         Tokens are ``real``, ``mask`` and, of inputs with both, ``all``. Inputs are ``clean`` text, text with ``[MASK]``
         ``as_trained``, and ``forced`` into the encoder.
         """
-        values = {}
-        for row in found["ranks"]:
-            name = f"{row['tokens']}_{row['input']}"
-            values |= {(name, row["layer"]): row["threshold"], (f"entropy_{name}", row["layer"]): row["entropy"]}
-        return values_by_layer(values, found["layers"])
+        values = _by_layer(result["layers"] + 1)
+        for row in result["ranks"]:
+            layer, name = row["layer"], f"{row['tokens']}_{row['input']}"
+            values[name][layer] = row["threshold"]
+            values[f"entropy_{name}"][layer] = row["entropy"]
+        return dict(values)
 
 
-def values_by_layer(found: Mapping[tuple[str, int], float], layers: int) -> dict[str, list[float]]:
-    """Return values by name and layer as lists; None for layers that have no value."""
-    names = dict.fromkeys(name for name, _ in found)
-    return {name: [found.get((name, layer)) for layer in range(layers + 1)] for name in names}
+def _by_layer(layers: int) -> defaultdict[str, list[float | None]]:
+    """Return a dictionary for values by layer; None for layers that have no value."""
+    return defaultdict(lambda: [None] * layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,29 +175,43 @@ class Exclusivity(Measure, MaskedText):
             UserError: if the text cannot be read, or is a single document: two are needed, one to fit on, another one
                 to compare with.
         """
-        reader, kept = model.open(), Moments()
-        texts = reader.texts(model.data.text, self.tokens_per_sample, self.tokens)
-        if len({document for _, document in texts}) < 2:
+        reader = model.open()
+        ids, words, documents = [], [], []
+        for text, document in reader.texts(model.data.text, self.tokens_per_sample, self.tokens):
+            ids.append(text.ids.tolist())
+            words.append(text.words.tolist())
+            documents.append(document)
+        if len(set(documents)) < 2:
             raise UserError(f"{model.data.text} has a single document; separate at least two by a blank line")
-        ids, words = ([getattr(text, name).tolist() for text, _ in texts] for name in ("ids", "words"))
-        parts = halves(ids, [document for _, document in texts], words)
-        masking = self.mask_prob, self.seed
-        progress = progress_bars(model.label)
-        rows = exclusivity(reader.states, parts, SPECIAL, *masking, progress, keep_moments=kept.add)
+
+        moments = Moments()
+        rows = exclusivity(
+            reader.states,
+            halves(ids, documents, words),
+            SPECIAL,
+            self.mask_prob,
+            self.seed,
+            progress=progress_bars(model.label),
+            keep_moments=moments.add,
+        )
         if model.kept:
-            kept.save(model.kept)
+            moments.save(model.kept)
         return rows
 
-    def recorded(self, found: list[dict[str, Any]]) -> dict[str, list[float]]:
+    def recorded(self, result: list[dict[str, Any]]) -> dict[str, list[float | None]]:
         """Return the numbers of the rows by layer; of controls, a summary."""
-        values = {}
-        for row in found:
-            controls = {name: row[name] for name in ("types", "groups") if row.get(name)}
-            values |= {(name, row["layer"]): row[name] for name in row if name not in ("layer", "types", "groups")}
-            for name, of_control in controls.items():
-                for end, function in (("lowest", min), ("median", median), ("highest", max)):
-                    values[f"{name}_{end}", row["layer"]] = function(of_control)
-        return values_by_layer(values, len(found) - 1)
+        values = _by_layer(len(result))
+        for row in result:
+            layer = row["layer"]
+            for name, value in row.items():
+                if name not in ("layer", *_CONTROLS):
+                    values[name][layer] = value
+            for control in _CONTROLS:
+                if row.get(control):
+                    values[f"{control}_lowest"][layer] = min(row[control])
+                    values[f"{control}_median"][layer] = median(row[control])
+                    values[f"{control}_highest"][layer] = max(row[control])
+        return dict(values)
 
     def figure(
         self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
@@ -208,14 +231,15 @@ class Moments:
 
     def add(self, layer: int, name: str, moments: SecondMoments) -> None:
         """Add the moments of a layer."""
-        for kind in ("products", "sums", "counts"):
-            self.tensors[f"{name}.{layer}.{kind.replace('counts', 'count')}"] = getattr(moments, kind).sum(0).float()
+        self.tensors[f"{name}.{layer}.products"] = moments.products.sum(0).float()
+        self.tensors[f"{name}.{layer}.sums"] = moments.sums.sum(0).float()
+        self.tensors[f"{name}.{layer}.count"] = moments.counts.sum(0).float()
 
     def together(self, layer: int, kind: str) -> SecondMoments:
         """Return the second moments of real tokens and of ``[MASK]`` in an input, as one matrix of states."""
-        both = [f"{tokens}_{kind}.{layer}" for tokens in ("real", "mask")]
-        moments = SecondMoments(self.tensors[f"{both[0]}.sums"].numel())
-        for name in both:
+        dim = self.tensors[f"real_{kind}.{layer}.sums"].numel()
+        moments = SecondMoments(dim)
+        for name in (f"real_{kind}.{layer}", f"mask_{kind}.{layer}"):
             moments.counts += self.tensors[f"{name}.count"]
             moments.sums += self.tensors[f"{name}.sums"]
             moments.products += self.tensors[f"{name}.products"]
@@ -271,10 +295,11 @@ class Options(ModelOptions, Rank):
 
     def write(self, results: Mapping[str, Any]) -> list[str]:
         models = list(results["models"].values())
+        exclusive = {}
+        for model in models:
+            if model["exclusivity"]:
+                exclusive[model["label"]] = self.exclusivity.recorded(model["exclusivity"])
         figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
-        exclusive = {
-            model["label"]: self.exclusivity.recorded(model["exclusivity"]) for model in models if model["exclusivity"]
-        }
         names = ["ranks.json", "ranks.csv", *figures]
         with replacing_files(self.out, "ranks.json", stale=["exclusivity.png"]) as made:
             write_json(made / "ranks.json", {**results, "models": models})
@@ -289,5 +314,8 @@ class Options(ModelOptions, Rank):
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Write the ranks as CSV, with a row for each model, layer, input and kind of tokens."""
-    rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]
-    write_table(path, [*_CSV, *(name for name in rows[0] if name not in _CSV)], rows)
+    rows = []
+    for model in models:
+        rows += [{"label": model["label"], "width": model["width"], **row} for row in model["ranks"]]
+    others = [name for name in rows[0] if name not in _CSV]
+    write_table(path, [*_CSV, *others], rows)

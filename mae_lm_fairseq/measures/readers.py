@@ -65,30 +65,38 @@ class Reader:
             UserError: if the model does not take texts of this length, or a file has records or cannot be read.
         """
         self.check_length(length)
-        texts, tokens, ends = [], 0, ([_OPENING], [] if self.ends_lines else [_END])
-        for number, lines in enumerate(documents(read_text(path))):
-            of_document = text_samples(lines, self._tokens, length, *ends, SPREAD * limit - tokens)
-            texts += [(text, number) for text in of_document]
-            tokens += sum(map(len, of_document))
-            if tokens >= SPREAD * limit:
+        most_tokens = SPREAD * limit
+        ending = [] if self.ends_lines else [_END]
+        texts: list[tuple[list, int]] = []
+        tokens = 0
+        for document, lines in enumerate(documents(read_text(path))):
+            samples = text_samples(lines, self._tokens, length, [_OPENING], ending, most_tokens - tokens)
+            texts += [(sample, document) for sample in samples]
+            tokens += sum(map(len, samples))
+            if tokens >= most_tokens:
                 break
-        taken = evenly_spaced(texts, max(1, round(len(texts) * limit / max(tokens, 1))))
-        return [(self._words(text), document) for text, document in taken]
+        count = max(1, round(len(texts) * limit / max(tokens, 1)))
+        return [(self._words(text), document) for text, document in evenly_spaced(texts, count)]
 
     def check_length(self, length: int) -> None:
         """Raise a UserError if the model does not take texts of this length."""
-        least, most = 2 if self.ends_lines else 3, self.states.max_tokens
+        least = 2 if self.ends_lines else 3
+        most = self.states.max_tokens
         if not least <= length <= most:
             raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
 
     def _tokens(self, line: str) -> list[tuple[int, bool]]:
         ids, spans = self.encode(line)
         starts = np.diff(word_numbers(line, spans), prepend=-1) > 0
-        return [*zip(ids, starts, strict=True), *([_END] if self.ends_lines else [])]
+        tokens = list(zip(ids, starts, strict=True))
+        if self.ends_lines:
+            tokens.append(_END)
+        return tokens
 
     def _words(self, tokens: list[tuple[int, bool]]) -> Words:
-        ids, starts = map(np.array, zip(*tokens, strict=True))
-        return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, np.cumsum(starts)))
+        ids = np.array([index for index, _ in tokens])
+        words = np.cumsum([starts for _, starts in tokens])
+        return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, words))
 
 
 def open_model(

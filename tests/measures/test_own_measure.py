@@ -109,7 +109,8 @@ def test_it_is_a_verb(here, bundles):
 
 
 def test_a_study_has_it_with_a_contrast_and_a_figure(here):
-    prepare(PreparationOptions(("text",), ("text",), here / "data-bin", vocab_size=120, max_unk_rate=1.0, workers=1))
+    (here / "train").write_text("\n\n".join(TEXT), encoding="utf-8")
+    prepare(PreparationOptions(("train",), ("text",), here / "data-bin", vocab_size=120, max_unk_rate=1.0, workers=1))
     (here / "plan.toml").write_text(PLAN)
     with runs_in_children():
         cli.run("study", ["plan.toml", "--out", "study"])
