@@ -190,16 +190,14 @@ class Options(ModelOptions, MinimalPairs):
 
     def about(self) -> dict[str, Any]:
         paradigms = self.paradigms(self.data())
-        return {
-            "versions": versions(),
-            "pairs": {
-                "directory": str(self.pairs),
-                "limit": self.limit,
-                "paradigms": len(paradigms),
-                "pairs": sum(len(paradigm.pairs) for paradigm in paradigms),
-            },
-            "settings": SETTINGS | {"ema": self.ema, "mask_words": self.mask_words},
+        pairs = {
+            "directory": str(self.pairs),
+            "limit": self.limit,
+            "paradigms": len(paradigms),
+            "pairs": sum(len(paradigm.pairs) for paradigm in paradigms),
         }
+        settings = SETTINGS | {"ema": self.ema, "mask_words": self.mask_words}
+        return {"versions": versions(), "pairs": pairs, "settings": settings}
 
     def compare(self, model: Trained) -> dict[str, Any]:
         scores = self.measure(model)
@@ -209,11 +207,13 @@ class Options(ModelOptions, MinimalPairs):
 
     def report(self, results: Mapping[str, Any]) -> str:
         scores = {label: model["scores"] for label, model in results["models"].items()}
+        controls = [f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()]
         return _REPORT.format(
             **results["pairs"],
-            **SETTINGS,
+            tie=TIE,
+            resamples=RESAMPLES,
             masked="masked with the later subwords of its word" if self.mask_words else "masked on its own",
-            controls="; ".join(f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()),
+            controls="; ".join(controls),
             table=self.table(scores),
         )
 
@@ -250,8 +250,8 @@ def _blimp(path: Path) -> Paradigm:
     pairs = []
     for number, row in rows:
         pair = Pair(row.get("sentence_good"), row.get("sentence_bad"))
-        is_text = all(isinstance(cell, str) and cell.strip() for cell in (*pair, name, field))
-        if not is_text or row.get("UID") != name or row.get("field") != field:
+        has_texts = all(isinstance(cell, str) and cell.strip() for cell in (*pair, name, field))
+        if not has_texts or row.get("UID") != name or row.get("field") != field:
             raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({row!s:.300}); correct it")
         pairs.append(pair)
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
@@ -290,11 +290,11 @@ def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Ma
 def unigram_log_likelihoods(sentences: Sequence[Words], counts: Mapping[int, int]) -> np.ndarray:
     """Return the sum of each token's log-probability by its frequency alone, with add-one smoothing."""
     total = sum(counts.values()) + len(counts) + 1
-
-    def log_likelihood(sentence: Words) -> float:
-        return sum(math.log((counts.get(index, 0) + 1) / total) for index in _scored(sentence))
-
-    return np.array([log_likelihood(sentence) for sentence in sentences])
+    log_likelihoods = []
+    for sentence in sentences:
+        smoothed = [counts.get(index, 0) + 1 for index in _scored(sentence)]
+        log_likelihoods.append(sum(math.log(count / total) for count in smoothed))
+    return np.array(log_likelihoods)
 
 
 def negative_lengths(sentences: Sequence[Words]) -> np.ndarray:
@@ -320,20 +320,19 @@ def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, A
         ``pairs``, and ``ties``, how many of them were tied.
     """
     generator = np.random.default_rng(BOOTSTRAP_SEED)
-    outcomes = []
+    all_outcomes = []
     by_field: dict[str, list[_Outcomes]] = defaultdict(list)
+    by_paradigm = {}
     first = 0
     for paradigm in paradigms:
         last = first + len(paradigm.pairs)
-        outcome = _outcomes(scores[first:last], generator)
-        outcomes.append(outcome)
-        by_field[paradigm.field].append(outcome)
+        outcomes = _outcomes(scores[first:last], generator)
+        all_outcomes.append(outcomes)
+        by_field[paradigm.field].append(outcomes)
+        by_paradigm[paradigm.name] = _row([outcomes])
         first = last
-    return {
-        "overall": _row(outcomes),
-        "fields": {field: _row(by_field[field]) for field in sorted(by_field)},
-        "paradigms": {paradigm.name: _row([outcome]) for paradigm, outcome in zip(paradigms, outcomes, strict=True)},
-    }
+    fields = {field: _row(by_field[field]) for field in sorted(by_field)}
+    return {"overall": _row(all_outcomes), "fields": fields, "paradigms": by_paradigm}
 
 
 class _Outcomes(NamedTuple):
@@ -347,8 +346,10 @@ class _Outcomes(NamedTuple):
 
 def _outcomes(scores: np.ndarray, generator: np.random.Generator) -> _Outcomes:
     margin = scores[:, 0] - scores[:, 1]
-    is_wrong, is_tied, is_right = margin < -TIE, np.abs(margin) <= TIE, margin > TIE
-    counts = np.array([is_wrong.sum(), is_tied.sum(), is_right.sum()])
+    wrong = (margin < -TIE).sum()
+    tied = (np.abs(margin) <= TIE).sum()
+    right = (margin > TIE).sum()
+    counts = np.array([wrong, tied, right])
     # Pairs drawn with replacement are wrong, tied and right as often as a multinomial draw says.
     drawn = generator.multinomial(counts.sum(), counts / counts.sum(), RESAMPLES)
     return _Outcomes(counts, np.vstack([counts, drawn]) @ _POINTS / counts.sum())

@@ -197,17 +197,15 @@ class Options(ModelOptions, Probe):
         return Data(self.data_bin, probe_train=self.train, probe_test=self.test, probe_dev=self.dev)
 
     def about(self) -> dict[str, Any]:
-        return {
-            "versions": versions() | {"scikit-learn": version("scikit-learn")},
-            "data": {
-                "train": str(self.train),
-                "test": str(self.test),
-                "dev": str(self.dev) if self.dev else None,
-                "column": self.column,
-                "limit": self.limit,
-            },
-            "settings": SETTINGS | {"ema": self.ema},
+        data = {
+            "train": str(self.train),
+            "test": str(self.test),
+            "dev": str(self.dev) if self.dev else None,
+            "column": self.column,
+            "limit": self.limit,
         }
+        software = versions() | {"scikit-learn": version("scikit-learn")}
+        return {"versions": software, "data": data, "settings": SETTINGS | {"ema": self.ema}}
 
     def compare(self, model: Trained) -> dict[str, Any]:
         probed = self.measure(model)
@@ -252,6 +250,7 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
     test_labels = np.array(test.labels)
     is_looked_up = np.array([likely.get(word, most_frequent) for word in test.words]) == test_labels
     is_ambiguous = np.array([word in ambiguous for word in test.words], dtype=bool)
+    of_ambiguous = float(is_looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None
     layers = _layers(reader, parts, label, is_ambiguous)
     best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     return {
@@ -261,7 +260,7 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
         "majority": accuracy(test_labels == most_frequent, test.sentences),
         "lookup": accuracy(is_looked_up, test.sentences),
         "ambiguous_words": int(is_ambiguous.sum()),
-        "ambiguous_lookup": float(is_looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None,
+        "ambiguous_lookup": of_ambiguous,
         "layers": layers,
         "best_layer": best["layer"],
         "last_less_best": layers[-1]["accuracy"] - best["accuracy"],

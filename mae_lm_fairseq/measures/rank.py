@@ -185,9 +185,10 @@ class Exclusivity(Measure, MaskedText):
             raise UserError(f"{model.data.text} has a single document; separate at least two by a blank line")
 
         moments = Moments()
+        parts = halves(ids, documents, words)
         rows = exclusivity(
             reader.states,
-            halves(ids, documents, words),
+            parts,
             SPECIAL,
             self.mask_prob,
             self.seed,

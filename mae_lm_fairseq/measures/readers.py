@@ -133,18 +133,21 @@ def open_model(
             network = build_network(pretrained.config, symbols, pretrained.pad, pretrained.mask).eval()
     else:
         network = build(pretrained)
-        if with_head and (reason := why_no_predictions(pretrained)):
+        reason = why_no_predictions(pretrained) if with_head else None
+        if reason:
             raise UserError(f"{path} {reason}")
     if not with_head:
         network.drop_prediction()
     network.float().to("cuda" if torch.cuda.is_available() else "cpu")
     ids = pretrained.pad, pretrained.mask, pretrained.mask_in_encoder
+    without_masks = masks == "nowhere"
     states = EncoderStates(network.encoder, *ids)
-    if masks == "nowhere":
+    if without_masks:
         states.inputs = ("clean",)
+    predictor = NetworkPredictor(network, *ids, without_masks=without_masks) if with_head else None
     return Reader(
         states,
-        NetworkPredictor(network, *ids, without_masks=masks == "nowhere") if with_head else None,
+        predictor,
         tokenizer=tokenizer,
         ends_lines=not transformers_type(path),
         path=path,

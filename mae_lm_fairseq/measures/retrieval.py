@@ -161,7 +161,7 @@ class Retrieval(Measure):
 
 def _cells(summaries: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return a cell for each metric."""
-    return [f"{row['mean']:.1%} [{row['low']:.1%}, {row['high']:.1%}]" for row in summaries.values()]
+    return ["{mean:.1%} [{low:.1%}, {high:.1%}]".format_map(row) for row in summaries.values()]
 
 
 def read_questions(path: Path) -> Collection:
@@ -315,9 +315,11 @@ def bm25(passages: Sequence[str], questions: Sequence[str]) -> Callable[[int], n
     counts = vectorizer.fit_transform(passages).astype(float).tocoo()
     lengths = np.asarray(counts.sum(1)).ravel()
     damping = K1 * (1 - B + B * lengths / lengths.mean())
-    containing = counts.getnnz(0)
-    rarity = np.log(1 + (len(passages) - containing + 0.5) / (containing + 0.5))
-    counts.data *= rarity[counts.col] * (K1 + 1) / (counts.data + damping[counts.row])
+    having = counts.getnnz(0)
+    lacking = len(passages) - having
+    rarity = np.log(1 + (lacking + 0.5) / (having + 0.5))
+    damped = counts.data + damping[counts.row]
+    counts.data *= rarity[counts.col] * (K1 + 1) / damped
     weights = counts.tocsr()
     words = vectorizer.transform(questions)
     return lambda question: (weights @ words[question].T).toarray().ravel()
@@ -379,15 +381,12 @@ class Options(ModelOptions, Retrieval):
     """Models and questions."""
 
     def about(self) -> dict[str, Any]:
-        return {
-            "versions": versions(),
-            "data": {
-                "questions": str(self.questions),
-                "passages": str(self.passages or ""),
-                "relevance": str(self.relevance or ""),
-            },
-            "settings": SETTINGS | {"ema": self.ema},
+        data = {
+            "questions": str(self.questions),
+            "passages": str(self.passages or ""),
+            "relevance": str(self.relevance or ""),
         }
+        return {"versions": versions(), "data": data, "settings": SETTINGS | {"ema": self.ema}}
 
     def compare(self, model: Trained) -> dict[str, Any]:
         return {"model": str(model.path), **self.measure(model)}

@@ -84,11 +84,14 @@ class ModelOptions(Measure):
 
     def report(self, results: Mapping[str, Any]) -> str:
         """Return the report, as Markdown."""
+        title = escaped(type(self).__doc__.splitlines()[0])
         names = self.shown or self.value_names()
         rows = []
         for label, values in results["models"].items():
-            rows.append([label, *(_cell(values.get(name)) for name in names)])
-        return f"# {escaped(type(self).__doc__.splitlines()[0])}\n\n{markdown_table(['model', *names], rows)}\n"
+            cells = [_cell(values.get(name)) for name in names]
+            rows.append([label, *cells])
+        table = markdown_table(["model", *names], rows)
+        return f"# {title}\n\n{table}\n"
 
     def write(self, results: Mapping[str, Any]) -> list[str]:
         """Write the results, and return the names of the files."""
@@ -98,8 +101,11 @@ class ModelOptions(Measure):
 
 def _labels_of_paths(paths: Sequence[Path]) -> list[str]:
     """Return the name of each directory; or with the one above it, as of a checkpoint, if several have the same."""
-    with_parent = [f"{path.absolute().parent.name}/{path.name.removesuffix('.pt')}" for path in paths]
-    names = [path.name if path.is_dir() else name for path, name in zip(paths, with_parent, strict=True)]
+    names, with_parent = [], []
+    for path in paths:
+        label = f"{path.absolute().parent.name}/{path.name.removesuffix('.pt')}"
+        with_parent.append(label)
+        names.append(path.name if path.is_dir() else label)
     return names if len(set(names)) == len(names) else with_parent
 
 
