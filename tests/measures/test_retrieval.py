@@ -167,7 +167,7 @@ def test_a_study_measures_a_transformers_directory(beir, tmp_path):
     found = measure.measure(Trained(label="bert", path=model, data=data))
     assert (found["questions"], found["passages"], found["tokens_per_sample"]) == (2, 4, 16)
     recorded = measure.recorded(found)
-    assert [*recorded] == [*measure.values()]
+    assert [*recorded] == measure.value_names()
     assert recorded["bm25_recall"] == pytest.approx(100 * (1 / 2 + 1 / 2) / 2)
     with pytest.raises(UserError, match="tokens-per-sample 65"):
         Retrieval(**beir, tokens_per_sample=65).measure(Trained(label="bert", path=model, data=data))
