@@ -19,16 +19,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
-from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, padded_batches
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
-from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.utils.command_line import Count, File
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
@@ -348,10 +346,7 @@ def token_states(
     """
     starts = np.cumsum([0, *map(len, positions)])
     states = [np.empty((starts[-1], encoder.dim), dtype=np.float32) for _ in layers]
-    batches = list(batches_of_similar_length([len(text) for text in texts]))
-    for batch in progress(batches):
-        rows = [torch.as_tensor(texts[text]) for text in batch]
-        tokens = pad_sequence(rows, batch_first=True, padding_value=encoder.pad)
+    for batch, tokens in padded_batches(texts, encoder.pad, progress):
         in_batch: list[int] = []
         in_states: list[int] = []
         for row, text in enumerate(batch):

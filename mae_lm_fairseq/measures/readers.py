@@ -1,11 +1,14 @@
 """Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
@@ -13,7 +16,7 @@ from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import missing_tokenizer
 from mae_lm_fairseq.trained.conversion import why_no_predictions
-from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
+from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, batches_of_similar_length
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import build, transformers_type
 from mae_lm_fairseq.utils.errors import UserError
@@ -97,6 +100,16 @@ class Reader:
         ids = np.array([index for index, _ in tokens])
         words = np.cumsum([starts for _, starts in tokens])
         return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, words))
+
+
+def padded_batches(
+    texts: Sequence[Sequence[int]], pad: int, progress: Callable[[Sequence], Iterable]
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield batches of texts of similar length: the numbers of the texts, and their padded tokens, [B, T]."""
+    batches = list(batches_of_similar_length([len(text) for text in texts]))
+    for numbers in progress(batches):
+        rows = [torch.as_tensor(texts[number]) for number in numbers]
+        yield numbers, pad_sequence(rows, batch_first=True, padding_value=pad)
 
 
 def open_model(

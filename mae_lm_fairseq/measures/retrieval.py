@@ -20,20 +20,17 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
-from mae_lm_fairseq.measures.readers import Reader
+from mae_lm_fairseq.measures.readers import Reader, padded_batches
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import LayerStates
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import cell_text, read_table
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
-from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
 from mae_lm_fairseq.utils.command_line import Argument, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
@@ -279,10 +276,7 @@ def windows(reader: Reader, text: str, length: int) -> list[list[int]]:
 def embed(reader: Reader, texts: Sequence[Sequence[int]], label: str) -> dict[str, np.ndarray]:
     """Return the normalised :data:`VECTORS` of texts of tokens by name, float32[texts, dim] each."""
     vectors = {name: np.empty((len(texts), reader.states.dim), dtype=np.float32) for name in VECTORS}
-    batches = list(batches_of_similar_length([len(text) for text in texts]))
-    for batch in progress_bar(batches, desc=label):
-        rows = [torch.tensor(texts[index]) for index in batch]
-        tokens = pad_sequence(rows, batch_first=True, padding_value=reader.states.pad)
+    for batch, tokens in padded_batches(texts, reader.states.pad, partial(progress_bar, desc=label)):
         embeddings, *_, last_layer = reader.states(tokens, see_masks=False)
         mean, first = pooled(last_layer, *tokens.shape)
         bag, _ = pooled(embeddings, *tokens.shape)

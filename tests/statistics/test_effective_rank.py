@@ -25,6 +25,12 @@ def matrix(singular_values, rows=50, seed=0):
     return left @ torch.diag(torch.tensor(singular_values, dtype=torch.float64)) @ right
 
 
+def energies(states, centred):
+    """Return the squared singular values of a matrix, by a full decomposition."""
+    states = states.double()
+    return torch.linalg.svdvals(states - states.mean(0) if centred else states).square()
+
+
 def threshold_rank(states, fraction=0.9):
     moments = SecondMoments(states.size(1))
     moments.add(states)
@@ -71,9 +77,7 @@ def test_streamed_moments_agree_with_a_full_decomposition(centred):
     moments = SecondMoments(40, chunks=5)
     for number, part in enumerate(states.split(37)):
         moments.add(part, chunk=number % 5)
-    whole = states.double()
-    whole = whole - whole.mean(0) if centred else whole
-    expected = torch.linalg.svdvals(whole).square()
+    expected = energies(states, centred)
     found = moments.energies(centred=centred)[0].sort(descending=True).values
     torch.testing.assert_close(found[:12], expected[:12], rtol=1e-10, atol=0)
     assert moments.count == 700
@@ -99,9 +103,7 @@ def test_a_resample_is_the_text_with_chunks_repeated():
     for centred in (False, True):
         found = moments.energies(weights, centred)
         for row, repeated in zip(found, (chunks, [chunks[1]] * 3 + [chunks[2]]), strict=True):
-            whole = torch.cat(repeated).double()
-            whole = whole - whole.mean(0) if centred else whole
-            expected = torch.linalg.svdvals(whole).square()
+            expected = energies(torch.cat(repeated), centred)
             torch.testing.assert_close(row.sort(descending=True).values, expected, rtol=1e-10, atol=1e-10)
 
 
