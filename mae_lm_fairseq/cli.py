@@ -38,8 +38,8 @@ VERBS = {
 }
 """The module of each verb, whose docstring is the help, with ``Options`` and ``main``, or its options; and a summary.
 
-If the work needs torch and the options do not, ``main`` is in a module of its own, the third one: wrong options and
-``--help`` do not wait for torch.
+If ``main`` is in another module, that is the third one. Verbs that measure share one; and where the work needs torch
+and the options do not, wrong options and ``--help`` do not wait for torch.
 """
 GROUPS = {
     "Begin": ("quickstart", "doctor"),

@@ -158,16 +158,16 @@ class Measure(Options):
             raise missing_tokenizer(data.data_bin)
 
     def measure(self, model: Trained) -> Any:
-        """Measure a model, show progress, and return what is found, as JSON-serialisable data.
+        """Measure a model, show progress, and return the result, as JSON-serialisable data.
 
         Raises:
             UserError: if the model or a file cannot be read or measured.
         """
         raise NotImplementedError
 
-    def recorded(self, found: Any) -> dict[str, float | list[float]]:
-        """Return what a study records of it: numbers, or lists with a number for each layer from the embeddings up."""
-        return found
+    def recorded(self, result: Any) -> dict[str, float | list[float]]:
+        """Return the values of a result: numbers, or lists with a number for each layer from the embeddings up."""
+        return result
 
     def in_words(self, name: str) -> str:
         """Return what a figure calls a value."""
