@@ -233,7 +233,7 @@ class TestReaders:
 
     def test_random_hugging_face_weights(self, stock):
         before = torch.get_rng_state()
-        trained, random = (open_model(stock, None, True, random_weights=x).states.encoder for x in (False, True))
+        trained, random = (open_model(stock, None, random_weights=x).states.encoder for x in (False, True))
         assert torch.equal(before, torch.get_rng_state())
         assert trained.state_dict().keys() == random.state_dict().keys()
         assert not torch.equal(trained.embed_tokens.weight, random.embed_tokens.weight)
