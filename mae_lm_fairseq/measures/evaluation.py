@@ -228,8 +228,7 @@ class Options(ModelOptions, Evaluate):
     def compare(self, model: Trained) -> dict[str, Any]:
         return {"model": str(model.path), "ends_lines": model.ends_lines, **self.measure(model)}
 
-    def write(self, results: Mapping[str, Any]) -> list[str]:
+    def write(self, results: Mapping[str, Any]) -> None:
         print(self.table(results["models"]))
         if self.out:
             write_json(self.out, results)
-        return []

@@ -52,6 +52,19 @@ _SHOWN_RANKS = {
 }
 _OTHER_RANKS = ("real_forced", "mask_forced", "all_forced")
 _EXCLUSIVITY = "fraction of [MASK] outside {} % of real tokens, above real tokens'"
+_OTHER_SHARES = (
+    "mask_0.9",
+    "held_out_0.9",
+    "dimensions_0.9",
+    "mask_0.99",
+    "held_out_0.99",
+    "dimensions_0.99",
+    "types_lowest",
+    "types_median",
+    "groups_lowest",
+    "groups_median",
+    "groups_highest",
+)
 _CONTROLS = ("types", "groups")
 _CSV = ("label", "layer", "input", "tokens", "count", "width")
 
@@ -151,21 +164,11 @@ class Exclusivity(Measure, MaskedText):
     kind: ClassVar = "exclusivity"
     needs: ClassVar = ("text",)
     values: ClassVar = (
-        Value("mask_0.9", by_layer=True),
-        Value("held_out_0.9", by_layer=True),
         Value("exclusivity_0.9", _EXCLUSIVITY.format(90), by_layer=True, shown=True),
-        Value("dimensions_0.9", by_layer=True),
-        Value("mask_0.99", by_layer=True),
-        Value("held_out_0.99", by_layer=True),
         Value("exclusivity_0.99", _EXCLUSIVITY.format(99), by_layer=True),
-        Value("dimensions_0.99", by_layer=True),
-        Value("types_lowest", by_layer=True),
-        Value("types_median", by_layer=True),
         Value("types_highest", by_layer=True, shown=True),
-        Value("groups_lowest", by_layer=True),
-        Value("groups_median", by_layer=True),
-        Value("groups_highest", by_layer=True),
         Value("type_quantile", by_layer=True, shown=True),
+        *(Value(name, by_layer=True) for name in _OTHER_SHARES),
     )
 
     def measure(self, model: Trained) -> list[dict[str, Any]]:
@@ -294,7 +297,7 @@ class Options(ModelOptions, Rank):
             rows = []
         return {**about, **profile, "exclusivity": rows}
 
-    def write(self, results: Mapping[str, Any]) -> list[str]:
+    def write(self, results: Mapping[str, Any]) -> None:
         models = list(results["models"].values())
         exclusive = {}
         for model in models:
@@ -310,7 +313,7 @@ class Options(ModelOptions, Rank):
             title = f"Exclusive directions{title_end(models)}"
             if plot_exclusivity(made / "exclusivity.png", title, lines_by_layer(exclusive)):
                 names.append("exclusivity.png")
-        return names
+        print(f"{self.out}: {', '.join(names)}")
 
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:

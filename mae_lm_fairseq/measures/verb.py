@@ -93,10 +93,10 @@ class ModelOptions(Measure):
         table = markdown_table(["model", *names], rows)
         return f"# {title}\n\n{table}\n"
 
-    def write(self, results: Mapping[str, Any]) -> list[str]:
-        """Write the results, and return the names of the files."""
+    def write(self, results: Mapping[str, Any]) -> None:
+        """Write the results and the report."""
         write_results(self.out, results, self.report(results))
-        return ["results.json", "report.md"]
+        print(f"{self.out}: results.json, report.md")
 
 
 def _labels_of_paths(paths: Sequence[Path]) -> list[str]:
@@ -123,9 +123,7 @@ def main(options: ModelOptions) -> None:
             options = options.at_length_of(models)
         results = options.about()
         results["models"] = {model.label: options.compare(model) for model in models}
-        files = options.write(results)
-    if files:
-        print(f"{options.out}: {', '.join(files)}")
+        options.write(results)
 
 
 def verb_of(measure: type[Measure]) -> type[ModelOptions]:
