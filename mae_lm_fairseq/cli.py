@@ -5,12 +5,14 @@ import inspect
 import sys
 from typing import Any
 
+from mae_lm_fairseq.measures.registry import MEASURES
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.signals import signals_end_the_program
 from mae_lm_fairseq.utils.versions import package_version
 
 _DRIVER = "finetuning.driver"
+_MEASURING = "measures.verb"
 VERBS = {
     "quickstart": ("study.quickstart", "train two tiny models, compare them in a report"),
     "prepare": ("commands.prepare", "turn text into a tokenizer and a data-bin"),
@@ -20,11 +22,11 @@ VERBS = {
     "finetune classification": ("finetuning.options:ClassificationOptions", "fine-tune on your labelled text", _DRIVER),
     "finetune tagging": ("finetuning.options:TaggingOptions", "fine-tune on labelled words: CoNLL files", _DRIVER),
     "predict": ("commands.predict", "predict labels, scores or answers with a model"),
-    "rank": ("measures.rank", "measure effective ranks, layer by layer"),
-    "probe": ("measures.probe", "probe frozen hidden states for word labels"),
-    "minimal-pairs": ("measures.minimal_pairs", "score grammatical minimal pairs"),
-    "retrieval": ("measures.retrieval", "find the passages that answer questions"),
-    "evaluate": ("measures.evaluation", "masked loss and pseudo-perplexity on a text"),
+    "rank": ("measures.rank", "measure effective ranks, layer by layer", _MEASURING),
+    "probe": ("measures.probe", "probe frozen hidden states for word labels", _MEASURING),
+    "minimal-pairs": ("measures.minimal_pairs", "score grammatical minimal pairs", _MEASURING),
+    "retrieval": ("measures.retrieval", "find the passages that answer questions", _MEASURING),
+    "evaluate": ("measures.evaluation", "masked loss and pseudo-perplexity on a text", _MEASURING),
     "study": ("commands.study", "compare models over seeds, as a plan says"),
     "export": ("commands.export", "export a model to Hugging Face transformers"),
     "import": ("commands.import_", "import an encoder of transformers or fairseq"),
@@ -36,8 +38,8 @@ VERBS = {
 }
 """The module of each verb, whose docstring is the help, with ``Options`` and ``main``, or its options; and a summary.
 
-If the work needs torch and the options do not, ``main`` is in a module of its own, the third one: wrong options and
-``--help`` do not wait for torch.
+If ``main`` is in another module, that is the third one. Verbs that measure share one; and where the work needs torch
+and the options do not, wrong options and ``--help`` do not wait for torch.
 """
 GROUPS = {
     "Begin": ("quickstart", "doctor"),
@@ -66,14 +68,22 @@ def run(verb: str, words: list[str], program: str | None = None) -> int | None:
         from mae_lm_fairseq.utils.output import configure_logging
 
         configure_logging()
-    return _object(VERBS[verb][-1] if len(VERBS[verb]) > 2 else VERBS[verb][0]).main(options)
+    row = VERBS.get(verb, ("", "", _MEASURING))
+    return _object(row[-1] if len(row) > 2 else row[0]).main(options)
 
 
 def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
-    found = _object(VERBS[verb][0])
-    description, _, _ = inspect.getdoc(found).partition("\n\nAttributes:")
-    return parse(getattr(found, "Options", found), words, description, program or f"mae-lm {verb}")
+    described = _object(VERBS[verb][0]) if verb in VERBS else _registered(verb)
+    description, _, _ = inspect.getdoc(described).partition("\n\nAttributes:")
+    return parse(getattr(described, "Options", described), words, description, program or f"mae-lm {verb}")
+
+
+def _registered(measure: str) -> Any:
+    """Return the options of the verb of a measure that a module outside of the package has registered."""
+    from mae_lm_fairseq.measures.verb import verb_of
+
+    return verb_of(MEASURES[measure])
 
 
 def _object(path: str) -> Any:
@@ -104,6 +114,9 @@ def main() -> int | None:
     if kinds and words[1:] in (["-h"], ["--help"]):
         print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))
         return 0
+    if not kinds and words[0] in MEASURES:
+        with errors_end_the_program(), signals_end_the_program():
+            return run(words[0], words[1:])
     advice = f"choose {' or '.join(kinds)}" if kinds else "mae-lm --help lists the verbs"
     print(f"error: unknown verb {words[0]!r}; {advice}", file=sys.stderr)
     return 2

@@ -74,23 +74,27 @@ def head_flops(dim: int, vocab_size: int, predicted: int) -> int:
 
 def alignment_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     """Return the FLOPs of the transitions between the states of the ``[MASK]`` tokens: projections and scores."""
+    if config.mask_states == 1:
+        return 0
     dim, states = config.encoder.dim, expanded(config, sample).predicted
-    return 0 if config.mask_states == 1 else 2 * dim * (2 * dim * states + states * states)
+    return 2 * dim * (2 * dim * states + states * states)
 
 
 def encoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     """Return the FLOPs of the encoder's layers, without and with ``[MASK]`` tokens."""
     shape, before = config.encoder, config.layers_before_masks
     joined = expanded(config, sample) if config.mask_join is MaskJoin.embeddings else sample
-    seen = [sample.visible] * before + [joined.sequence] * (shape.layers - before)
-    return sum(layer_flops(shape.dim, shape.ffn_dim, positions, positions) for positions in seen)
+    without_masks = layer_flops(shape.dim, shape.ffn_dim, sample.visible, sample.visible)
+    with_masks = layer_flops(shape.dim, shape.ffn_dim, joined.sequence, joined.sequence)
+    return before * without_masks + (shape.layers - before) * with_masks
 
 
 def self_decoder_flops(shape: StackConfig, sample: Sample) -> int:
     """Return the FLOPs of a self-attention decoder, which computes all positions except in the last layer."""
-    last = sample.predicted if sample.decoded is None else sample.decoded
-    computed = [sample.sequence] * (shape.layers - 1) + [last]
-    return sum(layer_flops(shape.dim, shape.ffn_dim, positions, sample.sequence) for positions in computed)
+    computed = sample.predicted if sample.decoded is None else sample.decoded
+    layer = layer_flops(shape.dim, shape.ffn_dim, sample.sequence, sample.sequence)
+    last_layer = layer_flops(shape.dim, shape.ffn_dim, computed, sample.sequence)
+    return (shape.layers - 1) * layer + last_layer
 
 
 def cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
@@ -124,16 +128,13 @@ def decoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
 
 def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Iterable[Sample]) -> Flops:
     """Return the FLOPs of a forward pass over some sequences; a training step costs :data:`TRAINING` times as much."""
-    samples = list(samples)
-    return Flops(
-        encoder=sum(encoder_flops(config, sample) for sample in samples),
-        decoder=sum(decoder_flops(config, sample) for sample in samples),
-        head=sum(
-            head_flops(config.encoder.dim, vocab_size, expanded(config, sample).predicted)
-            + alignment_flops(config, sample)
-            for sample in samples
-        ),
-    )
+    encoder = decoder = head = 0
+    for sample in samples:
+        encoder += encoder_flops(config, sample)
+        decoder += decoder_flops(config, sample)
+        head += head_flops(config.encoder.dim, vocab_size, expanded(config, sample).predicted)
+        head += alignment_flops(config, sample)
+    return Flops(encoder, decoder, head)
 
 
 def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: "BatchLayout") -> int:

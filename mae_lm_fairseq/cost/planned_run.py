@@ -57,13 +57,16 @@ def kind_of_gpu(properties) -> str | None:
     words = properties.name.lower().replace("-", " ").replace("rtx ", "rtx").split()
     if "a100" in words and "mig" not in words:  # the peaks of all A100s are equal
         return "a100-80" if properties.total_memory > 60 * 10**9 else "a100-40"
-    return None if OTHER_PRODUCTS & {*words} else next((kind for kind in DEVICES if kind in words), None)
+    if OTHER_PRODUCTS.intersection(words):
+        return None
+    return next((kind for kind in DEVICES if kind in words), None)
 
 
 def _integer(text: str) -> int:
     with contextlib.suppress(ValueError):
-        if float(text).is_integer():
-            return int(float(text))
+        number = float(text)
+        if number.is_integer():
+            return int(number)
     raise argparse.ArgumentTypeError(f"{text} is not an integer")
 
 

@@ -1,6 +1,7 @@
 """Estimated cost of a pretraining run: parameters, FLOPs, memory, communication and hours, and a table of two runs."""
 
 from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,31 +11,48 @@ from mae_lm_fairseq.cost.flops import TRAINING, Flops, forward_flops
 from mae_lm_fairseq.cost.memory import PAD, PRECISIONS, FakeTrainingStep, Memory, training_memory
 from mae_lm_fairseq.cost.planned_run import Run
 
+
+class Row(NamedTuple):
+    """A row of the table of two plans."""
+
+    label: str
+    path: str
+    """Where the figure is in :meth:`Plan.as_json`."""
+    unit: float
+    format: str
+
+    def cell(self, figures: dict[str, Any]) -> str:
+        """Return the figure of a plan in the unit of the row."""
+        figure = figures
+        for name in self.path.split("."):
+            figure = figure[name]
+        return format(figure / self.unit, self.format)
+
+
 ROWS = (
-    ("masked, %", "mask_prob", 0.01, ".0f"),
-    ("parameters, million", "parameters.total", 1e6, ",.1f"),
-    ("  encoder, kept afterwards", "parameters.kept", 1e6, ",.1f"),
-    ("  decoder", "parameters.decoder", 1e6, ",.1f"),
-    ("  head, without embeddings", "parameters.head", 1e6, ",.1f"),
-    ("training MFLOP per token of text", "flops_per_token.total", 1e6, ",.1f"),
-    ("  encoder", "flops_per_token.encoder", 1e6, ",.1f"),
-    ("  decoder", "flops_per_token.decoder", 1e6, ",.1f"),
-    ("  head", "flops_per_token.head", 1e6, ",.1f"),
-    ("memory per device at its peak, GB", "memory.total", 1e9, ",.2f"),
-    ("  weights", "memory.weights", 1e9, ",.2f"),
-    ("  gradients", "memory.gradients", 1e9, ",.2f"),
-    ("  optimizer, fp32 copies", "memory.optimizer", 1e9, ",.2f"),
-    ("  buffer of the exchange", "memory.exchange", 1e9, ",.2f"),
-    ("  activations of the encoder", "memory.encoder", 1e9, ",.2f"),
-    ("  activations of the decoder", "memory.decoder", 1e9, ",.2f"),
-    ("  head, loss, chunk of logits", "memory.head", 1e9, ",.2f"),
-    ("  backward pass", "memory.backward", 1e9, ",.2f"),
-    ("sent per device and update, GB", "exchanged_bytes_per_update", 1e9, ",.2f"),
-    ("updates", "updates", 1, ",.0f"),
-    ("hours", "hours", 1, ",.1f"),
-    ("device-hours", "device_hours", 1, ",.0f"),
+    Row("masked, %", "mask_prob", 0.01, ".0f"),
+    Row("parameters, million", "parameters.total", 1e6, ",.1f"),
+    Row("  encoder, kept afterwards", "parameters.kept", 1e6, ",.1f"),
+    Row("  decoder", "parameters.decoder", 1e6, ",.1f"),
+    Row("  head, without embeddings", "parameters.head", 1e6, ",.1f"),
+    Row("training MFLOP per token of text", "flops_per_token.total", 1e6, ",.1f"),
+    Row("  encoder", "flops_per_token.encoder", 1e6, ",.1f"),
+    Row("  decoder", "flops_per_token.decoder", 1e6, ",.1f"),
+    Row("  head", "flops_per_token.head", 1e6, ",.1f"),
+    Row("memory per device at its peak, GB", "memory.total", 1e9, ",.2f"),
+    Row("  weights", "memory.weights", 1e9, ",.2f"),
+    Row("  gradients", "memory.gradients", 1e9, ",.2f"),
+    Row("  optimizer, fp32 copies", "memory.optimizer", 1e9, ",.2f"),
+    Row("  buffer of the exchange", "memory.exchange", 1e9, ",.2f"),
+    Row("  activations of the encoder", "memory.encoder", 1e9, ",.2f"),
+    Row("  activations of the decoder", "memory.decoder", 1e9, ",.2f"),
+    Row("  head, loss, chunk of logits", "memory.head", 1e9, ",.2f"),
+    Row("  backward pass", "memory.backward", 1e9, ",.2f"),
+    Row("sent per device and update, GB", "exchanged_bytes_per_update", 1e9, ",.2f"),
+    Row("updates", "updates", 1, ",.0f"),
+    Row("hours", "hours", 1, ",.1f"),
+    Row("device-hours", "device_hours", 1, ",.0f"),
 )
-"""Label, path in :meth:`Plan.as_json`, unit, format."""
 
 
 @dataclass(frozen=True)
@@ -79,41 +97,42 @@ class Plan:
 
     def as_json(self) -> dict:
         """Return all figures, in the units of the fields."""
-        run = self.run
+        options = {field.name: getattr(self.run, field.name) for field in fields(Run)}
+        parameters = vars(self.parameters) | {"total": self.parameters.total, "kept": self.parameters.encoder}
+        memory = vars(self.memory) | {"exchange": self.exchange_buffer, "total": self.memory_total}
         return {
-            **{field.name: getattr(run, field.name) for field in fields(Run)},
-            "parameters": {**vars(self.parameters), "total": self.parameters.total, "kept": self.parameters.encoder},
-            "flops_per_token": {**self.flops._asdict(), "total": self.flops.total},
-            "memory": {**vars(self.memory), "exchange": self.exchange_buffer, "total": self.memory_total},
+            **options,
+            "parameters": parameters,
+            "flops_per_token": self.flops._asdict() | {"total": self.flops.total},
+            "memory": memory,
             "fits": self.fits,
             "exchanged_bytes_per_update": self.exchanged,
-            "updates": run.updates,
+            "updates": self.run.updates,
             "hours": self.hours,
-            "device_hours": self.hours * run.devices,
+            "device_hours": self.hours * self.run.devices,
         }
 
 
 def plan(run: Run) -> Plan:
     """Estimate the cost of a run."""
-    memory = training_memory(
-        FakeTrainingStep(
-            run.config,
-            run.vocab_size,
-            run.sample,
-            run.batch_size,
-            PRECISIONS[run.precision],
-            run.checkpoint_activations,
-            fused=run.precision != "fp32",
-        ),
-        accumulate=run.update_freq > 1,
+    precision = PRECISIONS[run.precision]
+    training_step = FakeTrainingStep(
+        run.config,
+        run.vocab_size,
+        run.sample,
+        run.batch_size,
+        precision,
+        run.checkpoint_activations,
+        fused=run.precision != "fp32",
     )
-    parameters, flops = count_parameters(run.config, run.vocab_size), flops_per_token(run)
-    gradients = PRECISIONS[run.precision].dtype.itemsize * parameters.total
+    parameters = count_parameters(run.config, run.vocab_size)
+    flops = flops_per_token(run)
+    gradients = precision.dtype.itemsize * parameters.total
     return Plan(
         run,
         parameters,
         flops,
-        memory,
+        memory=training_memory(training_step, accumulate=run.update_freq > 1),
         exchange_buffer=gradients if run.devices > 1 else 0,
         exchanged=2 * (run.devices - 1) / run.devices * gradients,
         hours=hours(run, flops),
@@ -129,28 +148,33 @@ def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parame
     """Count the parameters of a network by building it on the meta device."""
     with torch.device("meta"):
         network = MaskedAutoencoder(config, vocab_size, PAD, vocab_size - 1)
-    counts = dict.fromkeys(("encoder", "decoder", "lm_head"), 0)
+    counts = {"encoder": 0, "decoder": 0, "lm_head": 0}
     for name, parameter in network.named_parameters():
-        counts[name.split(".")[0]] += parameter.numel()
-    return Parameters(*counts.values())
+        part, _, _ = name.partition(".")
+        counts[part] += parameter.numel()
+    return Parameters(counts["encoder"], counts["decoder"], counts["lm_head"])
 
 
 def flops_per_token(run: Run) -> Flops:
     """Return the training FLOPs of a run per token of the text."""
     forward = forward_flops(run.config, run.vocab_size, [run.sample])
-    layers = TRAINING + 1 if run.checkpoint_activations else TRAINING
+    tokens = run.tokens_per_sample
+    passes = TRAINING + 1 if run.checkpoint_activations else TRAINING
     # The alignment loss of expanded [MASK] tokens computes the logits again in the backward pass.
-    passes = Flops(encoder=layers, decoder=layers, head=TRAINING + (run.config.mask_states > 1))
-    return Flops(*(part * times / run.tokens_per_sample for part, times in zip(forward, passes, strict=True)))
+    head_passes = TRAINING + 1 if run.config.mask_states > 1 else TRAINING
+    return Flops(
+        encoder=forward.encoder * passes / tokens,
+        decoder=forward.decoder * passes / tokens,
+        head=forward.head * head_passes / tokens,
+    )
 
 
 def as_json(planned: Plan, reference: Plan) -> dict:
     """Return two plans, and the compute of the first relative to the second."""
-    device = vars(planned.run.device)
     return {
         "plans": [planned.as_json(), reference.as_json()],
         "relative_compute": relative_compute(planned, reference),
-        "device": device,
+        "device": vars(planned.run.device),
     }
 
 
@@ -161,26 +185,24 @@ def relative_compute(planned: Plan, reference: Plan) -> float:
 
 def table(planned: Plan, reference: Plan) -> str:
     """Return a table of two plans, with the assumptions behind them."""
-    plans, run = [planned, reference], planned.run
-    figures = [each.as_json() for each in plans]
-    lines = [_line("", [each.run.preset for each in plans])]
-    for label, path, unit, form in ROWS:
-        lines.append(_line(label, [format(_figure(figure, path) / unit, form) for figure in figures]))
+    run = planned.run
+    lines = [_line("", planned.run.preset, reference.run.preset)]
+    figures = planned.as_json()
+    reference_figures = reference.as_json()
+    for row in ROWS:
+        lines.append(_line(row.label, row.cell(figures), row.cell(reference_figures)))
+    fits = ["yes" if plan.fits else "NO" for plan in (planned, reference)]
+    devices = f"{run.devices} x {run.device_kind}"
+    speed = f"{run.mfu:.0%} of {run.peak / 1e12:.1f} TFLOP/s in {run.precision}"
+    memory = f"{run.device.memory / 1e9:.0f} GB each ({run.device.source})"
     lines += [
-        _line(f"fits {run.device_kind}", ["yes" if each.fits else "NO" for each in plans]),
+        _line(f"fits {run.device_kind}", *fits),
         "",
         f"relative compute: {relative_compute(planned, reference):.1%} of {reference.run.preset}",
-        f"assumed: {run.tokens:,} tokens; {run.devices} x {run.device_kind} at {run.mfu:.0%} of {run.peak / 1e12:.1f} "
-        f"TFLOP/s in {run.precision}, {run.device.memory / 1e9:.0f} GB each ({run.device.source})",
+        f"assumed: {run.tokens:,} tokens; {devices} at {speed}, {memory}",
     ]
     return "\n".join(lines)
 
 
-def _line(label: str, values: list[str]) -> str:
-    return f"{label:34}" + "".join(f"{value:>27}" for value in values)
-
-
-def _figure(figures: dict, path: str) -> float:
-    for name in path.split("."):
-        figures = figures[name]
-    return figures
+def _line(label: str, value: str, reference: str) -> str:
+    return f"{label:34}{value:>27}{reference:>27}"

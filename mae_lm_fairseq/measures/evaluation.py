@@ -12,12 +12,14 @@ Example:
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import Baseline, Data, MaskedText, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import SPECIAL, Reader
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.trained.masked_prediction import (
     NEVER_MASKED,
@@ -37,16 +39,14 @@ from mae_lm_fairseq.utils.versions import versions
 
 LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
-_WORDS = {
-    "loss": "loss (nats per predicted token)",
-    "accuracy": "accuracy (fraction of the predicted tokens)",
-    "pseudo_perplexity_per_token": "pseudo-perplexity per token",
-}
-_BASELINES = {"loss": ("unigram_entropy", "unigram entropy: token frequencies alone")}
+_ENTROPY = Value("unigram_entropy")
+_FREQUENCIES = Baseline(_ENTROPY.name, "unigram entropy: token frequencies alone")
+_LOSS = Value("loss", "loss (nats per predicted token)", shown=True, baseline=_FREQUENCIES)
+_ACCURACY = Value("accuracy", "accuracy (fraction of the predicted tokens)", shown=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss(Kind, MaskedText):
+class Loss(Measure, MaskedText):
     """Masked loss at fixed positions, the same for all models.
 
     Attributes:
@@ -55,18 +55,15 @@ class Loss(Kind, MaskedText):
 
     kind: ClassVar = "loss"
     with_head: ClassVar = True
-    numbers: ClassVar = ("loss", "accuracy", "unigram_entropy")
-    shown: ClassVar = ("loss", "accuracy")
-    words: ClassVar = _WORDS
-    baselines: ClassVar = _BASELINES
+    values: ClassVar = (_LOSS, _ACCURACY, _ENTROPY)
     on: Literal["text", "valid"] = "text"
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("text",) if self.on == "text" else ()
 
-    def values(self) -> list[str] | None:
-        return super().values() if self.on == "text" else ["loss"]
+    def value_names(self) -> list[str]:
+        return super().value_names() if self.on == "text" else [_LOSS.name]
 
     def check(self, data: Data) -> None:
         if self.on == "text":
@@ -78,16 +75,23 @@ class Loss(Kind, MaskedText):
             return text_loss(model.open(with_head=True), model, self)
         from mae_lm_fairseq.tasks.validation_loss import load_with_validation_split, validation_loss  # needs fairseq
 
-        masking = {"mask_prob": self.mask_prob, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
-        masking |= {"mask_whole_words": False, "seed": self.seed}
-        return {"loss": validation_loss(*load_with_validation_split(model.path, model.data.data_bin, **masking))}
+        model_and_task = load_with_validation_split(
+            model.path,
+            model.data.data_bin,
+            mask_prob=self.mask_prob,
+            leave_unmasked_prob=0.0,
+            random_token_prob=0.0,
+            mask_whole_words=False,
+            seed=self.seed,
+        )
+        return {"loss": validation_loss(*model_and_task)}
 
-    def recorded(self, found: dict[str, float]) -> dict[str, float]:
-        return {name: found[name] for name in self.values()}
+    def recorded(self, result: dict[str, float]) -> dict[str, float]:
+        return {name: result[name] for name in self.value_names()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Kind, MaskedText):
+class Evaluate(Measure, MaskedText):
     """Loss, accuracy and pseudo-perplexity on the held-out text, as ``mae-lm evaluate`` measures them.
 
     Attributes:
@@ -99,39 +103,58 @@ class Evaluate(Kind, MaskedText):
     kind: ClassVar = "evaluate"
     needs: ClassVar = ("text",)
     with_head: ClassVar = True
-    numbers: ClassVar = (
-        *("loss", "unigram_entropy", "accuracy", "predicted"),
-        *("pseudo_perplexity_per_token", "tokens", "pseudo_perplexity_per_word", "words"),
+    values: ClassVar = (
+        _LOSS,
+        _ENTROPY,
+        _ACCURACY,
+        Value("predicted"),
+        Value("pseudo_perplexity_per_token", "pseudo-perplexity per token", shown=True),
+        Value("tokens"),
+        Value("pseudo_perplexity_per_word"),
+        Value("words"),
     )
-    shown: ClassVar = ("loss", "accuracy", "pseudo_perplexity_per_token")
-    words: ClassVar = _WORDS
-    baselines: ClassVar = _BASELINES
     pseudo_tokens: Count = 5_000
 
     def measure(self, model: Trained) -> dict[str, float | None]:
         """Return loss, accuracy and pseudo-perplexities, and of how many tokens and words; see :func:`perplexity`."""
         reader = model.open(with_head=True)
-        found = text_loss(reader, model, self)
-        texts = reader.texts(model.data.text, self.tokens_per_sample, self.pseudo_tokens)
-        words = [text for text, _ in texts]
-        for name, masking in {"token": each_token, "word": each_word}.items():
-            rows = [masking(text.words) for text in words]
-            log_likelihood = _outcome(reader, words, rows, f"{model.label}, {name}s").log_likelihoods.sum()
-            count = sum(len(of_text.predicted) for of_text in rows)
-            found |= {f"pseudo_perplexity_per_{name}": perplexity(float(log_likelihood), count), f"{name}s": count}
-        return found
+        values = text_loss(reader, model, self)
+        texts = [text for text, _ in reader.texts(model.data.text, self.tokens_per_sample, self.pseudo_tokens)]
+        for unit, mask_each in {"token": each_token, "word": each_word}.items():
+            maskings = [mask_each(text.words) for text in texts]
+            outcome = _outcome(reader, texts, maskings, f"{model.label}, {unit}s")
+            log_likelihood = float(outcome.log_likelihoods.sum())
+            count = sum(len(masking.predicted) for masking in maskings)
+            values[f"pseudo_perplexity_per_{unit}"] = perplexity(log_likelihood, count)
+            values[f"{unit}s"] = count
+        return values
 
     def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return what is found in models, by label, as a Markdown table."""
-        header = ["model", f"loss at {self.mask_prob:.0%} masked (nats)", "unigram entropy (nats)", "accuracy"]
-        header += ["pseudo-perplexity per token", "pseudo-perplexity per word"]
+        """Return the values of models, by label, as a Markdown table."""
+        header = [
+            "model",
+            f"loss at {self.mask_prob:.0%} masked (nats)",
+            "unigram entropy (nats)",
+            "accuracy",
+            "pseudo-perplexity per token",
+            "pseudo-perplexity per word",
+        ]
         rows = []
-        for label, found in models.items():
-            perplexities = (found[f"pseudo_perplexity_per_{name}"] for name in ("token", "word"))
-            cells = (f"above {LARGEST_PERPLEXITY:.0e}" if one is None else f"{one:,.2f}" for one in perplexities)
-            losses = (f"{found[name]:.3f}" for name in ("loss", "unigram_entropy"))
-            rows.append([label, *losses, f"{found['accuracy']:.1%}", *cells])
+        for label, values in models.items():
+            row = [
+                label,
+                f"{values['loss']:.3f}",
+                f"{values['unigram_entropy']:.3f}",
+                f"{values['accuracy']:.1%}",
+                _perplexity_cell(values["pseudo_perplexity_per_token"]),
+                _perplexity_cell(values["pseudo_perplexity_per_word"]),
+            ]
+            rows.append(row)
         return markdown_table(header, rows)
+
+
+def _perplexity_cell(value: float | None) -> str:
+    return f"above {LARGEST_PERPLEXITY:.0e}" if value is None else f"{value:,.2f}"
 
 
 def perplexity(log_likelihood: float, count: int) -> float | None:
@@ -149,28 +172,31 @@ def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, f
     Raises:
         UserError: if the text cannot be read, or nothing of it is masked.
     """
-    texts = reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)
-    words = [text for text, _ in texts]
-    fixed, masking = [], (reader.predictor.pad, SPECIAL, sample.mask_prob, sample.seed)
-    for number, text in enumerate(words):
-        row = mask_texts([text.ids.tolist()], *masking, first=number).is_masked.numpy()
+    texts = [text for text, _ in reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)]
+    maskings = []
+    for number, text in enumerate(texts):
+        ids = [text.ids.tolist()]
+        masked = mask_texts(ids, reader.predictor.pad, SPECIAL, sample.mask_prob, sample.seed, first=number)
+        row = masked.is_masked.numpy()
         row = row[row.any(1)]  # none if the fraction is less than one token
-        fixed.append(Masking(row, row))
-    masked = _outcome(reader, words, fixed, f"{model.label}, masked positions")
-    predicted = int(masked.predicted.sum())
+        maskings.append(Masking(row, row))
+
+    outcome = _outcome(reader, texts, maskings, f"{model.label}, masked positions")
+    predicted = int(outcome.predicted.sum())
     if not predicted:
-        masked = f"{sample.mask_prob:g} of each sequence"
-        raise UserError(f"{model.data.text} is empty, or too short to mask {masked}; use a longer text")
+        fraction = f"{sample.mask_prob:g} of each sequence"
+        raise UserError(f"{model.data.text} is empty, or too short to mask {fraction}; use a longer text")
     return {
-        "loss": -float(masked.log_likelihoods.sum()) / predicted,
-        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in words),
-        "accuracy": int(masked.correct.sum()) / predicted,
+        "loss": -float(outcome.log_likelihoods.sum()) / predicted,
+        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
+        "accuracy": int(outcome.correct.sum()) / predicted,
         "predicted": predicted,
     }
 
 
 def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
-    return predict(reader.predictor, [text.ids for text in texts], maskings, partial(progress_bar, desc=name))
+    ids = [text.ids for text in texts]
+    return predict(reader.predictor, ids, maskings, partial(progress_bar, desc=name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,18 +211,24 @@ class Options(ModelOptions, Evaluate):
     text: File
     out: OutputFile | None = None
 
+    def output(self) -> AbstractContextManager:
+        return nullcontext()
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    models = options.trained(Data(options.data_bin, text=options.text))
-    options = options.at_length_of(models)
-    found = {}
-    for model in models:
-        about = {"model": str(model.path), "ends_lines": model.ends_lines}
-        found[model.label] = about | options.measure(model)
-    print(options.table(found))
-    if options.out:
-        names = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
-        settings = {name: getattr(options, name) for name in names}
-        about = {"versions": versions(), "text": str(options.text), "settings": settings}
-        write_json(options.out, about | {"models": found})
+    def about(self) -> dict[str, Any]:
+        settings = {
+            "ema": self.ema,
+            "tokens": self.tokens,
+            "pseudo_tokens": self.pseudo_tokens,
+            "tokens_per_sample": self.tokens_per_sample,
+            "mask_prob": self.mask_prob,
+            "seed": self.seed,
+        }
+        return {"versions": versions(), "text": str(self.text), "settings": settings}
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        return {"model": str(model.path), "ends_lines": model.ends_lines, **self.measure(model)}
+
+    def write(self, results: Mapping[str, Any]) -> None:
+        print(self.table(results["models"]))
+        if self.out:
+            write_json(self.out, results)

@@ -53,8 +53,9 @@ def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -
     """Return values by layer, which are given by model and name, as lines by name and model."""
     lines: dict[str, dict[str, Lines]] = {}
     for model, values in models.items():
-        for name, value in values.items():
-            lines.setdefault(name, {})[model] = Lines(np.arange(len(value)), np.array([value], dtype=float))
+        for name, by_layer in values.items():
+            line = Lines(np.arange(len(by_layer)), np.array([by_layer], dtype=float))
+            lines.setdefault(name, {})[model] = line
     return lines
 
 
@@ -75,28 +76,34 @@ def plot_panels(
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(1 + 4.2 * columns, 0.9 + 3.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share and y_label is not None)
-    labels = list(dict.fromkeys(label for panel in panels for label in (*panel.lines, *panel.bands)))
-    looks, handles = {label: _look(place) for place, label in enumerate(labels)}, {}
+    figure.supylabel(y_label or "", fontsize="medium")
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+
+    labels: dict[str, None] = {}
+    for panel in panels:
+        labels |= dict.fromkeys((*panel.lines, *panel.bands))
+    looks = {label: _look(number) for number, label in enumerate(labels)}
+    handles = dict.fromkeys(labels)  # in the order of the labels
     for axes, panel in zip(grid.flat, panels, strict=False):
         if zero:
             axes.axhline(0, color="black", linewidth=0.8)
         handles |= _draw(axes, panel, looks)
-    figure.supylabel(y_label or "", fontsize="medium")
-    for axes in grid.flat[len(panels) :]:
-        axes.remove()
-    narrow = len(panels) == 1 and len(labels) < 7
-    in_order = {label: handles[label] for label in (*labels, *handles)}
-    figure.legend(
-        in_order.values(), in_order.keys(), loc="outside lower center", ncols=1 if narrow else 2, frameon=False
-    )
+
+    legend_columns = 1 if len(panels) == 1 and len(labels) < 7 else 2
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=legend_columns, frameon=False)
     has_seeds = any(len(line.y) > 1 for panel in panels for line in panel.lines.values())
     figure.suptitle(f"{title}: mean and every seed" if has_seeds else title, wrap=True)
     figure.savefig(path, dpi=120)
 
 
-def _look(place: int) -> dict[str, Any]:
-    marker, style = "osD^vPX"[place % 7], ("-", "--", "-.", ":")[place % 4]
-    return {"color": COLOURS[place % 7], "marker": marker, "linestyle": style, "markersize": 5}
+def _look(number: int) -> dict[str, Any]:
+    return {
+        "color": COLOURS[number % 7],
+        "marker": "osD^vPX"[number % 7],
+        "linestyle": ("-", "--", "-.", ":")[number % 4],
+        "markersize": 5,
+    }
 
 
 def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -109,7 +116,8 @@ def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, 
             axes.plot(line.x, y.T, color=looks[label]["color"], alpha=0.25, linewidth=0.8)
         [handles[label]] = axes.plot(line.x, y.mean(0), label=label, **looks[label])
     if panel.baseline:
-        handles[panel.baseline[0]] = axes.axhline(panel.baseline[1], color="black", linestyle=":")
+        label, value = panel.baseline
+        handles[label] = axes.axhline(value, color="black", linestyle=":")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     axes.grid(alpha=0.25)
@@ -120,20 +128,21 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Plot rank against layer with 95 % intervals, one panel per model of ``ranks.json``."""
     panels = []
     for model in models:
-        of_kind = {
-            label: [row for row in model["ranks"] if (row["input"], row["tokens"]) == kind]
-            for kind, label in SERIES.items()
-        }
-        panels.append(_panel(f"{model['label']} (hidden size {model['width']})", of_kind, "threshold"))
-    title, one_width = "Effective rank by layer" + title_end(models), len({model["width"] for model in models}) == 1
-    plot_panels(path, title, *panels, y_label=_rank_label(models), share=one_width, zero=True)
+        rows = {label: [] for label in SERIES.values()}
+        for row in model["ranks"]:
+            rows[SERIES[row["input"], row["tokens"]]].append(row)
+        panels.append(_panel(f"{model['label']} (hidden size {model['width']})", rows, "threshold"))
+    title = "Effective rank by layer" + title_end(models)
+    has_one_width = len({model["width"] for model in models}) == 1
+    plot_panels(path, title, *panels, y_label=_rank_label(models), share=has_one_width, zero=True)
 
 
 def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer."""
     title = "Effect of [MASK] in the text on the rank of real tokens" + title_end(models)
     label = f"rank with [MASK] minus rank without\n({_rank_label(models)})"
-    plot_panels(path, title, _panel("", _of_models(models, "gaps"), "threshold"), y_label=label, zero=True)
+    panel = _panel("", _of_models(models, "gaps"), "threshold")
+    plot_panels(path, title, panel, y_label=label, zero=True)
 
 
 def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
@@ -154,15 +163,17 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
         Whether any model takes ``[MASK]`` in a layer.
     """
     panels = []
-    for model, of_mask in lines.get("exclusivity_0.9", {}).items():
-        shown = {"[MASK] (forced in where the encoder never saw it)": Lines(of_mask.x, 100 * of_mask.y)}
-        ranges = {}
+    for model, mask in lines.get("exclusivity_0.9", {}).items():
+        shown = {"[MASK] (forced in where the encoder never saw it)": Lines(mask.x, 100 * mask.y)}
+        bands = {}
         for control, label in CONTROLS.items():
-            ends = [lines.get(f"{control}_{end}", {}).get(model) for end in ("lowest", "median", "highest")]
-            if None not in ends:
-                low, middle, high = (100 * line.y.mean(0) for line in ends)
-                shown[label], ranges[label] = Lines(of_mask.x, middle[None]), (of_mask.x, low, high)
-        panels.append(Panel(model, LAYER, shown, ranges))
+            if model in lines.get(f"{control}_median", {}):
+                low = 100 * lines[f"{control}_lowest"][model].y.mean(0)
+                middle = 100 * lines[f"{control}_median"][model].y.mean(0)
+                high = 100 * lines[f"{control}_highest"][model].y.mean(0)
+                shown[label] = Lines(mask.x, middle[None])
+                bands[label] = (mask.x, low, high)
+        panels.append(Panel(model, LAYER, shown, bands))
     label = "share of the sum of squares outside the directions of"
     label += "\nreal tokens, less that of held-out ones (percentage points)"
     if panels:
@@ -171,19 +182,25 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
 
 
 def _of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[dict]]:
-    return {
-        f"{model['label']}{end}": [row for row in model[name] if row["input"] == kind]
-        for model in models
-        for kind, end in KINDS.items()
-    }
+    rows = {}
+    for model in models:
+        for kind, end in KINDS.items():
+            rows[f"{model['label']}{end}"] = [row for row in model[name] if row["input"] == kind]
+    return rows
 
 
 def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float = 1) -> Panel:
+    """Return a panel of values with their intervals, given the rows of each line, without empty lines."""
     lines, bands = {}, {}
-    for label, of in ((label, of) for label, of in rows.items() if of):
-        layers = np.array([row["layer"] for row in of])
-        low, middle, high = (scale * np.array([row[name + end] for row in of]) for end in ("_low", "", "_high"))
-        lines[label], bands[label] = Lines(layers, middle[None]), (layers, low, high)
+    for label, line_rows in rows.items():
+        if not line_rows:
+            continue
+        layers = np.array([row["layer"] for row in line_rows])
+        low = scale * np.array([row[f"{name}_low"] for row in line_rows])
+        middle = scale * np.array([row[name] for row in line_rows])
+        high = scale * np.array([row[f"{name}_high"] for row in line_rows])
+        lines[label] = Lines(layers, middle[None])
+        bands[label] = (layers, low, high)
     return Panel(title, LAYER, lines, bands)
 
 

@@ -10,7 +10,7 @@ Examples:
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,8 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_counts
@@ -29,9 +30,7 @@ from mae_lm_fairseq.text.text_files import find_files
 from mae_lm_fairseq.text.text_samples import evenly_spaced, read_text
 from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, Words, as_words, pseudo_log_likelihoods
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
-from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import output_directory
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
@@ -64,7 +63,7 @@ class Paradigm(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimalPairs(Kind):
+class MinimalPairs(Measure):
     """Accuracy on minimal pairs, such as BLiMP's.
 
     Attributes:
@@ -73,24 +72,20 @@ class MinimalPairs(Kind):
         mask_words: mask each token together with the later subwords of its word.
         unigram: text to count tokens in for the frequency control (default: for a checkpoint the training data, as
             counted in the data-bin's dict.txt; for other models the control is left out).
-        random_weights: measure the architecture with random weights instead, as a control.
     """
 
     kind: ClassVar = "minimal-pairs"
     needs: ClassVar = ("pairs",)
     with_head: ClassVar = True
-    numbers: ClassVar = ("accuracy", "length", "unigram")
-    words: ClassVar = {
-        "accuracy": "accuracy on minimal pairs (%)",
-        "length": "accuracy of the shorter sentence (%)",
-        "unigram": "accuracy of the more frequent tokens (%)",
-    }
-    baselines: ClassVar = {"accuracy": ("length", "the shorter sentence")}
+    values: ClassVar = (
+        Value("accuracy", "accuracy on minimal pairs (%)", baseline=Baseline("length", "the shorter sentence")),
+        Value("length", "accuracy of the shorter sentence (%)"),
+        Value("unigram", "accuracy of the more frequent tokens (%)"),
+    )
     pairs: Path | None = None
     limit: Count | None = None
     mask_words: bool = False
     unigram: File | None = None
-    random_weights: bool = False
 
     def check(self, data: Data) -> None:
         super().check(data)
@@ -108,58 +103,65 @@ class MinimalPairs(Kind):
         Raises:
             UserError: if a sentence is too long for the model, or a file cannot be read.
         """
-        reader, paradigms = model.open(with_head=True), self.paradigms(model.data)
-        texts = (text for paradigm in paradigms for pair in paradigm.pairs for text in pair)
-        sentences = [as_words(reader.tokenizer, text) for text in texts]
-        longest, most = max(len(sentence.ids) for sentence in sentences), reader.states.max_tokens
+        reader = model.open(with_head=True)
+        paradigms = self.paradigms(model.data)
+        sentences = []
+        for paradigm in paradigms:
+            for pair in paradigm.pairs:
+                sentences += [as_words(reader.tokenizer, text) for text in pair]
+        longest = max(len(sentence.ids) for sentence in sentences)
+        most = reader.states.max_tokens
         if longest > most:
             raise UserError(f"--pairs: a sentence has {longest} tokens, and {model.path} takes at most {most}")
-        progress = partial(progress_bar, desc=model.label)
-        found = {"model": pseudo_log_likelihoods(reader.predictor, sentences, self.mask_words, progress)}
-        if counts := token_counts(reader, model.data.data_bin, self.unigram):
-            found["unigram"] = unigram_log_likelihoods(sentences, counts)
-        found["length"] = negative_lengths(sentences)
-        return {name: accuracies(paradigms, scores.reshape(-1, 2)) for name, scores in found.items()}
 
-    def recorded(self, found: dict[str, dict[str, Any]]) -> dict[str, float]:
+        progress = partial(progress_bar, desc=model.label)
+        scores = {"model": pseudo_log_likelihoods(reader.predictor, sentences, self.mask_words, progress)}
+        counts = token_counts(reader, model.data.data_bin, self.unigram)
+        if counts:
+            scores["unigram"] = unigram_log_likelihoods(sentences, counts)
+        scores["length"] = negative_lengths(sentences)
+        return {name: accuracies(paradigms, values.reshape(-1, 2)) for name, values in scores.items()}
+
+    def recorded(self, result: dict[str, dict[str, Any]]) -> dict[str, float]:
         """Return the accuracies in per cent."""
-        names = {"accuracy": "model", "length": "length", "unigram": "unigram"}
-        return {name: 100 * found[of]["overall"]["accuracy"] for name, of in names.items() if of in found}
+        accuracy = {name: 100 * scores["overall"]["accuracy"] for name, scores in result.items()}
+        values = {"accuracy": accuracy["model"], "length": accuracy["length"]}
+        if "unigram" in accuracy:
+            values["unigram"] = accuracy["unigram"]
+        return values
 
     def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
         """Return tables of the accuracies of models and controls, by label: a summary, by field and by paradigm."""
         header = ["model", "accuracy", "ties", *CONTROLS]
-        lines = [markdown_table(header, [_summary(*model) for model in models.items()])]
+        summaries = [_summary(label, scores) for label, scores in models.items()]
+        lines = [markdown_table(header, summaries)]
         for label, scores in models.items():
-            lines += ["", f"## {escaped(label)}"]
             columns = ["model", *(name for name in CONTROLS if name in scores)]
-            for kind in ("fields", "paradigms"):
-                rows = [
-                    [name, f"{row['pairs']:,}", *(accuracy_cell(scores[column][kind][name]) for column in columns)]
-                    for name, row in scores["model"][kind].items()
-                ]
-                lines += ["", markdown_table([kind.removesuffix("s"), "pairs", *columns], rows)]
+            lines += ["", f"## {escaped(label)}"]
+            for title, key in (("field", "fields"), ("paradigm", "paradigms")):
+                rows = []
+                for name, row in scores["model"][key].items():
+                    cells = [accuracy_cell(scores[column][key][name]) for column in columns]
+                    rows.append([name, f"{row['pairs']:,}", *cells])
+                lines += ["", markdown_table([title, "pairs", *columns], rows)]
         return "\n".join(lines)
 
 
-def _summary(label: str, scores: Mapping[str, Any]) -> list[str]:
-    overall = {name: table["overall"] for name, table in scores.items()}
-    controls = [accuracy_cell(overall[name]) if name in overall else "-" for name in CONTROLS]
-    return [label, accuracy_cell(overall["model"]), f"{overall['model']['ties']:,}", *controls]
-
-
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, MinimalPairs):
-    """Models and minimal pairs.
+class MinimalPairsOrControl(MinimalPairs):
+    """Accuracy on minimal pairs, such as BLiMP's.
 
     Attributes:
-        pairs: BLiMP's files (``*.jsonl``) or Zorro's (``*.txt``).
-        out: output directory.
+        random_weights: measure the architecture with random weights instead, as a control.
     """
 
-    pairs: Directory = field()
-    random_weights: ClassVar = False
-    out: Directory
+    random_weights: bool = False
+
+
+def _summary(label: str, scores: Mapping[str, Any]) -> list[str]:
+    model = scores["model"]["overall"]
+    controls = [accuracy_cell(scores[name]["overall"]) if name in scores else "-" for name in CONTROLS]
+    return [label, accuracy_cell(model), f"{model['ties']:,}", *controls]
 
 
 _REPORT = """\
@@ -176,33 +178,44 @@ Controls: {controls}.
 """
 
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin)
-        paradigms = options.paradigms(data)
-        models = options.trained(data)
-        scores = {}
-        for model in models:
-            found = options.measure(model)
-            control = {"random weights": options.measure(model.untrained())["model"]}
-            scores[model.label] = {"model": found.pop("model"), **control, **found}
-        pairs = {"directory": str(options.pairs), "limit": options.limit, "paradigms": len(paradigms)}
-        results = {
-            "versions": versions(),
-            "pairs": pairs | {"pairs": sum(len(paradigm.pairs) for paradigm in paradigms)},
-            "settings": SETTINGS | {"ema": options.ema, "mask_words": options.mask_words},
-            "models": {model.label: {"model": str(model.path), "scores": scores[model.label]} for model in models},
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, MinimalPairs):
+    """Models and minimal pairs.
+
+    Attributes:
+        pairs: BLiMP's files (``*.jsonl``) or Zorro's (``*.txt``).
+    """
+
+    pairs: Directory = field()
+
+    def about(self) -> dict[str, Any]:
+        paradigms = self.paradigms(self.data())
+        pairs = {
+            "directory": str(self.pairs),
+            "limit": self.limit,
+            "paradigms": len(paradigms),
+            "pairs": sum(len(paradigm.pairs) for paradigm in paradigms),
         }
-        report = _REPORT.format(
+        settings = SETTINGS | {"ema": self.ema, "mask_words": self.mask_words}
+        return {"versions": versions(), "pairs": pairs, "settings": settings}
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        scores = self.measure(model)
+        control = self.measure(model.untrained())["model"]
+        scores = {"model": scores.pop("model"), "random weights": control, **scores}
+        return {"model": str(model.path), "scores": scores}
+
+    def report(self, results: Mapping[str, Any]) -> str:
+        scores = {label: model["scores"] for label, model in results["models"].items()}
+        controls = [f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()]
+        return _REPORT.format(
             **results["pairs"],
-            **SETTINGS,
-            masked="masked with the later subwords of its word" if options.mask_words else "masked on its own",
-            controls="; ".join(f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()),
-            table=options.table(scores),
+            tie=TIE,
+            resamples=RESAMPLES,
+            masked="masked with the later subwords of its word" if self.mask_words else "masked on its own",
+            controls="; ".join(controls),
+            table=self.table(scores),
         )
-        write_results(options.out, results, report)
-        print(f"{options.out}: results.json, report.md")
 
 
 def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
@@ -214,7 +227,8 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
     Raises:
         UserError: if there are files in both layouts or in neither, or a file is invalid.
     """
-    blimp, zorro = sorted(directory.glob("*.jsonl")), sorted(directory.glob("*.txt"))
+    blimp = sorted(directory.glob("*.jsonl"))
+    zorro = sorted(directory.glob("*.txt"))
     if bool(blimp) == bool(zorro):
         raise UserError(
             f"--pairs {directory}: must hold either BLiMP's files (*.jsonl) or Zorro's (*.txt), and holds "
@@ -222,20 +236,22 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
         )
     paradigms = []
     for path in blimp or zorro:
-        paradigm = (_blimp if blimp else _zorro)(path)
-        paradigms.append(paradigm._replace(pairs=evenly_spaced(paradigm.pairs, limit)))
+        paradigm = _blimp(path) if blimp else _zorro(path)
         if not paradigm.pairs:
             raise UserError(f"{path}: has no minimal pairs")
+        paradigms.append(paradigm._replace(pairs=evenly_spaced(paradigm.pairs, limit)))
     return sorted(paradigms, key=lambda paradigm: (paradigm.field, paradigm.name))
 
 
 def _blimp(path: Path) -> Paradigm:
-    rows, pairs = read_table(path).rows, []
-    name, field = (rows[0][1].get(key) for key in ("UID", "field"))
+    rows = read_table(path).rows
+    _, first = rows[0]
+    name, field = first.get("UID"), first.get("field")
+    pairs = []
     for number, row in rows:
-        pair = Pair(*map(row.get, ("sentence_good", "sentence_bad")))
-        is_text = all(isinstance(cell, str) and cell.strip() for cell in (*pair, name, field))
-        if not is_text or (row.get("UID"), row.get("field")) != (name, field):
+        pair = Pair(row.get("sentence_good"), row.get("sentence_bad"))
+        has_texts = all(isinstance(cell, str) and cell.strip() for cell in (*pair, name, field))
+        if not has_texts or row.get("UID") != name or row.get("field") != field:
             raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({row!s:.300}); correct it")
         pairs.append(pair)
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
@@ -243,21 +259,27 @@ def _blimp(path: Path) -> Paradigm:
 
 
 def _zorro(path: Path) -> Paradigm:
-    pairs, bad = [], ""
+    pairs = []
+    bad = ""
     for number, line in enumerate(map(str.strip, read_text(path)), 1):
-        if bad and not line:
-            raise UserError(f"{path}: line {number} is blank or missing, and the sentence before it has no other one")
-        if bad:
+        if not bad:
+            bad = line
+        elif line:
             pairs.append(Pair(line, bad))
-        bad = "" if bad else line
+            bad = ""
+        else:
+            raise UserError(f"{path}: line {number} is blank or missing, and the sentence before it has no other one")
     return Paradigm(path.stem, path.stem.partition("-")[0], pairs)
 
 
 def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Mapping[int, int] | None:
     """Return how often each id occurs in a text, or else in a checkpoint's training data."""
     if text:
-        lines = progress_bar(read_text(text), desc=f"tokens of {text}", unit=" lines")
-        return Counter(index for line in lines for index in reader.encode(line)[0])
+        counts: Counter[int] = Counter()
+        for line in progress_bar(read_text(text), desc=f"tokens of {text}", unit=" lines"):
+            ids, _ = reader.encode(line)
+            counts.update(ids)
+        return counts
     if reader.path.is_dir():
         return None
     counts = read_counts(data_bin / DICTIONARY)
@@ -268,7 +290,11 @@ def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Ma
 def unigram_log_likelihoods(sentences: Sequence[Words], counts: Mapping[int, int]) -> np.ndarray:
     """Return the sum of each token's log-probability by its frequency alone, with add-one smoothing."""
     total = sum(counts.values()) + len(counts) + 1
-    return np.array([sum(math.log((counts.get(index, 0) + 1) / total) for index in _scored(x)) for x in sentences])
+    log_likelihoods = []
+    for sentence in sentences:
+        smoothed = [counts.get(index, 0) + 1 for index in _scored(sentence)]
+        log_likelihoods.append(sum(math.log(count / total) for count in smoothed))
+    return np.array(log_likelihoods)
 
 
 def negative_lengths(sentences: Sequence[Words]) -> np.ndarray:
@@ -294,34 +320,49 @@ def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, A
         ``pairs``, and ``ties``, how many of them were tied.
     """
     generator = np.random.default_rng(BOOTSTRAP_SEED)
-    ends = np.cumsum([len(paradigm.pairs) for paradigm in paradigms])
-    parts = [_counts(part) for part in np.split(scores, ends[:-1])]
-    means = [_resampled(counts, generator) for counts in parts]
-    fields = np.array([paradigm.field for paradigm in paradigms])
+    all_outcomes = []
+    by_field: dict[str, list[_Outcomes]] = defaultdict(list)
+    by_paradigm = {}
+    first = 0
+    for paradigm in paradigms:
+        last = first + len(paradigm.pairs)
+        outcomes = _outcomes(scores[first:last], generator)
+        all_outcomes.append(outcomes)
+        by_field[paradigm.field].append(outcomes)
+        by_paradigm[paradigm.name] = _row([outcomes])
+        first = last
+    fields = {field: _row(by_field[field]) for field in sorted(by_field)}
+    return {"overall": _row(all_outcomes), "fields": fields, "paradigms": by_paradigm}
 
-    def over(chosen: Sequence[int]) -> dict[str, Any]:
-        return _row([parts[index] for index in chosen], [means[index] for index in chosen])
 
-    return {
-        "overall": over(range(len(paradigms))),
-        "fields": {field: over(np.flatnonzero(fields == field)) for field in np.unique(fields).tolist()},
-        "paradigms": {paradigm.name: over([index]) for index, paradigm in enumerate(paradigms)},
-    }
+class _Outcomes(NamedTuple):
+    """Outcomes of the pairs of a paradigm."""
+
+    counts: np.ndarray
+    """int[3]: how many are wrong, tied and right."""
+    accuracies: np.ndarray
+    """float[1 + RESAMPLES]: the accuracy of the pairs, and of each resample."""
 
 
-def _counts(scores: np.ndarray) -> np.ndarray:
+def _outcomes(scores: np.ndarray, generator: np.random.Generator) -> _Outcomes:
     margin = scores[:, 0] - scores[:, 1]
-    return np.array([(margin < -TIE).sum(), (np.abs(margin) <= TIE).sum(), (margin > TIE).sum()])
-
-
-def _resampled(counts: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    wrong = (margin < -TIE).sum()
+    tied = (np.abs(margin) <= TIE).sum()
+    right = (margin > TIE).sum()
+    counts = np.array([wrong, tied, right])
     # Pairs drawn with replacement are wrong, tied and right as often as a multinomial draw says.
     drawn = generator.multinomial(counts.sum(), counts / counts.sum(), RESAMPLES)
-    return np.vstack([counts, drawn]) @ _POINTS / counts.sum()
+    return _Outcomes(counts, np.vstack([counts, drawn]) @ _POINTS / counts.sum())
 
 
-def _row(counts: list[np.ndarray], means: list[np.ndarray]) -> dict[str, Any]:
-    accuracy, *resampled = np.mean(means, axis=0)
+def _row(outcomes: Sequence[_Outcomes]) -> dict[str, Any]:
+    accuracy, *resampled = np.mean([outcome.accuracies for outcome in outcomes], axis=0)
     low, high = np.quantile(resampled, [0.025, 0.975])
-    pairs, (_, ties, _) = int(np.sum(counts)), np.sum(counts, axis=0)
-    return {"accuracy": float(accuracy), "low": float(low), "high": float(high), "pairs": pairs, "ties": int(ties)}
+    _, ties, _ = np.sum([outcome.counts for outcome in outcomes], axis=0)
+    return {
+        "accuracy": float(accuracy),
+        "low": float(low),
+        "high": float(high),
+        "pairs": sum(int(outcome.counts.sum()) for outcome in outcomes),
+        "ties": int(ties),
+    }

@@ -13,22 +13,21 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
-from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, padded_batches
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
-from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
-from mae_lm_fairseq.utils.command_line import Count, Directory, File
-from mae_lm_fairseq.utils.directories import write_results
-from mae_lm_fairseq.utils.files import output_directory
+from mae_lm_fairseq.utils.command_line import Count, File
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
@@ -46,26 +45,40 @@ _LOOKUP = "lookup: the most frequent label of each word"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe(Kind):
+class Probe(Measure):
     """Linear probes of frozen hidden states for word labels, layer by layer.
 
     Attributes:
         column: the column to predict.
         limit: train on N sentences, evenly spaced (default: all).
-        random_weights: measure the architecture with random weights instead, as a control.
     """
 
     kind: ClassVar = "probe"
     needs: ClassVar = ("probe_train", "probe_test")
     also_reads: ClassVar = ("probe_dev",)
-    numbers: ClassVar = ("lookup", "most_frequent_label", "ambiguous_lookup", "ambiguous_words")
-    by_layer: ClassVar = ("accuracy", "dev_accuracy", "ambiguous_accuracy")
-    shown: ClassVar = ("accuracy", "ambiguous_accuracy")
-    words: ClassVar = {"accuracy": "accuracy on all words (%)", "ambiguous_accuracy": "accuracy on ambiguous words (%)"}
-    baselines: ClassVar = {"accuracy": ("lookup", _LOOKUP), "ambiguous_accuracy": ("ambiguous_lookup", _LOOKUP)}
+    values: ClassVar = (
+        Value("lookup"),
+        Value("most_frequent_label"),
+        Value("ambiguous_lookup"),
+        Value("ambiguous_words"),
+        Value(
+            "accuracy",
+            "accuracy on all words (%)",
+            by_layer=True,
+            shown=True,
+            baseline=Baseline("lookup", _LOOKUP),
+        ),
+        Value("dev_accuracy", by_layer=True),
+        Value(
+            "ambiguous_accuracy",
+            "accuracy on ambiguous words (%)",
+            by_layer=True,
+            shown=True,
+            baseline=Baseline("ambiguous_lookup", _LOOKUP),
+        ),
+    )
     column: Literal["UPOS", "XPOS", "FEATS", "DEPREL"] = "UPOS"
     limit: Count | None = None
-    random_weights: bool = False
 
     def check(self, data: Data) -> None:
         super().check(data)
@@ -73,46 +86,54 @@ class Probe(Kind):
 
     def sentences(self, data: Data) -> dict[str, list[LabelledSentence]]:
         """Return the sentences by part: ``train``, ``test`` and perhaps ``dev``, which chooses the best layer."""
-        files = {"train": data.probe_train, "test": data.probe_test, "dev": data.probe_dev}
-        limits = {"train": self.limit}
-        return {name: read_conllu(path, self.column, limits.get(name)) for name, path in files.items() if path}
+        sentences = {
+            "train": read_conllu(data.probe_train, self.column, self.limit),
+            "test": read_conllu(data.probe_test, self.column),
+        }
+        if data.probe_dev:
+            sentences["dev"] = read_conllu(data.probe_dev, self.column)
+        return sentences
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the result of :func:`probe_layers`."""
         return probe_layers(model.open(), self.sentences(model.data), model.label)
 
-    def recorded(self, found: dict[str, Any]) -> dict[str, float | list[float]]:
+    def recorded(self, result: dict[str, Any]) -> dict[str, float | list[float]]:
         """Return accuracies in per cent: of each layer, also on words that are ambiguous in training; of baselines."""
-        names = [name for name in self.by_layer if name in found["layers"][0]]
-        values = {name: [100 * row[name] for row in found["layers"]] for name in names}
-        values["lookup"] = 100 * found["lookup"]["accuracy"]
-        values["most_frequent_label"] = 100 * found["majority"]["accuracy"]
-        if found["ambiguous_words"]:
-            values["ambiguous_lookup"] = 100 * found["ambiguous_lookup"]
-            values["ambiguous_words"] = 100 * found["ambiguous_words"] / found["test_words"]
+        values = {}
+        for value in self.values:
+            if value.name in result["layers"][0]:
+                values[value.name] = [100 * row[value.name] for row in result["layers"]]
+        values["lookup"] = 100 * result["lookup"]["accuracy"]
+        values["most_frequent_label"] = 100 * result["majority"]["accuracy"]
+        if result["ambiguous_words"]:
+            values["ambiguous_lookup"] = 100 * result["ambiguous_lookup"]
+            values["ambiguous_words"] = 100 * result["ambiguous_words"] / result["test_words"]
         return values
 
     def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return tables of what is found in models, by label: a summary, and the layers of each model.
+        """Return tables of the results of models, by label: a summary, and the layers of each model.
 
         Each model also has ``random weights``, the layers of its architecture before training.
         """
         header = ["model", "test words", "most frequent label", "lookup", "best layer", "last layer", "last less best"]
-        lines = [markdown_table(header, [_summary(label, model) for label, model in models.items()])]
-        lines += [
+        summaries = [_summary(label, model) for label, model in models.items()]
+        lines = [
+            markdown_table(header, summaries),
             "",
             "Lookup knows words alone: the label that each has most often in training. Ambiguous words have several "
             "labels in training; there a layer that is better than lookup and than layer 0 has read the context.",
         ]
         for label, model in models.items():
-            rows = [
-                [str(row["layer"]), accuracy_cell(row), _ambiguous(row), accuracy_cell(control)]
-                for row, control in zip(model["layers"], model["random weights"], strict=True)
-            ]
             lines += ["", f"## {escaped(label)}", ""]
+            rows = []
+            for row, control in zip(model["layers"], model["random weights"], strict=True):
+                layer = str(row["layer"])
+                rows.append([layer, accuracy_cell(row), _ambiguous(row), accuracy_cell(control)])
             if model["ambiguous_words"]:
                 lines += [f"Of the test words {model['ambiguous_words']:,} are ambiguous.", ""]
-                rows.append(["lookup", accuracy_cell(model["lookup"]), f"{100 * model['ambiguous_lookup']:.1f}%", ""])
+                ambiguous = f"{100 * model['ambiguous_lookup']:.1f}%"
+                rows.append(["lookup", accuracy_cell(model["lookup"]), ambiguous, ""])
             lines.append(markdown_table(["layer", "model", "ambiguous words", "random weights"], rows))
         return "\n".join(lines)
 
@@ -135,21 +156,14 @@ def _summary(label: str, model: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Probe):
-    """Models and data of linear probes.
+class ProbeOrControl(Probe):
+    """Linear probes of frozen hidden states for word labels, layer by layer.
 
     Attributes:
-        train: CoNLL-U, plain or compressed, to train on.
-        test: CoNLL-U, plain or compressed, to test on.
-        dev: CoNLL-U to choose the best layer on (default: ``--test``).
-        out: output directory.
+        random_weights: measure the architecture with random weights instead, as a control.
     """
 
-    train: File
-    test: File
-    dev: File | None = None
-    random_weights: ClassVar = False
-    out: Directory
+    random_weights: bool = False
 
 
 _REPORT = """\
@@ -163,26 +177,43 @@ embeddings. The best layer is that of {chosen}.
 """
 
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin, probe_train=options.train, probe_test=options.test, probe_dev=options.dev)
-        models = options.trained(data)
-        found = {}
-        for model in models:
-            found[model.label] = {"model": str(model.path), **options.measure(model)}
-            found[model.label]["random weights"] = options.measure(model.untrained())["layers"]
-        read = {name: path and str(path) for name in ("train", "test", "dev") for path in [getattr(options, name)]}
-        results = {
-            "versions": versions() | {"scikit-learn": version("scikit-learn")},
-            "data": read | {"column": options.column, "limit": options.limit},
-            "settings": SETTINGS | {"ema": options.ema},
-            "models": found,
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, Probe):
+    """Models and data of linear probes.
+
+    Attributes:
+        train: CoNLL-U, plain or compressed, to train on.
+        test: CoNLL-U, plain or compressed, to test on.
+        dev: CoNLL-U to choose the best layer on (default: ``--test``).
+    """
+
+    train: File
+    test: File
+    dev: File | None = None
+
+    def data(self) -> Data:
+        return Data(self.data_bin, probe_train=self.train, probe_test=self.test, probe_dev=self.dev)
+
+    def about(self) -> dict[str, Any]:
+        data = {
+            "train": str(self.train),
+            "test": str(self.test),
+            "dev": str(self.dev) if self.dev else None,
+            "column": self.column,
+            "limit": self.limit,
         }
-        chosen = f"`{options.dev}`" if options.dev else "the test text"
-        report = _REPORT.format(**results["data"], **SETTINGS, chosen=chosen, table=options.table(found))
-        write_results(options.out, results, report)
-        print(f"{options.out}: results.json, report.md")
+        software = versions() | {"scikit-learn": version("scikit-learn")}
+        return {"versions": software, "data": data, "settings": SETTINGS | {"ema": self.ema}}
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        probed = self.measure(model)
+        control = self.measure(model.untrained())
+        return {"model": str(model.path), **probed, "random weights": control["layers"]}
+
+    def report(self, results: Mapping[str, Any]) -> str:
+        chosen = f"`{self.dev}`" if self.dev else "the test text"
+        table = self.table(results["models"])
+        return _REPORT.format(**results["data"], resamples=RESAMPLES, chosen=chosen, table=table)
 
 
 class Part(NamedTuple):
@@ -214,18 +245,20 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
     train, test = parts["train"], parts["test"]
     [(most_frequent, _)] = Counter(train.labels).most_common(1)
     likely, ambiguous = lookup(train.words, train.labels)
-    looked_up = np.array([likely.get(word, most_frequent) for word in test.words]) == np.array(test.labels)
+    test_labels = np.array(test.labels)
+    is_looked_up = np.array([likely.get(word, most_frequent) for word in test.words]) == test_labels
     is_ambiguous = np.array([word in ambiguous for word in test.words], dtype=bool)
+    of_ambiguous = float(is_looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None
     layers = _layers(reader, parts, label, is_ambiguous)
     best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     return {
         "train_words": len(train.labels),
         "test_words": len(test.labels),
         "classes": len(set(train.labels)),
-        "majority": accuracy(np.array(test.labels) == most_frequent, test.sentences),
-        "lookup": accuracy(looked_up, test.sentences),
+        "majority": accuracy(test_labels == most_frequent, test.sentences),
+        "lookup": accuracy(is_looked_up, test.sentences),
         "ambiguous_words": int(is_ambiguous.sum()),
-        "ambiguous_lookup": float(looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None,
+        "ambiguous_lookup": of_ambiguous,
         "layers": layers,
         "best_layer": best["layer"],
         "last_less_best": layers[-1]["accuracy"] - best["accuracy"],
@@ -233,40 +266,53 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
 
 
 def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
-    texts, positions, labels, numbers, forms = [], [], [], [], []
+    """Return sentences as tokens; words beyond the maximum length of the model are left out."""
+    texts: list[list[int]] = []
+    positions: list[list[int]] = []
+    labels: list[str] = []
+    numbers: list[int] = []
+    words: list[str] = []
     room = reader.states.max_tokens - 1
     for number, sentence in enumerate(sentences):
         ids, spans = reader.encode(sentence.text)
-        start = [BOS, *map(int, ids)][:room]
-        words = [1 + index for index in first_subwords(spans, sentence.starts)]
-        labelled = zip(words, sentence.labels, sentence.words, strict=True)
-        kept = [(word, label, form) for word, label, form in labelled if word < len(start)]
-        texts.append([*start, EOS])
-        positions.append([word for word, _, _ in kept])
-        labels += [label for _, label, _ in kept]
-        forms += [form for _, _, form in kept]
-        numbers += [number] * len(kept)
-    return Part(texts, positions, labels, np.array(numbers), forms)
+        tokens = [BOS, *map(int, ids)][:room]
+        texts.append([*tokens, EOS])
+        positions.append([])
+        subwords = first_subwords(spans, sentence.starts)
+        for subword, label, word in zip(subwords, sentence.labels, sentence.words, strict=True):
+            position = 1 + subword
+            if position < len(tokens):
+                positions[-1].append(position)
+                labels.append(label)
+                numbers.append(number)
+                words.append(word)
+    return Part(texts, positions, labels, np.array(numbers), words)
 
 
 def _layers(reader: Reader, parts: dict[str, Part], label: str, is_ambiguous: np.ndarray) -> list[dict[str, Any]]:
+    """Return the accuracies of a probe on each layer."""
+    encoder = reader.states
     progress = progress_bars(label)
-    rows, count, words = [], reader.states.layers + 1, sum(len(part.labels) for part in parts.values())
-    at_once = max(1, MEMORY // (4 * reader.states.dim * words))
-    for first in range(0, count, at_once):
-        layers = range(first, min(first + at_once, count))
-        states = [
-            token_states(reader.states, part.texts, part.positions, layers, lambda x, name=name: progress(x, name))
-            for name, part in parts.items()
-        ]
-        for layer, *of_layer in progress(list(zip(layers, *states, strict=True)), "probes"):
-            labelled = [(x, part.labels) for x, part in zip(of_layer, parts.values(), strict=True)]
-            correct, *dev = probe(*labelled)
-            rows.append({"layer": layer, **accuracy(correct, parts["test"].sentences)})
+    words = sum(len(part.labels) for part in parts.values())
+    bytes_per_layer = 4 * encoder.dim * words
+    layers_at_once = max(1, MEMORY // bytes_per_layer)
+    rows = []
+    for first in range(0, encoder.layers + 1, layers_at_once):
+        layers = range(first, min(first + layers_at_once, encoder.layers + 1))
+        states = {}
+        for name, part in parts.items():
+            show = partial(progress, name=name)
+            states[name] = token_states(encoder, part.texts, part.positions, layers, show)
+
+        for number, layer in enumerate(progress(layers, "probes")):
+            labelled = {name: (states[name][number], part.labels) for name, part in parts.items()}
+            correct, *dev_correct = probe(*labelled.values())
+            row = {"layer": layer, **accuracy(correct, parts["test"].sentences)}
             if is_ambiguous.any():
-                rows[-1]["ambiguous_accuracy"] = float(correct[is_ambiguous].mean())
-            if dev:
-                rows[-1]["dev_accuracy"] = float(dev[0].mean())
+                row["ambiguous_accuracy"] = float(correct[is_ambiguous].mean())
+            if dev_correct:
+                row["dev_accuracy"] = float(dev_correct[0].mean())
+            rows.append(row)
     return rows
 
 
@@ -298,19 +344,20 @@ def token_states(
     Returns:
         For each layer float32[tokens, dim], in the order of texts and positions.
     """
-    counts = list(map(len, positions))
-    ends = np.cumsum(counts)
-    states = [np.empty((sum(counts), encoder.dim), dtype=np.float32) for _ in layers]
-    for batch in progress(list(batches_of_similar_length(list(map(len, texts))))):
-        rows = [torch.as_tensor(texts[text]) for text in batch]
-        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=encoder.pad)
-        wanted = [row * tokens.shape[1] + position for row, text in enumerate(batch) for position in positions[text]]
-        slots = np.concatenate([np.arange(ends[text] - counts[text], ends[text]) for text in batch])
-        found = encoder(tokens, see_masks=False)
-        for layer, into in zip(layers, states, strict=True):
-            of_layer, index = found[layer]
-            places = torch.searchsorted(index, torch.tensor(wanted, dtype=torch.int64))
-            into[slots] = of_layer[places.to(of_layer.device)].cpu().numpy()
+    starts = np.cumsum([0, *map(len, positions)])
+    states = [np.empty((starts[-1], encoder.dim), dtype=np.float32) for _ in layers]
+    for batch, tokens in padded_batches(texts, encoder.pad, progress):
+        in_batch: list[int] = []
+        in_states: list[int] = []
+        for row, text in enumerate(batch):
+            in_batch += [row * tokens.shape[1] + position for position in positions[text]]
+            in_states += range(starts[text], starts[text + 1])
+
+        hidden_states = encoder(tokens, see_masks=False)
+        for layer, output in zip(layers, states, strict=True):
+            layer_states, index = hidden_states[layer]
+            rows_of_states = torch.searchsorted(index, torch.tensor(in_batch, dtype=torch.int64))
+            output[in_states] = layer_states[rows_of_states.to(layer_states.device)].cpu().numpy()
     return states
 
 
@@ -327,7 +374,8 @@ def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Seq
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS)).fit(*train)
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS))
+    classifier.fit(*train)
     return [classifier.predict(states) == np.asarray(labels) for states, labels in tests]
 
 
@@ -336,8 +384,9 @@ def lookup(words: Sequence[str], labels: Sequence[str]) -> tuple[dict[str, str],
     by_word: dict[str, Counter[str]] = defaultdict(Counter)
     for word, label in zip(words, labels, strict=True):
         by_word[word][label] += 1
-    likely = {word: counts.most_common(1)[0][0] for word, counts in by_word.items()}
-    return likely, {word for word, counts in by_word.items() if len(counts) > 1}
+    likely = {word: max(counts, key=counts.get) for word, counts in by_word.items()}
+    ambiguous = {word for word, counts in by_word.items() if len(counts) > 1}
+    return likely, ambiguous
 
 
 def accuracy(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:

@@ -11,8 +11,9 @@ Example:
     mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar
@@ -20,7 +21,6 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor
 
 from mae_lm_fairseq.measures.figures import (
-    LAYER,
     Lines,
     lines_by_layer,
     plot_exclusivity,
@@ -29,43 +29,75 @@ from mae_lm_fairseq.measures.figures import (
     plot_ranks,
     title_end,
 )
-from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText, ModelOptions, Trained
+from mae_lm_fairseq.measures.measure import MaskedText, Measure, Trained, Value
 from mae_lm_fairseq.measures.readers import SPECIAL
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
-from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, File
+from mae_lm_fairseq.utils.command_line import Argument, Count, File, Fraction
 from mae_lm_fairseq.utils.directories import replacing_files
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import output_directory, write_json
+from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import progress_bars
 from mae_lm_fairseq.utils.versions import versions
 
-_RANKED = (
-    "real_clean",
-    *(f"{tokens}_{kind}" for kind in ("as_trained", "forced") for tokens in ("real", "mask", "all")),
+_SHOWN_RANKS = {
+    "real_clean": "real tokens in clean text (directions)",
+    "real_as_trained": "real tokens beside [MASK] (directions)",
+    "mask_as_trained": "[MASK] (directions)",
+    "all_as_trained": "real tokens and [MASK] (directions)",
+}
+_OTHER_RANKS = ("real_forced", "mask_forced", "all_forced")
+_EXCLUSIVITY = "fraction of [MASK] outside {} % of real tokens, above real tokens'"
+_OTHER_SHARES = (
+    "mask_0.9",
+    "held_out_0.9",
+    "dimensions_0.9",
+    "mask_0.99",
+    "held_out_0.99",
+    "dimensions_0.99",
+    "types_lowest",
+    "types_median",
+    "groups_lowest",
+    "groups_median",
+    "groups_highest",
 )
+_CONTROLS = ("types", "groups")
 _CSV = ("label", "layer", "input", "tokens", "count", "width")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank(Kind, RankSettings, MaskedText):
-    """Effective ranks of hidden states, layer by layer; keeps their second moments."""
+class Rank(Measure, MaskedText):
+    """Effective ranks of hidden states, layer by layer; keeps their second moments.
+
+    Attributes:
+        threshold: fraction of the sum of squares that defines the threshold rank.
+        centred: measure ranks around the mean instead of zero, unlike the paper.
+    """
 
     kind: ClassVar = "rank"
     needs: ClassVar = ("text",)
-    by_layer: ClassVar = [f"{prefix}{kind}" for prefix in ("", "entropy_") for kind in _RANKED]
-    shown: ClassVar = ("real_clean", "real_as_trained", "mask_as_trained", "all_as_trained")
-    words: ClassVar = {
-        "real_clean": "real tokens in clean text (directions)",
-        "real_as_trained": "real tokens beside [MASK] (directions)",
-        "mask_as_trained": "[MASK] (directions)",
-        "all_as_trained": "real tokens and [MASK] (directions)",
-    }
+    values: ClassVar = (
+        *(Value(name, description, by_layer=True, shown=True) for name, description in _SHOWN_RANKS.items()),
+        *(Value(name, by_layer=True) for name in _OTHER_RANKS),
+        *(Value(f"entropy_{name}", by_layer=True) for name in (*_SHOWN_RANKS, *_OTHER_RANKS)),
+    )
     tokens: Count = 20_000
-    bootstrap: ClassVar = 2  # the least: a study tests over seeds
+    threshold: Fraction = 0.9
+    centred: bool = False
+
+    def settings(self) -> RankSettings:
+        """Return the settings, with the fewest resamples: a study tests over seeds."""
+        return RankSettings(
+            mask_prob=self.mask_prob,
+            threshold=self.threshold,
+            centred=self.centred,
+            bootstrap=2,
+            seed=self.seed,
+        )
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the result of :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
@@ -76,64 +108,68 @@ class Rank(Kind, RankSettings, MaskedText):
         Raises:
             UserError: if the text cannot be read, is too short, or none of it is masked.
         """
-        reader, kept = model.open(), Moments()
-        found = reader.texts(model.data.text, self.tokens_per_sample, self.tokens)
-        texts = [text.ids.tolist() for text, _ in found]
+        reader = model.open()
+        texts = []
+        for text, _ in reader.texts(model.data.text, self.tokens_per_sample, self.tokens):
+            texts.append(text.ids.tolist())
         if len(texts) < 2:
             raise UserError(f"{model.data.text} is too short, or --tokens {self.tokens} too small, for two texts")
         longest = max(map(len, texts))
         if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
-        keep = {"keep_moments": kept.add} if model.kept else {}
-        profile = rank_profile(reader.states, texts, SPECIAL, self, progress_bars(model.label), **keep)
-        if model.kept:
-            profile["ranks"] = [one for row in profile["ranks"] for one in self._with_all_tokens(row, kept)]
-            kept.save(model.kept)
+        progress = progress_bars(model.label)
+        if not model.kept:
+            return rank_profile(reader.states, texts, SPECIAL, self.settings(), progress)
+        moments = Moments()
+        profile = rank_profile(reader.states, texts, SPECIAL, self.settings(), progress, keep_moments=moments.add)
+        profile["ranks"] = self._with_all_tokens(profile["ranks"], moments)
+        moments.save(model.kept)
         return profile
 
-    def _with_all_tokens(self, row: dict[str, Any], kept: "Moments") -> list[dict[str, Any]]:
-        """Return a row of ranks and, after that of ``[MASK]``, the one of all tokens of the same input and layer."""
-        if row["tokens"] != "mask":
-            return [row]
-        energies = kept.together(row["layer"], row["input"]).energies(centred=self.centred)[0]
-        found = {name: float(rank) for name, rank in ranks(energies, self.threshold).items()}
-        return [row, {"layer": row["layer"], "input": row["input"], "tokens": "all", **found}]
+    def _with_all_tokens(self, rows: Sequence[dict[str, Any]], moments: "Moments") -> list[dict[str, Any]]:
+        """Return rows of ranks and, after each of ``[MASK]``, the one of all tokens of the same input and layer."""
+        with_all = []
+        for row in rows:
+            with_all.append(row)
+            if row["tokens"] == "mask":
+                layer, kind = row["layer"], row["input"]
+                energies = moments.together(layer, kind).energies(centred=self.centred)[0]
+                values = {name: float(rank) for name, rank in ranks(energies, self.threshold).items()}
+                with_all.append({"layer": layer, "input": kind, "tokens": "all", **values})
+        return with_all
 
-    def recorded(self, found: dict[str, Any]) -> dict[str, list[float]]:
+    def recorded(self, result: dict[str, Any]) -> dict[str, list[float | None]]:
         """Return threshold and entropy rank, named TOKENS_INPUT and entropy_TOKENS_INPUT.
 
         Tokens are ``real``, ``mask`` and, of inputs with both, ``all``. Inputs are ``clean`` text, text with ``[MASK]``
         ``as_trained``, and ``forced`` into the encoder.
         """
-        values = {}
-        for row in found["ranks"]:
-            name = f"{row['tokens']}_{row['input']}"
-            values |= {(name, row["layer"]): row["threshold"], (f"entropy_{name}", row["layer"]): row["entropy"]}
-        return values_by_layer(values, found["layers"])
+        values = _by_layer(result["layers"] + 1)
+        for row in result["ranks"]:
+            layer, name = row["layer"], f"{row['tokens']}_{row['input']}"
+            values[name][layer] = row["threshold"]
+            values[f"entropy_{name}"][layer] = row["entropy"]
+        return dict(values)
 
 
-def values_by_layer(found: Mapping[tuple[str, int], float], layers: int) -> dict[str, list[float]]:
-    """Return values by name and layer as lists; None for layers that have no value."""
-    names = dict.fromkeys(name for name, _ in found)
-    return {name: [found.get((name, layer)) for layer in range(layers + 1)] for name in names}
+def _by_layer(layers: int) -> defaultdict[str, list[float | None]]:
+    """Return a dictionary for values by layer; None for layers that have no value."""
+    return defaultdict(lambda: [None] * layers)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exclusivity(Kind, MaskedText):
+class Exclusivity(Measure, MaskedText):
     """Share of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments."""
 
     kind: ClassVar = "exclusivity"
     needs: ClassVar = ("text",)
-    by_layer: ClassVar = (
-        *(f"{name}_{t}" for t in (0.9, 0.99) for name in ("mask", "held_out", "exclusivity", "dimensions")),
-        "type_quantile",
-        *(f"{control}_{of}" for control in ("types", "groups") for of in ("lowest", "median", "highest")),
+    values: ClassVar = (
+        Value("exclusivity_0.9", _EXCLUSIVITY.format(90), by_layer=True, shown=True),
+        Value("exclusivity_0.99", _EXCLUSIVITY.format(99), by_layer=True),
+        Value("types_highest", by_layer=True, shown=True),
+        Value("type_quantile", by_layer=True, shown=True),
+        *(Value(name, by_layer=True) for name in _OTHER_SHARES),
     )
-    shown: ClassVar = ("exclusivity_0.9", "types_highest", "type_quantile")
-    words: ClassVar = {
-        f"exclusivity_{t / 100:g}": f"fraction of [MASK] outside {t} % of real tokens, above real tokens'"
-        for t in (90, 99)
-    }
 
     def measure(self, model: Trained) -> list[dict[str, Any]]:
         """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.
@@ -142,29 +178,44 @@ class Exclusivity(Kind, MaskedText):
             UserError: if the text cannot be read, or is a single document: two are needed, one to fit on, another one
                 to compare with.
         """
-        reader, kept = model.open(), Moments()
-        texts = reader.texts(model.data.text, self.tokens_per_sample, self.tokens)
-        if len({document for _, document in texts}) < 2:
+        reader = model.open()
+        ids, words, documents = [], [], []
+        for text, document in reader.texts(model.data.text, self.tokens_per_sample, self.tokens):
+            ids.append(text.ids.tolist())
+            words.append(text.words.tolist())
+            documents.append(document)
+        if len(set(documents)) < 2:
             raise UserError(f"{model.data.text} has a single document; separate at least two by a blank line")
-        ids, words = ([getattr(text, name).tolist() for text, _ in texts] for name in ("ids", "words"))
-        parts = halves(ids, [document for _, document in texts], words)
-        masking = self.mask_prob, self.seed
-        progress = progress_bars(model.label)
-        rows = exclusivity(reader.states, parts, SPECIAL, *masking, progress, keep_moments=kept.add)
+
+        moments = Moments()
+        parts = halves(ids, documents, words)
+        rows = exclusivity(
+            reader.states,
+            parts,
+            SPECIAL,
+            self.mask_prob,
+            self.seed,
+            progress=progress_bars(model.label),
+            keep_moments=moments.add,
+        )
         if model.kept:
-            kept.save(model.kept)
+            moments.save(model.kept)
         return rows
 
-    def recorded(self, found: list[dict[str, Any]]) -> dict[str, list[float]]:
+    def recorded(self, result: list[dict[str, Any]]) -> dict[str, list[float | None]]:
         """Return the numbers of the rows by layer; of controls, a summary."""
-        values = {}
-        for row in found:
-            controls = {name: row[name] for name in ("types", "groups") if row.get(name)}
-            values |= {(name, row["layer"]): row[name] for name in row if name not in ("layer", "types", "groups")}
-            for name, of_control in controls.items():
-                for end, function in (("lowest", min), ("median", median), ("highest", max)):
-                    values[f"{name}_{end}", row["layer"]] = function(of_control)
-        return values_by_layer(values, len(found) - 1)
+        values = _by_layer(len(result))
+        for row in result:
+            layer = row["layer"]
+            for name, value in row.items():
+                if name not in ("layer", *_CONTROLS):
+                    values[name][layer] = value
+            for control in _CONTROLS:
+                if row.get(control):
+                    values[f"{control}_lowest"][layer] = min(row[control])
+                    values[f"{control}_median"][layer] = median(row[control])
+                    values[f"{control}_highest"][layer] = max(row[control])
+        return dict(values)
 
     def figure(
         self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
@@ -184,14 +235,15 @@ class Moments:
 
     def add(self, layer: int, name: str, moments: SecondMoments) -> None:
         """Add the moments of a layer."""
-        for kind in ("products", "sums", "counts"):
-            self.tensors[f"{name}.{layer}.{kind.replace('counts', 'count')}"] = getattr(moments, kind).sum(0).float()
+        self.tensors[f"{name}.{layer}.products"] = moments.products.sum(0).float()
+        self.tensors[f"{name}.{layer}.sums"] = moments.sums.sum(0).float()
+        self.tensors[f"{name}.{layer}.count"] = moments.counts.sum(0).float()
 
     def together(self, layer: int, kind: str) -> SecondMoments:
         """Return the second moments of real tokens and of ``[MASK]`` in an input, as one matrix of states."""
-        both = [f"{tokens}_{kind}.{layer}" for tokens in ("real", "mask")]
-        moments = SecondMoments(self.tensors[f"{both[0]}.sums"].numel())
-        for name in both:
+        dim = self.tensors[f"real_{kind}.{layer}.sums"].numel()
+        moments = SecondMoments(dim)
+        for name in (f"real_{kind}.{layer}", f"mask_{kind}.{layer}"):
             moments.counts += self.tensors[f"{name}.count"]
             moments.sums += self.tensors[f"{name}.sums"]
             moments.products += self.tensors[f"{name}.products"]
@@ -209,46 +261,65 @@ class Options(ModelOptions, Rank):
     Attributes:
         text: UTF-8 text that is new to the models, plain or compressed.
         tokens: number of tokens to read, evenly spaced in the text.
+        seed: seed of masks and resamples.
         bootstrap: number of bootstrap resamples for the intervals.
-        out: output directory.
     """
 
     text: File
     tokens: Count = 50_000
     bootstrap: Annotated[int, Argument("N", at_least=2)] = 100
-    out: Directory
 
+    def settings(self) -> RankSettings:
+        return replace(super().settings(), bootstrap=self.bootstrap)
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin, text=options.text)
-        trained = options.trained(data)
-        options = options.at_length_of(trained)
-        exclusivity = Exclusivity(**{field.name: getattr(options, field.name) for field in fields(MaskedText)})
-        models, exclusive = [], {}
-        for model in trained:
-            about = {"label": model.label, "model": str(model.path), "ema": options.ema, "text": str(options.text)}
-            about |= {"tokens_per_sample": options.tokens_per_sample, "ends_lines": model.ends_lines}
-            models.append(about | options.measure(model) | {"exclusivity": []})
-            try:
-                models[-1]["exclusivity"] = rows = exclusivity.measure(model)
-                exclusive[model.label] = exclusivity.recorded(rows)
-            except UserError as problem:  # the text, which has ranks, is a single document
-                print(f"no exclusivity could be measured: {problem}")
+    @property
+    def exclusivity(self) -> Exclusivity:
+        """The measure of exclusivity on the same tokens."""
+        return Exclusivity(**{field.name: getattr(self, field.name) for field in fields(MaskedText)})
+
+    def about(self) -> dict[str, Any]:
+        return {"versions": versions()}
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        about = {
+            "label": model.label,
+            "model": str(model.path),
+            "ema": self.ema,
+            "text": str(self.text),
+            "tokens_per_sample": self.tokens_per_sample,
+            "ends_lines": model.ends_lines,
+        }
+        profile = self.measure(model)
+        try:
+            rows = self.exclusivity.measure(model)
+        except UserError as problem:  # the text, which has ranks, is a single document
+            print(f"no exclusivity could be measured: {problem}")
+            rows = []
+        return {**about, **profile, "exclusivity": rows}
+
+    def write(self, results: Mapping[str, Any]) -> None:
+        models = list(results["models"].values())
+        exclusive = {}
+        for model in models:
+            if model["exclusivity"]:
+                exclusive[model["label"]] = self.exclusivity.recorded(model["exclusivity"])
         figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
-        with replacing_files(options.out, "ranks.json", stale=["exclusivity.png"]) as made:
-            write_json(made / "ranks.json", {"versions": versions(), "models": models})
+        names = ["ranks.json", "ranks.csv", *figures]
+        with replacing_files(self.out, "ranks.json", stale=["exclusivity.png"]) as made:
+            write_json(made / "ranks.json", {**results, "models": models})
             write_csv(made / "ranks.csv", models)
             for name, plot in figures.items():
                 plot(made / name, models)
-            title, path = f"Exclusive directions{title_end(models)}", made / "exclusivity.png"
-            if exclusivity.figure(path, title, LAYER, lines_by_layer(exclusive), {}):
-                figures[path.name] = plot_exclusivity
-        print(f"{options.out}: ranks.json, ranks.csv, {', '.join(figures)}")
+            title = f"Exclusive directions{title_end(models)}"
+            if plot_exclusivity(made / "exclusivity.png", title, lines_by_layer(exclusive)):
+                names.append("exclusivity.png")
+        print(f"{self.out}: {', '.join(names)}")
 
 
 def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Write the ranks as CSV, with a row for each model, layer, input and kind of tokens."""
-    rows = [{"label": model["label"], "width": model["width"], **row} for model in models for row in model["ranks"]]
-    write_table(path, [*_CSV, *(name for name in rows[0] if name not in _CSV)], rows)
+    rows = []
+    for model in models:
+        rows += [{"label": model["label"], "width": model["width"], **row} for row in model["ranks"]]
+    others = [name for name in rows[0] if name not in _CSV]
+    write_table(path, [*_CSV, *others], rows)

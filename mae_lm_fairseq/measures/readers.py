@@ -1,11 +1,14 @@
 """Trained models with their tokenizers: our checkpoints and bundles, and Hugging Face directories."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
@@ -13,7 +16,7 @@ from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import missing_tokenizer
 from mae_lm_fairseq.trained.conversion import why_no_predictions
-from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words
+from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, batches_of_similar_length
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import build, transformers_type
 from mae_lm_fairseq.utils.errors import UserError
@@ -65,30 +68,48 @@ class Reader:
             UserError: if the model does not take texts of this length, or a file has records or cannot be read.
         """
         self.check_length(length)
-        texts, tokens, ends = [], 0, ([_OPENING], [] if self.ends_lines else [_END])
-        for number, lines in enumerate(documents(read_text(path))):
-            of_document = text_samples(lines, self._tokens, length, *ends, SPREAD * limit - tokens)
-            texts += [(text, number) for text in of_document]
-            tokens += sum(map(len, of_document))
-            if tokens >= SPREAD * limit:
+        most_tokens = SPREAD * limit
+        ending = [] if self.ends_lines else [_END]
+        texts: list[tuple[list, int]] = []
+        tokens = 0
+        for document, lines in enumerate(documents(read_text(path))):
+            samples = text_samples(lines, self._tokens, length, [_OPENING], ending, most_tokens - tokens)
+            texts += [(sample, document) for sample in samples]
+            tokens += sum(map(len, samples))
+            if tokens >= most_tokens:
                 break
-        taken = evenly_spaced(texts, max(1, round(len(texts) * limit / max(tokens, 1))))
-        return [(self._words(text), document) for text, document in taken]
+        count = max(1, round(len(texts) * limit / max(tokens, 1)))
+        return [(self._words(text), document) for text, document in evenly_spaced(texts, count)]
 
     def check_length(self, length: int) -> None:
         """Raise a UserError if the model does not take texts of this length."""
-        least, most = 2 if self.ends_lines else 3, self.states.max_tokens
+        least = 2 if self.ends_lines else 3
+        most = self.states.max_tokens
         if not least <= length <= most:
             raise UserError(f"--tokens-per-sample {length}: {self.path} takes sequences of {least} to {most} tokens")
 
     def _tokens(self, line: str) -> list[tuple[int, bool]]:
         ids, spans = self.encode(line)
         starts = np.diff(word_numbers(line, spans), prepend=-1) > 0
-        return [*zip(ids, starts, strict=True), *([_END] if self.ends_lines else [])]
+        tokens = list(zip(ids, starts, strict=True))
+        if self.ends_lines:
+            tokens.append(_END)
+        return tokens
 
     def _words(self, tokens: list[tuple[int, bool]]) -> Words:
-        ids, starts = map(np.array, zip(*tokens, strict=True))
-        return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, np.cumsum(starts)))
+        ids = np.array([index for index, _ in tokens])
+        words = np.cumsum([starts for _, starts in tokens])
+        return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, words))
+
+
+def padded_batches(
+    texts: Sequence[Sequence[int]], pad: int, progress: Callable[[Sequence], Iterable]
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield batches of texts of similar length: the numbers of the texts, and their padded tokens, [B, T]."""
+    batches = list(batches_of_similar_length([len(text) for text in texts]))
+    for numbers in progress(batches):
+        rows = [torch.as_tensor(texts[number]) for number in numbers]
+        yield numbers, pad_sequence(rows, batch_first=True, padding_value=pad)
 
 
 def open_model(
@@ -125,18 +146,21 @@ def open_model(
             network = build_network(pretrained.config, symbols, pretrained.pad, pretrained.mask).eval()
     else:
         network = build(pretrained)
-        if with_head and (reason := why_no_predictions(pretrained)):
+        reason = why_no_predictions(pretrained) if with_head else None
+        if reason:
             raise UserError(f"{path} {reason}")
     if not with_head:
         network.drop_prediction()
     network.float().to("cuda" if torch.cuda.is_available() else "cpu")
     ids = pretrained.pad, pretrained.mask, pretrained.mask_in_encoder
+    without_masks = masks == "nowhere"
     states = EncoderStates(network.encoder, *ids)
-    if masks == "nowhere":
+    if without_masks:
         states.inputs = ("clean",)
+    predictor = NetworkPredictor(network, *ids, without_masks=without_masks) if with_head else None
     return Reader(
         states,
-        NetworkPredictor(network, *ids, without_masks=masks == "nowhere") if with_head else None,
+        predictor,
         tokenizer=tokenizer,
         ends_lines=not transformers_type(path),
         path=path,

@@ -20,26 +20,24 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mae_lm_fairseq.measures.kind import Data, Kind, ModelOptions, Trained
-from mae_lm_fairseq.measures.readers import Reader
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.readers import Reader, padded_batches
+from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import LayerStates
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import cell_text, read_table
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
-from mae_lm_fairseq.trained.masked_prediction import batches_of_similar_length
-from mae_lm_fairseq.utils.command_line import Argument, Directory, File
-from mae_lm_fairseq.utils.directories import write_results
+from mae_lm_fairseq.utils.command_line import Argument, File
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import output_directory
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 from mae_lm_fairseq.utils.versions import versions
 
 VECTORS = {"mean": "mean of the last layer", "first": "first of the last layer", "bag": "mean of the input embeddings"}
+_BM25 = Baseline("bm25_ndcg", "BM25")
 METRICS = {"ndcg": "nDCG@10", "recall": "recall@1"}
 K1, B = 1.2, 0.75
 """Parameters of BM25, those of Lucene."""
@@ -62,7 +60,7 @@ class Collection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retrieval(Kind):
+class Retrieval(Measure):
     """Retrieval of the passages that answer questions, by the cosine of vectors: nDCG@10 and recall@1.
 
     Attributes:
@@ -75,10 +73,16 @@ class Retrieval(Kind):
     """
 
     kind: ClassVar = "retrieval"
-    numbers: ClassVar = tuple(f"{name}_{metric}" for name in (*VECTORS, "bm25") for metric in METRICS)
-    shown: ClassVar = ("mean_ndcg", "first_ndcg")
-    words: ClassVar = {f"{name}_ndcg": f"nDCG@10 (%), {vector}" for name, vector in VECTORS.items()}
-    baselines: ClassVar = dict.fromkeys(shown, ("bm25_ndcg", "BM25"))
+    values: ClassVar = (
+        Value("mean_ndcg", f"nDCG@10 (%), {VECTORS['mean']}", shown=True, baseline=_BM25),
+        Value("mean_recall"),
+        Value("first_ndcg", f"nDCG@10 (%), {VECTORS['first']}", shown=True, baseline=_BM25),
+        Value("first_recall"),
+        Value("bag_ndcg", f"nDCG@10 (%), {VECTORS['bag']}"),
+        Value("bag_recall"),
+        Value("bm25_ndcg"),
+        Value("bm25_recall"),
+    )
     questions: File
     passages: File | None = None
     relevance: File | None = None
@@ -99,14 +103,7 @@ class Retrieval(Kind):
             raise UserError(f"--relevance {self.relevance}: needs --passages, the table of the passages")
         if self.passages:
             return read_tables(self.questions, self.passages, self.relevance)
-        paragraphs = read_squad(self.questions, version_2=True)
-        passages = [*dict.fromkeys(paragraph.context for paragraph in paragraphs)]
-        numbers = {text: number for number, text in enumerate(passages)}
-        answered = [(one.text, numbers[of.context]) for of in paragraphs for one in of.questions if one.answers]
-        if not answered:
-            raise UserError(f"{self.questions}: no question has an answer")
-        relevance = [{number: 1.0} for _, number in answered]
-        return Collection(passages, [text for text, _ in answered], relevance, [None] * len(answered))
+        return read_questions(self.questions)
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the :func:`summary` of each of :data:`VECTORS` and of ``bm25``, and what was compared.
@@ -114,37 +111,74 @@ class Retrieval(Kind):
         Raises:
             UserError: if a file cannot be read, or the model does not take windows of this length.
         """
-        reader, collection = model.open(), self.collection()
-        passages, questions = collection.passages, collection.questions
+        reader = model.open()
+        collection = self.collection()
         length = self.tokens_per_sample or reader.trained_length or min(LONGEST, reader.states.max_tokens)
         reader.check_length(length)
-        asked = embed(reader, [windows(reader, text, length)[0] for text in questions], f"{model.label}, questions")
-        of_passages = [windows(reader, text, length) for text in passages]
-        found = embed(reader, [*chain.from_iterable(of_passages)], f"{model.label}, passages")
-        starts = np.cumsum([0, *map(len, of_passages[:-1])])
+
+        questions = [windows(reader, text, length)[0] for text in collection.questions]
+        question_vectors = embed(reader, questions, f"{model.label}, questions")
+        passages = [windows(reader, text, length) for text in collection.passages]
+        all_windows = list(chain.from_iterable(passages))
+        window_vectors = embed(reader, all_windows, f"{model.label}, passages")
+        first_windows = np.cumsum([0, *map(len, passages[:-1])])
 
         def best_windows(name: str, question: int) -> np.ndarray:
-            return np.maximum.reduceat(found[name] @ asked[name][question], starts)
+            cosines = window_vectors[name] @ question_vectors[name][question]
+            return np.maximum.reduceat(cosines, first_windows)
 
-        scores = {name: partial(best_windows, name) for name in VECTORS} | {"bm25": bm25(passages, questions)}
-        return {
+        results = {
             "questions": len(questions),
             "passages": len(passages),
-            "windows": len(found["mean"]),
+            "windows": len(all_windows),
             "tokens_per_sample": length,
-            **{name: summary(of_question, collection) for name, of_question in scores.items()},
         }
+        for name in VECTORS:
+            results[name] = summary(partial(best_windows, name), collection)
+        results["bm25"] = summary(bm25(collection.passages, collection.questions), collection)
+        return results
 
     def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics in per cent."""
-        return {name: 100 * found[of][metric]["mean"] for name in self.numbers for of, metric in [name.split("_")]}
+        values = {}
+        for name in self.value_names():
+            vector, metric = name.split("_")
+            values[name] = 100 * found[vector][metric]["mean"]
+        return values
 
     def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return what is found in models, by label, as a Markdown table."""
-        rows = [["BM25", "words", next(iter(models.values()))["bm25"]]]
-        rows += [[label, vector, found[name]] for label, found in models.items() for name, vector in VECTORS.items()]
-        cells = [[*names, *map("{mean:.1%} [{low:.1%}, {high:.1%}]".format_map, of.values())] for *names, of in rows]
-        return markdown_table(["model", "compares", *METRICS.values()], cells)
+        """Return the results of models, by label, as a Markdown table."""
+        any_model = next(iter(models.values()))
+        rows = [["BM25", "words", *_cells(any_model["bm25"])]]
+        for label, results in models.items():
+            for name, vector in VECTORS.items():
+                rows.append([label, vector, *_cells(results[name])])
+        return markdown_table(["model", "compares", *METRICS.values()], rows)
+
+
+def _cells(summaries: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return a cell for each metric."""
+    return ["{mean:.1%} [{low:.1%}, {high:.1%}]".format_map(row) for row in summaries.values()]
+
+
+def read_questions(path: Path) -> Collection:
+    """Read SQuAD's JSON: the passages are its paragraphs, and a question has one relevant passage.
+
+    Raises:
+        UserError: see :meth:`Retrieval.collection`.
+    """
+    paragraphs = read_squad(path, version_2=True)
+    passages = list(dict.fromkeys(paragraph.context for paragraph in paragraphs))
+    numbers = {text: number for number, text in enumerate(passages)}
+    questions, relevance = [], []
+    for paragraph in paragraphs:
+        for question in paragraph.questions:
+            if question.answers:
+                questions.append(question.text)
+                relevance.append({numbers[paragraph.context]: 1.0})
+    if not questions:
+        raise UserError(f"{path}: no question has an answer")
+    return Collection(passages, questions, relevance, left_out=[None] * len(questions))
 
 
 def read_tables(questions: Path, passages: Path, relevance: Path | None) -> Collection:
@@ -153,28 +187,33 @@ def read_tables(questions: Path, passages: Path, relevance: Path | None) -> Coll
     Raises:
         UserError: see :meth:`Retrieval.collection`.
     """
-    texts = _texts(passages, has_titles=True)
-    if not any(texts.values()):
+    passage_texts = _texts(passages, has_titles=True)
+    if not any(passage_texts.values()):
         raise UserError(f"{passages}: no passage has a text")
-    numbers = {name: number for number, name in enumerate(texts)}
-    asked = _texts(questions, has_titles=False)
-    path, name = (relevance, "query-id") if relevance else (questions, "_id")
+    numbers = {passage: number for number, passage in enumerate(passage_texts)}
+    question_texts = _texts(questions, has_titles=False)
+
+    path = relevance or questions
+    question_column = "query-id" if relevance else "_id"
     relevant: dict[str, dict[int, float]] = defaultdict(dict)
-    for line, row in _rows(path, name, "corpus-id"):
-        for id_, known in ((row[name], asked), (row["corpus-id"], numbers)):
-            if id_ not in known:
-                raise UserError(f"{path}: line {line}: the tables have no text with the id {id_!r}; correct it")
+    for line, row in _rows(path, question_column, "corpus-id"):
+        question, passage = row[question_column], row["corpus-id"]
+        for text_id, known in ((question, question_texts), (passage, numbers)):
+            if text_id not in known:
+                raise UserError(f"{path}: line {line}: the tables have no text with the id {text_id!r}; correct it")
         score = _score(path, line, row.get("score", "1"))
         if score > 0:
-            relevant[row[name]][numbers[row["corpus-id"]]] = score
+            relevant[question][numbers[passage]] = score
     if not relevant:
         raise UserError(f"{path}: has no question with a relevant passage")
-    left_out = [numbers.get(question) for question in relevant]
-    # A passage that the file calls relevant is ranked, whatever its id.
-    left_out = [
-        None if number in scores else number for number, scores in zip(left_out, relevant.values(), strict=True)
-    ]
-    return Collection([*texts.values()], [asked[question] for question in relevant], [*relevant.values()], left_out)
+
+    left_out = []
+    for question, scores in relevant.items():
+        number = numbers.get(question)
+        # A passage that the file calls relevant is ranked, whatever its id.
+        left_out.append(None if number in scores else number)
+    texts = [question_texts[question] for question in relevant]
+    return Collection(list(passage_texts.values()), texts, list(relevant.values()), left_out)
 
 
 def _texts(path: Path, has_titles: bool) -> dict[str, str]:
@@ -185,11 +224,13 @@ def _texts(path: Path, has_titles: bool) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for line, row in _rows(path, "_id", "text"):
-        text = f"{row.get('title', '')} {row['text']}".strip() if has_titles else row["text"]
-        if not row["_id"]:
+        name, text = row["_id"], row["text"]
+        if has_titles:
+            text = f"{row.get('title', '')} {text}".strip()
+        if not name:
             raise UserError(f"{path}: line {line} has no _id; give each text one")
-        if texts.setdefault(row["_id"], text) != text:
-            raise UserError(f"{path}: line {line}: the _id {row['_id']!r} is also that of another text; correct it")
+        if texts.setdefault(name, text) != text:
+            raise UserError(f"{path}: line {line}: the _id {name!r} is also that of another text; correct it")
     return texts
 
 
@@ -215,36 +256,43 @@ def _rows(path: Path, *columns: str) -> list[tuple[int, dict[str, str]]]:
     if table.malformed:
         line, problem = table.malformed[0]
         raise UserError(f"{path}: line {line} has {problem}")
-    return [(line, {name: cell_text(cell) for name, cell in row.items()}) for line, row in table.rows]
+    rows = []
+    for line, row in table.rows:
+        rows.append((line, {name: cell_text(cell) for name, cell in row.items()}))
+    return rows
 
 
 def windows(reader: Reader, text: str, length: int) -> list[list[int]]:
     """Return a text as windows of up to ``length`` tokens, which overlap by half."""
-    ids, room = reader.encode(text)[0].tolist(), length - 2
+    ids, _ = reader.encode(text)
+    ids = ids.tolist()
+    room = length - 2
     stride = max(1, room // 2)
-    starts = range(0, max(0, len(ids) - room) + stride, stride)
+    last_start = max(0, len(ids) - room)
+    starts = range(0, last_start + stride, stride)
     return [[BOS, *ids[start : start + room], EOS] for start in starts]
 
 
 def embed(reader: Reader, texts: Sequence[Sequence[int]], label: str) -> dict[str, np.ndarray]:
     """Return the normalised :data:`VECTORS` of texts of tokens by name, float32[texts, dim] each."""
     vectors = {name: np.empty((len(texts), reader.states.dim), dtype=np.float32) for name in VECTORS}
-    for batch in progress_bar(list(batches_of_similar_length(list(map(len, texts)))), desc=label):
-        rows = [torch.tensor(texts[index]) for index in batch]
-        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=reader.states.pad)
-        embeddings, *_, last = reader.states(tokens, see_masks=False)
-        of_batch = zip(VECTORS, (*pooled(last, *tokens.shape), pooled(embeddings, *tokens.shape)[0]), strict=True)
-        for name, found in of_batch:
-            vectors[name][batch] = F.normalize(found, dim=1).cpu().numpy()
+    for batch, tokens in padded_batches(texts, reader.states.pad, partial(progress_bar, desc=label)):
+        embeddings, *_, last_layer = reader.states(tokens, see_masks=False)
+        mean, first = pooled(last_layer, *tokens.shape)
+        bag, _ = pooled(embeddings, *tokens.shape)
+        for name, pools in {"mean": mean, "first": first, "bag": bag}.items():
+            vectors[name][batch] = F.normalize(pools, dim=1).cpu().numpy()
     return vectors
 
 
 def pooled(layer: LayerStates, rows: int, length: int) -> tuple[Tensor, Tensor]:
     """Return the mean and the first hidden state of each row of a batch, float32[rows, dim] each."""
-    states, row = layer.states.float(), (layer.index // length).to(layer.states.device)
+    states = layer.states.float()
+    row = (layer.index // length).to(states.device)
     counts = row.bincount(minlength=rows)
     total = states.new_zeros(rows, states.shape[1]).index_add_(0, row, states)
-    return total / counts[:, None], states[counts.cumsum(0) - counts]
+    first = counts.cumsum(0) - counts
+    return total / counts[:, None], states[first]
 
 
 def bm25(passages: Sequence[str], questions: Sequence[str]) -> Callable[[int], np.ndarray]:
@@ -259,12 +307,16 @@ def bm25(passages: Sequence[str], questions: Sequence[str]) -> Callable[[int], n
     if not any(map(vectorizer.build_analyzer(), passages)):  # scikit-learn refuses an empty vocabulary
         return lambda question: np.zeros(len(passages))
     counts = vectorizer.fit_transform(passages).astype(float).tocoo()
-    lengths, having = np.asarray(counts.sum(1)).ravel(), counts.getnnz(0)
+    lengths = np.asarray(counts.sum(1)).ravel()
     damping = K1 * (1 - B + B * lengths / lengths.mean())
-    rarity = np.log(1 + (len(passages) - having + 0.5) / (having + 0.5))
-    counts.data *= rarity[counts.col] * (K1 + 1) / (counts.data + damping[counts.row])
-    weights, asked = counts.tocsr(), vectorizer.transform(questions)
-    return lambda question: (weights @ asked[question].T).toarray().ravel()
+    having = counts.getnnz(0)
+    lacking = len(passages) - having
+    rarity = np.log(1 + (lacking + 0.5) / (having + 0.5))
+    damped = counts.data + damping[counts.row]
+    counts.data *= rarity[counts.col] * (K1 + 1) / damped
+    weights = counts.tocsr()
+    words = vectorizer.transform(questions)
+    return lambda question: (weights @ words[question].T).toarray().ravel()
 
 
 def summary(scores: Callable[[int], np.ndarray], collection: Collection) -> dict[str, dict[str, float]]:
@@ -273,11 +325,16 @@ def summary(scores: Callable[[int], np.ndarray], collection: Collection) -> dict
     Args:
         scores: returns the scores of the passages for the number of a question.
     """
-    of_questions = enumerate(zip(collection.relevance, collection.left_out, strict=True))
-    values = np.array([metrics(scores(question), relevant, other) for question, (relevant, other) in of_questions])
-    intervals = [ratio_interval(of_metric, np.ones(len(values))) for of_metric in values.T]
-    rows = zip(METRICS, values.mean(0).tolist(), intervals, strict=True)
-    return {name: {"mean": mean, "low": low, "high": high} for name, mean, (low, high) in rows}
+    values = []
+    for question, relevance in enumerate(collection.relevance):
+        values.append(metrics(scores(question), relevance, collection.left_out[question]))
+    values = np.array(values)
+
+    summaries = {}
+    for name, mean, column in zip(METRICS, values.mean(0).tolist(), values.T, strict=True):
+        low, high = ratio_interval(column, np.ones(len(values)))
+        summaries[name] = {"mean": mean, "low": low, "high": high}
+    return summaries
 
 
 def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | None = None) -> tuple[float, float]:
@@ -289,22 +346,18 @@ def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | 
         left_out: number of the passage that is not ranked, see :class:`Collection`.
     """
     ranked = np.argsort(-scores.round(DECIMALS), kind="stable")
-    ranked = ranked[ranked != left_out][:10].tolist()
+    ranked = ranked[ranked != left_out].tolist()
+    gains = [relevance.get(passage, 0.0) for passage in ranked[:10]]
+    ideal = sorted(relevance.values(), reverse=True)[:10]
+    ndcg = discounted(gains) / discounted(ideal)
+    is_found = bool(gains) and gains[0] > 0
+    return ndcg, is_found / len(relevance)
+
+
+def discounted(gains: Sequence[float]) -> float:
+    """Return the discounted cumulative gain of ranked passages."""
     discounts = 1 / np.log2(np.arange(2, 12))
-    gains, ideal = [relevance.get(passage, 0.0) for passage in ranked], sorted(relevance.values(), reverse=True)[:10]
-    found, best = (np.dot(gain, discounts[: len(gain)]) for gain in (gains, ideal))
-    return float(found / best), sum(gain > 0 for gain in gains[:1]) / len(relevance)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Retrieval):
-    """Models and questions.
-
-    Attributes:
-        out: output directory.
-    """
-
-    out: Directory
+    return float(np.dot(gains, discounts[: len(gains)]))
 
 
 _REPORT = """\
@@ -317,15 +370,23 @@ _REPORT = """\
 """
 
 
-def main(options: Options) -> None:
-    """Run the verb."""
-    with output_directory(options.out):
-        data = Data(options.data_bin)
-        models = options.trained(data)
-        found = {model.label: {"model": str(model.path), **options.measure(model)} for model in models}
-        files = {name: str(getattr(options, name) or "") for name in ("questions", "passages", "relevance")}
-        about = {"versions": versions(), "data": files, "settings": SETTINGS | {"ema": options.ema}}
-        sizes, table = found[models[0].label], options.table(found)
-        report = _REPORT.format(**sizes, file=options.questions, resamples=RESAMPLES, table=table)
-        write_results(options.out, about | {"models": found}, report)
-        print(f"{options.out}: results.json, report.md")
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, Retrieval):
+    """Models and questions."""
+
+    def about(self) -> dict[str, Any]:
+        data = {
+            "questions": str(self.questions),
+            "passages": str(self.passages or ""),
+            "relevance": str(self.relevance or ""),
+        }
+        return {"versions": versions(), "data": data, "settings": SETTINGS | {"ema": self.ema}}
+
+    def compare(self, model: Trained) -> dict[str, Any]:
+        return {"model": str(model.path), **self.measure(model)}
+
+    def report(self, results: Mapping[str, Any]) -> str:
+        models = results["models"]
+        sizes = next(iter(models.values()))
+        table = self.table(models)
+        return _REPORT.format(**sizes, file=self.questions, resamples=RESAMPLES, table=table)

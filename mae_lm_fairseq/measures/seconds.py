@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
 
-from mae_lm_fairseq.measures.kind import Data, Kind, Trained
+from mae_lm_fairseq.measures.measure import Data, Measure, Trained, Value
 from mae_lm_fairseq.training.training_log import read_records, seconds_per_update
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seconds(Kind):
+class Seconds(Measure):
     """Speed of training: median seconds per update, and tokens per update."""
 
     kind: ClassVar = "seconds"
-    numbers: ClassVar = ("per_update", "tokens_per_update")
+    values: ClassVar = (Value("per_update"), Value("tokens_per_update"))
 
     def check(self, data: Data) -> None:
         """Do nothing: the log is written by the training."""
@@ -22,5 +22,5 @@ class Seconds(Kind):
         """Return median seconds and mean number of tokens per update, from the log."""
         tokens = [float(record["wpb"]) for record in read_records(model.log, "train_inner").values()]
         if not tokens:  # the updates since the last checkpoint are fewer than --log-interval
-            return dict.fromkeys(self.numbers)
+            return dict.fromkeys(self.value_names())
         return {"per_update": seconds_per_update(model.log), "tokens_per_update": fmean(tokens)}

@@ -37,19 +37,26 @@ def ranks(energies: Tensor, fraction: float = 0.9) -> dict[str, Tensor]:
         ``[...]`` for each measure, in float64.
     """
     energies = energies.double().clamp(min=0).sort(-1, descending=True).values
-    energies = torch.where(energies > NEGLIGIBLE**2 * energies[..., :1], energies, 0.0)
-    total, values = energies.sum(-1), energies.sqrt()
+    largest = energies[..., :1]
+    energies = torch.where(energies > NEGLIGIBLE**2 * largest, energies, 0.0)
+    total = energies.sum(-1)
     is_nonzero = total > 0
-    cumulative = energies.cumsum(-1) / total.where(is_nonzero, 1.0)[..., None]
-    normalised = values / values.sum(-1).where(is_nonzero, 1.0)[..., None]
+
+    def divided(values: Tensor, sums: Tensor) -> Tensor:
+        return values / sums.where(is_nonzero, 1.0)[..., None]
+
+    singular_values = energies.sqrt()
+    normalised = divided(singular_values, singular_values.sum(-1))
+    cumulative = divided(energies.cumsum(-1), total)
     # The tolerance keeps rounding errors from adding a direction when all of them are required.
-    found = {
-        "threshold": (cumulative < fraction - 1e-9).sum(-1).double() + 1,
+    is_needed = cumulative < fraction - 1e-9
+    ranks_by_name = {
+        "threshold": is_needed.sum(-1).double() + 1,
         "entropy": torch.special.entr(normalised).sum(-1).exp(),
         "stable": total / energies[..., 0].where(is_nonzero, 1.0),
         "numerical": (energies > 0).sum(-1).double(),
     }
-    return {name: found[name].where(is_nonzero, 0.0) for name in RANKS}
+    return {name: values.where(is_nonzero, 0.0) for name, values in ranks_by_name.items()}
 
 
 class SecondMoments:
@@ -83,14 +90,17 @@ class SecondMoments:
             product = torch.tensordot(weight, self.products, 1)
             if centred:
                 total = weight @ self.sums
-                product = product - torch.outer(total, total) / (weight @ self.counts).clamp(min=1)
+                count = (weight @ self.counts).clamp(min=1)
+                product = product - torch.outer(total, total) / count
             yield product
 
     def energies(self, weights: Tensor | None = None, centred: bool = False) -> Tensor:
         """Return squared singular values ``[R, dim]`` for ``[R, chunks]`` weights; by default of all text, ``[1,
         dim]``."""
-        weights = torch.ones(1, len(self.counts)) if weights is None else weights
-        scales = weights.double() @ self.products.diagonal(dim1=1, dim2=2).sum(1)
+        if weights is None:
+            weights = torch.ones(1, len(self.counts))
+        traces = self.products.diagonal(dim1=1, dim2=2).sum(1)
+        scales = weights.double() @ traces
         energies = torch.stack([torch.linalg.eigvalsh(matrix) for matrix in self.matrices(weights, centred)])
         # Where centring removes everything, the remainder is rounding error.
         return torch.where(energies > NEGLIGIBLE**2 * scales[:, None], energies, 0.0)
@@ -101,7 +111,8 @@ def resamples(chunks: int, replicates: int, seed: int) -> Tensor:
 
     All measurements on a text use the same resamples, so that differences can be computed per resample.
     """
-    drawn = np.random.default_rng(seed).multinomial(chunks, [1 / chunks] * chunks, size=replicates)
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(chunks, [1 / chunks] * chunks, size=replicates)
     return torch.cat([torch.ones(1, chunks), torch.from_numpy(drawn)]).double()
 
 
@@ -114,8 +125,9 @@ def interval(values: Tensor, chunks: int) -> tuple[float, float]:
     of chunks. Percentiles are not used, because a resample has fewer distinct texts than the full text, which biases
     all of them downwards.
     """
-    spread = deviations(chunks) * float(values[1:].std()) * sqrt(chunks / (chunks - 1))
-    return float(values[0]) - spread, float(values[0]) + spread
+    value, deviation = float(values[0]), float(values[1:].std())
+    spread = deviations(chunks) * deviation * sqrt(chunks / (chunks - 1))
+    return value - spread, value + spread
 
 
 @cache
@@ -138,17 +150,11 @@ def fraction_outside(matrix: Tensor, basis: Tensor) -> float:
 
     It is 0 for a zero matrix.
     """
-    return float(1 - (basis * (matrix @ basis)).sum() / matrix.trace()) if matrix.trace() else 0.0
-
-
-def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    """Return the principal angles between two subspaces in degrees, ascending.
-
-    The bases ``[d, k]`` and ``[d, m]`` must be orthonormal. There are min(k, m) angles. Angles below about a millionth
-    of a degree are rounding errors.
-    """
-    cosines = torch.linalg.svdvals(first.T @ second).clamp(max=1)
-    return torch.rad2deg(torch.acos(cosines))
+    total = matrix.trace()
+    if not total:
+        return 0.0
+    inside = (basis * (matrix @ basis)).sum()
+    return float(1 - inside / total)
 
 
 RESAMPLES = 1000
@@ -157,7 +163,8 @@ BOOTSTRAP_SEED = 1
 
 def ratio_interval(above: np.ndarray, below: np.ndarray) -> tuple[float, float]:
     """Return the 95 % interval of ``above.sum() / below.sum()``, counted in each sentence; a ratio to zero is 0."""
-    generator, equal = np.random.default_rng(BOOTSTRAP_SEED), np.full(len(below), 1 / len(below))
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
+    equal = np.full(len(below), 1 / len(below))
     ratios = []
     for _ in range(RESAMPLES):
         weights = generator.multinomial(len(below), equal)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, fraction_outside, subspace
-from mae_lm_fairseq.statistics.token_states import EncoderStates, masked_batches
+from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedText, masked_batches
 
 THRESHOLDS = (0.9, 0.99)
 """Fractions of the sum of squares that U holds; the controls are at the first one."""
@@ -44,22 +44,28 @@ def halves(texts: Sequence[Sequence[int]], documents: Sequence[int], words: Sequ
     Args:
         words: number of the word of each token, ascending; negative for special tokens.
     """
+    fit, held_out = [], []
     order = {document: number for number, document in enumerate(dict.fromkeys(documents))}
-    parts: tuple[list, list] = ([], [])
     counts: Counter[int] = Counter()
-    for text, document, of_text in zip(texts, documents, words, strict=True):
-        parts[order[document] % 2].append(text)
-        alone = {word for word, count in Counter(of_text).items() if count == 1 and word >= 0}
-        counts.update(int(index) for index, word in zip(text, of_text, strict=True) if word in alone)
-    return Halves(*parts, [index for index, _ in counts.most_common(TYPES)])
+    for text, document, word_numbers in zip(texts, documents, words, strict=True):
+        half = held_out if order[document] % 2 else fit
+        half.append(text)
+        tokens_of_word = Counter(word_numbers)
+        for index, word in zip(text, word_numbers, strict=True):
+            if word >= 0 and tokens_of_word[word] == 1:
+                counts[int(index)] += 1
+    return Halves(fit, held_out, types=[index for index, _ in counts.most_common(TYPES)])
 
 
 class _Moments:
     """Second moments of a layer: of real tokens in the two halves, of ``[MASK]``, of each type and of each group."""
 
     def __init__(self, dim: int, types: int):
-        self.fit, self.held_out, self.mask = (SecondMoments(dim) for _ in range(3))
-        self.fit_types, self.held_out_types = SecondMoments(dim, types), SecondMoments(dim, types)
+        self.fit = SecondMoments(dim)
+        self.held_out = SecondMoments(dim)
+        self.mask = SecondMoments(dim)
+        self.fit_types = SecondMoments(dim, types)
+        self.held_out_types = SecondMoments(dim, types)
         self.groups = SecondMoments(dim, GROUPS)
 
 
@@ -88,66 +94,99 @@ def exclusivity(
         ``type_quantile``, the fraction of types below ``[MASK]``; ``groups``, the difference for each random group of
         real tokens. Layers that do not see ``[MASK]`` have ``layer`` only.
     """
-    moments = [_Moments(encoder.dim, len(texts.types)) for _ in range(encoder.layers + 1)]
-    for ids, _ in progress(masked_batches(texts.fit, encoder.pad, keep, 0.0, seed), "fit"):
-        for of_layer, (states, index) in zip(moments, encoder(ids, see_masks=False), strict=True):
-            of_layer.fit.add(states)
-            _add_types(of_layer.fit_types, states, ids.flatten()[index], texts.types)
-    _add_held_out(encoder, moments, texts, keep, mask_prob, seed, progress)
+    layers = [_Moments(encoder.dim, len(texts.types)) for _ in range(encoder.layers + 1)]
+    fit_batches = masked_batches(texts.fit, encoder.pad, keep, 0.0, seed)
+    for tokens, _ in progress(fit_batches, "fit"):
+        for moments, (states, index) in zip(layers, encoder(tokens, see_masks=False), strict=True):
+            moments.fit.add(states)
+            _add_types(moments.fit_types, states, tokens.flatten()[index], texts.types)
+
+    held_out_batches = masked_batches(texts.held_out, encoder.pad, keep, mask_prob, seed)
+    groups = _groups(texts.held_out, held_out_batches, seed)
+    done = 0
+    for batch in progress(held_out_batches, "held-out"):
+        _add_held_out(encoder, layers, batch.tokens, texts.types, groups[:, done:])
+        _add_masked(encoder, layers, batch)
+        done += int(batch.tokens.ne(encoder.pad).sum())
+
     rows = []
-    for layer, of_layer in enumerate(moments):
-        for name in ("fit", "held_out", "mask"):
-            keep_moments(layer, name, getattr(of_layer, name))
-        rows.append({"layer": layer} | (_shares(of_layer) if of_layer.mask.count else {}))
+    for layer, moments in enumerate(layers):
+        keep_moments(layer, "fit", moments.fit)
+        keep_moments(layer, "held_out", moments.held_out)
+        keep_moments(layer, "mask", moments.mask)
+        shares = _shares(moments) if moments.mask.count else {}
+        rows.append({"layer": layer, **shares})
     return rows
 
 
 def _add_types(moments: SecondMoments, states: Tensor, ids: Tensor, types: Sequence[int]) -> None:
     for number, index in enumerate(types):
-        moments.add(states[(ids == index).to(states.device)], number)
+        is_type = (ids == index).to(states.device)
+        moments.add(states[is_type], number)
 
 
-def _add_held_out(encoder, moments, texts: Halves, keep, mask_prob, seed, progress) -> None:
-    masked = masked_batches(texts.held_out, encoder.pad, keep, mask_prob, seed)
-    members = _groups(sum(map(len, texts.held_out)), sum(int(batch.is_masked.sum()) for batch in masked), seed)
-    done = 0
-    for batch in progress(masked, "held-out"):
-        for of_layer, (states, index) in zip(moments, encoder(batch.tokens, see_masks=False), strict=True):
-            of_layer.held_out.add(states)
-            _add_types(of_layer.held_out_types, states, batch.tokens.flatten()[index], texts.types)
-            for group, chosen in enumerate(members[:, done : done + len(states)]):
-                of_layer.groups.add(states[chosen.to(states.device)], group)
-        done += int(batch.tokens.ne(encoder.pad).sum())
-        corrupted, is_masked = batch.tokens.masked_fill(batch.is_masked, encoder.mask), batch.is_masked.flatten()
-        see_masks = "forced" in encoder.inputs
-        for of_layer, (states, index) in zip(moments, encoder(corrupted, see_masks), strict=True):
-            of_layer.mask.add(states[is_masked[index].to(states.device)])
+def _add_held_out(
+    encoder: EncoderStates, layers: Sequence[_Moments], tokens: Tensor, types: Sequence[int], groups: Tensor
+) -> None:
+    """Add the states of a batch of held-out texts without ``[MASK]``; ``groups`` begins with its first token."""
+    for moments, (states, index) in zip(layers, encoder(tokens, see_masks=False), strict=True):
+        moments.held_out.add(states)
+        _add_types(moments.held_out_types, states, tokens.flatten()[index], types)
+        for number, members in enumerate(groups[:, : len(states)]):
+            moments.groups.add(states[members.to(states.device)], number)
 
 
-def _groups(tokens: int, size: int, seed: int) -> Tensor:
-    """Return which tokens belong to each of :data:`GROUPS` random groups, bool[groups, tokens]."""
-    generator, members = np.random.default_rng(seed), np.zeros((GROUPS, tokens), dtype=bool)
-    for group in members:
-        group[generator.choice(tokens, min(size, tokens), replace=False)] = True
-    return torch.from_numpy(members)
+def _add_masked(encoder: EncoderStates, layers: Sequence[_Moments], batch: MaskedText) -> None:
+    """Add the states of ``[MASK]`` in a batch of held-out texts."""
+    tokens = batch.tokens.masked_fill(batch.is_masked, encoder.mask)
+    is_masked = batch.is_masked.flatten()
+    for moments, (states, index) in zip(layers, encoder(tokens, "forced" in encoder.inputs), strict=True):
+        moments.mask.add(states[is_masked[index].to(states.device)])
+
+
+def _groups(texts: Sequence[Sequence[int]], batches: Sequence[MaskedText], seed: int) -> Tensor:
+    """Return which tokens belong to each of :data:`GROUPS` random groups, bool[groups, tokens].
+
+    A group is as large as the number of ``[MASK]`` tokens, or has all tokens.
+    """
+    tokens = sum(map(len, texts))
+    masked = sum(int(batch.is_masked.sum()) for batch in batches)
+    generator = np.random.default_rng(seed)
+    groups = np.zeros((GROUPS, tokens), dtype=bool)
+    for group in groups:
+        group[generator.choice(tokens, min(masked, tokens), replace=False)] = True
+    return torch.from_numpy(groups)
 
 
 def _shares(moments: _Moments) -> dict[str, Any]:
-    fit, held_out, mask = (each.products[0] for each in (moments.fit, moments.held_out, moments.mask))
-    found: dict[str, Any] = {}
+    """Return the values of a layer, see :func:`exclusivity`."""
+    fit, held_out, mask = moments.fit.products[0], moments.held_out.products[0], moments.mask.products[0]
+    shares: dict[str, Any] = {}
     for threshold in THRESHOLDS:
         basis = subspace(fit, threshold)
-        outside = {"mask": fraction_outside(mask, basis), "held_out": fraction_outside(held_out, basis)}
-        outside["exclusivity"] = outside["mask"] - outside["held_out"]
-        found |= {f"{name}_{threshold:g}": value for name, value in outside.items()}
-        found[f"dimensions_{threshold:g}"] = basis.shape[1]
+        mask_share = fraction_outside(mask, basis)
+        held_out_share = fraction_outside(held_out, basis)
+        shares[f"mask_{threshold:g}"] = mask_share
+        shares[f"held_out_{threshold:g}"] = held_out_share
+        shares[f"exclusivity_{threshold:g}"] = mask_share - held_out_share
+        shares[f"dimensions_{threshold:g}"] = basis.shape[1]
+
     first = THRESHOLDS[0]
-    basis, of_mask = subspace(fit, first), found[f"exclusivity_{first:g}"]
-    groups = [fraction_outside(group, basis) - found[f"held_out_{first:g}"] for group in moments.groups.products]
-    types = []
-    for of_fit, of_held_out in zip(moments.fit_types.products, moments.held_out_types.products, strict=True):
-        if of_held_out.any():  # else it does not occur there
-            others = subspace(fit - of_fit, first)
-            types.append(fraction_outside(of_held_out, others) - fraction_outside(held_out - of_held_out, others))
-    quantile = float(np.mean([of_type < of_mask for of_type in types])) if types else float("nan")
-    return found | {"types": types, "type_quantile": quantile, "groups": groups}
+    basis = subspace(fit, first)
+    groups = [fraction_outside(group, basis) - shares[f"held_out_{first:g}"] for group in moments.groups.products]
+    types = _type_exclusivities(moments)
+    is_below = [exclusivity < shares[f"exclusivity_{first:g}"] for exclusivity in types]
+    quantile = float(np.mean(is_below)) if types else float("nan")
+    return shares | {"types": types, "type_quantile": quantile, "groups": groups}
+
+
+def _type_exclusivities(moments: _Moments) -> list[float]:
+    """Return the exclusivity of each type that the held-out texts have, which is left out of the fit."""
+    fit, held_out = moments.fit.products[0], moments.held_out.products[0]
+    exclusivities = []
+    for fit_type, held_out_type in zip(moments.fit_types.products, moments.held_out_types.products, strict=True):
+        if held_out_type.any():
+            basis = subspace(fit - fit_type, THRESHOLDS[0])
+            others = fraction_outside(held_out - held_out_type, basis)
+            exclusivities.append(fraction_outside(held_out_type, basis) - others)
+    return exclusivities

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from mae_lm_fairseq.statistics.effective_rank import (
     SecondMoments,
     fraction_outside,
     interval,
-    principal_angles,
     ranks,
     resamples,
     subspace,
@@ -25,6 +24,17 @@ CHUNKS = 20
 """Number of chunks of the texts for the bootstrap."""
 MEMORY = 1 << 32
 """Maximum bytes of second moments in memory. If all layers need more, the text is read several times."""
+
+
+class Place(NamedTuple):
+    """Where hidden states are, in the order of the rows of a profile."""
+
+    layer: int
+    """0 are the embeddings."""
+    input: str
+    """How the text is encoded: a name of :data:`~mae_lm_fairseq.statistics.token_states.INPUTS`."""
+    tokens: str
+    """``real`` or ``mask``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,37 +75,45 @@ def rank_profile(
         keep_moments: is called with layer, TOKENS_INPUT and their second moments.
 
     Returns:
-        ``width``, ``layers``, ``texts``, ``tokens``, ``chunks``, the settings, and four lists of rows:
+        ``width``, ``layers``, ``texts``, ``tokens``, ``chunks``, the settings, and three lists of rows:
 
         - ``ranks``: ``layer`` (0: embeddings), ``input``, ``tokens`` ("real" or "mask"), ``count`` (number of states),
           and for each measure its value, ``low`` and ``high`` (95 %);
         - ``gaps``: ``layer``, ``input``, and for each measure the rank of real tokens with that input minus their rank
           with clean text, with ``low`` and ``high``;
-        - ``rises``: the same for the rank of ``[MASK]``, minus its rank in the first layer that sees it;
         - ``outside``: ``layer``, ``input``; ``share``, the fraction of the sum of squares of ``[MASK]`` outside the
           space of the real tokens around it (the fewest directions that hold ``threshold`` of theirs), with ``low`` and
           ``high``; ``share_of_real``, the same fraction for the real tokens themselves; ``excess``, the difference,
-          with ``low`` and ``high`` (as ``excess_low``, ``excess_high``); ``dimensions`` of the space of ``[MASK]``, and
-          ``dimensions_outside``; ``angles``, the principal angles in degrees.
+          with ``low`` and ``high`` (as ``excess_low``, ``excess_high``).
     """
     chunks = min(CHUNKS, len(texts))
     weights = resamples(chunks, settings.bootstrap, settings.seed)
     batches = _batches(encoder, texts, chunks, keep, settings)
-    found, outside, counts = {}, [], {}
-    at_once = max(1, memory // ((2 * len(encoder.inputs) - 1) * chunks * encoder.dim**2 * 8))
-    for first in range(0, encoder.layers + 1, at_once):
-        layers = range(first, min(first + at_once, encoder.layers + 1))
+    counts: dict[Place, int] = {}
+    ranks_of: dict[Place, dict[str, Tensor]] = {}
+    outside = []
+    matrices = 2 * len(encoder.inputs) - 1  # clean text has no [MASK]
+    bytes_per_layer = matrices * chunks * encoder.dim**2 * 8
+    layers_at_once = max(1, memory // bytes_per_layer)
+
+    for first in range(0, encoder.layers + 1, layers_at_once):
+        layers = range(first, min(first + layers_at_once, encoder.layers + 1))
         name = f"layers {layers[0]} to {layers[-1]}"
-        moments = _collect(encoder, progress(batches, f"{name}, text"), chunks, layers)
+        all_moments = _collect(encoder, progress(batches, f"{name}, text"), chunks, layers)
         for layer in progress(layers, f"{name}, ranks"):
-            for key in sorted(key for key in moments if key[0] == layer):
-                found[key] = ranks(moments[key].energies(weights, settings.centred), settings.threshold)
-                counts[key] = moments[key].count
-                _, kind, tokens = key
-                keep_moments(layer, f"{tokens}_{kind}", moments[key])
-                if tokens == "mask":
-                    fractions = _outside(moments[layer, kind, "real"], moments[key], weights, settings)
-                    outside.append({"layer": layer, "input": kind} | fractions)
+            for place in sorted(place for place in all_moments if place.layer == layer):
+                moments = all_moments[place]
+                counts[place] = moments.count
+                ranks_of[place] = ranks(moments.energies(weights, settings.centred), settings.threshold)
+                keep_moments(layer, f"{place.tokens}_{place.input}", moments)
+                if place.tokens == "mask":
+                    real = all_moments[place._replace(tokens="real")]
+                    row = {"layer": layer, "input": place.input}
+                    outside.append(row | _outside(real, moments, weights, settings))
+
+    rows = []
+    for place, values in ranks_of.items():
+        rows.append({**place._asdict(), "count": counts[place], **_row(values, chunks)})
     return {
         "width": encoder.dim,
         "layers": encoder.layers,
@@ -103,74 +121,78 @@ def rank_profile(
         "tokens": sum(map(len, texts)),
         "chunks": chunks,
         **{field.name: getattr(settings, field.name) for field in fields(RankSettings)},
-        **_rank_rows(found, counts, weights),
+        "ranks": rows,
+        "gaps": _gaps(ranks_of, chunks),
         "outside": outside,
     }
 
 
-def _batches(encoder, texts, chunks, keep, settings) -> list[tuple[int, MaskedText]]:
+def _batches(
+    encoder: EncoderStates, texts: Sequence[list[int]], chunks: int, keep: Sequence[int], settings: RankSettings
+) -> list[tuple[int, MaskedText]]:
+    """Return the texts in masked batches, each with the number of its chunk."""
     # Contiguous chunks of equal size, because neighbouring texts are often from one document.
-    bounds, masking = [len(texts) * k // chunks for k in range(chunks + 1)], (settings.mask_prob, settings.seed)
-    return [
-        (chunk, batch)
-        for chunk, (start, end) in enumerate(pairwise(bounds))
-        for batch in masked_batches(texts[start:end], encoder.pad, keep, *masking, first=start)
-    ]
+    bounds = [len(texts) * chunk // chunks for chunk in range(chunks + 1)]
+    batches = []
+    for chunk, (start, end) in enumerate(pairwise(bounds)):
+        part = texts[start:end]
+        for batch in masked_batches(part, encoder.pad, keep, settings.mask_prob, settings.seed, first=start):
+            batches.append((chunk, batch))
+    return batches
 
 
-def _collect(encoder, batches, chunks, layers) -> dict[tuple[int, str, str], SecondMoments]:
-    moments = {}
+def _collect(
+    encoder: EncoderStates, batches: Iterable[tuple[int, MaskedText]], chunks: int, layers: range
+) -> dict[Place, SecondMoments]:
+    moments: dict[Place, SecondMoments] = {}
     for chunk, batch in batches:
         for kind, tokens, layer, states in states_by_kind(encoder, batch):
             if layer in layers:
-                key = layer, kind, tokens
-                moments.setdefault(key, SecondMoments(encoder.dim, chunks)).add(states, chunk)
+                place = Place(layer, kind, tokens)
+                moments.setdefault(place, SecondMoments(encoder.dim, chunks)).add(states, chunk)
     return moments
 
 
-def _rank_rows(found: dict, counts: dict, weights: Tensor) -> dict[str, list[dict]]:
-    rows, first = {"ranks": [], "gaps": [], "rises": []}, {}
-    for (layer, kind, tokens), values in found.items():
-        key = {"layer": layer, "input": kind}
-        count = {"tokens": tokens, "count": counts[layer, kind, tokens]}
-        rows["ranks"].append(key | count | _with_intervals(values, weights))
-        if tokens == "mask":
-            base, name = first.setdefault(kind, values), "rises"
-        else:
-            base, name = found[layer, "clean", "real"], "gaps"
-        if base is not values:
-            difference = {measure: values[measure] - base[measure] for measure in RANKS}
-            rows[name].append(key | _with_intervals(difference, weights))
+def _gaps(ranks_of: dict[Place, dict[str, Tensor]], chunks: int) -> list[dict[str, Any]]:
+    """Return the rows of the difference that ``[MASK]`` in the text makes to real tokens."""
+    rows = []
+    for place, values in ranks_of.items():
+        if place.tokens == "real" and place.input != "clean":
+            clean = ranks_of[place._replace(input="clean")]
+            gap = {measure: values[measure] - clean[measure] for measure in RANKS}
+            rows.append({"layer": place.layer, "input": place.input} | _row(gap, chunks))
     return rows
 
 
-def _outside(real: SecondMoments, mask: SecondMoments, weights: Tensor, settings: RankSettings) -> dict[str, Any]:
-    fractions, excess, bases = [], [], []
-    pairs = zip(real.matrices(weights, settings.centred), mask.matrices(weights, settings.centred), strict=True)
-    for of_real, of_mask in pairs:
-        basis = subspace(of_real, settings.threshold)
-        bases = bases or [basis, subspace(of_mask, settings.threshold)]
-        fractions.append(fraction_outside(of_mask, basis))
-        excess.append(fractions[-1] - fraction_outside(of_real, basis))
-    (low, high), (excess_low, excess_high) = (interval(torch.tensor(x), weights.size(1)) for x in (fractions, excess))
-    angles, dimensions = principal_angles(*bases), bases[1].size(1)
+def _outside(real: SecondMoments, mask: SecondMoments, weights: Tensor, settings: RankSettings) -> dict[str, float]:
+    """Return how much of ``[MASK]`` is outside the space of real tokens, see :func:`rank_profile`."""
+    shares, excesses = [], []
+    real_matrices = real.matrices(weights, settings.centred)
+    mask_matrices = mask.matrices(weights, settings.centred)
+    for real_matrix, mask_matrix in zip(real_matrices, mask_matrices, strict=True):
+        basis = subspace(real_matrix, settings.threshold)
+        share = fraction_outside(mask_matrix, basis)
+        shares.append(share)
+        excesses.append(share - fraction_outside(real_matrix, basis))
+
+    chunks = weights.size(1)
+    low, high = interval(torch.tensor(shares), chunks)
+    excess_low, excess_high = interval(torch.tensor(excesses), chunks)
     return {
-        "share": fractions[0],
+        "share": shares[0],
         "low": low,
         "high": high,
-        "share_of_real": fractions[0] - excess[0],
-        "excess": excess[0],
+        "share_of_real": shares[0] - excesses[0],
+        "excess": excesses[0],
         "excess_low": excess_low,
         "excess_high": excess_high,
-        "dimensions": dimensions,
-        "dimensions_outside": dimensions - float(torch.deg2rad(angles).cos().square().sum()),
-        "angles": angles.tolist(),
     }
 
 
-def _with_intervals(found: dict[str, Tensor], weights: Tensor) -> dict[str, float]:
+def _row(statistics: dict[str, Tensor], chunks: int) -> dict[str, float]:
+    """Return the values of statistics on the full text, with their intervals."""
     row = {}
-    for name, values in found.items():
+    for name, values in statistics.items():
         row[name] = float(values[0])
-        row[f"{name}_low"], row[f"{name}_high"] = interval(values, weights.size(1))
+        row[f"{name}_low"], row[f"{name}_high"] = interval(values, chunks)
     return row

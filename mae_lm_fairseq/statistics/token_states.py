@@ -43,6 +43,19 @@ class LayerStates(NamedTuple):
     """[N] int64, the index of each position in the flattened batch."""
 
 
+class KindOfStates(NamedTuple):
+    """Hidden states of one kind of tokens in one layer."""
+
+    input: str
+    """One of :data:`INPUTS`."""
+    tokens: str
+    """``real`` or ``mask``."""
+    layer: int
+    """0 are the embeddings."""
+    states: Tensor
+    """[N, dim]."""
+
+
 class EncoderStates:
     """Hidden states of an encoder, always computed in evaluation mode.
 
@@ -74,8 +87,10 @@ class EncoderStates:
         """
         early = seen_masks(tokens, self.mask, 1.0 if see_masks else self.mask_in_encoder)
         device = self.encoder.embed_tokens.weight.device
-        layout = to_device(batch_layout(tokens, torch.zeros_like(tokens).bool(), self.pad, self.mask, early), device)
-        was_training, backend = self.encoder.training, self.encoder.attention_backend
+        is_predicted = torch.zeros_like(tokens).bool()
+        layout = to_device(batch_layout(tokens, is_predicted, self.pad, self.mask, early), device)
+        was_training = self.encoder.training
+        backend = self.encoder.attention_backend
         self.encoder.eval()
         if backend is AttentionBackend.fused:  # is for training only, in the precision in which it was compared
             self.encoder.attention_backend = AttentionBackend.sdpa
@@ -104,7 +119,8 @@ def mask_texts(
         tokens[row, : len(text)] = torch.tensor(text)
         positions = np.flatnonzero(~np.isin(text, list(keep)))
         generator = np.random.default_rng((seed, first + row))
-        is_masked[row, generator.choice(positions, round(mask_prob * len(positions)), replace=False)] = True
+        chosen = generator.choice(positions, round(mask_prob * len(positions)), replace=False)
+        is_masked[row, chosen] = True
     return MaskedText(tokens, is_masked)
 
 
@@ -112,14 +128,15 @@ def masked_batches(
     texts: Sequence[list[int]], pad: int, keep: Sequence[int], mask_prob: float, seed: int, first: int = 0
 ) -> list[MaskedText]:
     """Return texts in batches of :data:`TEXTS_AT_ONCE`, masked as by :func:`mask_texts`."""
-    return [
-        mask_texts(texts[start : start + TEXTS_AT_ONCE], pad, keep, mask_prob, seed, first + start)
-        for start in range(0, len(texts), TEXTS_AT_ONCE)
-    ]
+    batches = []
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        part = texts[start : start + TEXTS_AT_ONCE]
+        batches.append(mask_texts(part, pad, keep, mask_prob, seed, first + start))
+    return batches
 
 
-def states_by_kind(encoder: EncoderStates, text: MaskedText) -> Iterator[tuple[str, str, int, Tensor]]:
-    """Yield input, tokens ("real" or "mask"), layer number (0: embeddings) and hidden states ``[N, dim]``.
+def states_by_kind(encoder: EncoderStates, text: MaskedText) -> Iterator[KindOfStates]:
+    """Yield the hidden states of a batch, by input, layer and kind of tokens.
 
     Layers that do not see ``[MASK]`` yield no states for it. Real tokens are those that are never masked.
     """
@@ -127,8 +144,8 @@ def states_by_kind(encoder: EncoderStates, text: MaskedText) -> Iterator[tuple[s
     is_masked = text.is_masked.flatten()
     for kind in encoder.inputs:
         tokens = text.tokens if kind == "clean" else corrupted
-        for number, (states, index) in enumerate(encoder(tokens, see_masks=kind == "forced")):
+        for layer, (states, index) in enumerate(encoder(tokens, see_masks=kind == "forced")):
             masked = is_masked[index].to(states.device)
-            yield kind, "real", number, states[~masked]
+            yield KindOfStates(kind, "real", layer, states[~masked])
             if kind != "clean" and masked.any():
-                yield kind, "mask", number, states[masked]
+                yield KindOfStates(kind, "mask", layer, states[masked])

@@ -19,7 +19,7 @@ import torch
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.evaluation import Evaluate
-from mae_lm_fairseq.measures.kind import Data
+from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train

@@ -1,4 +1,4 @@
-"""The kinds of measures of a study: those of :mod:`~mae_lm_fairseq.measures`, and fine-tuning, which trains."""
+"""The measures of a study: those of :mod:`~mae_lm_fairseq.measures`, and fine-tuning, which trains."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -15,10 +15,11 @@ from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
-from mae_lm_fairseq.measures.kind import Data, Kind, Trained
-from mae_lm_fairseq.measures.minimal_pairs import MinimalPairs
-from mae_lm_fairseq.measures.probe import Probe
+from mae_lm_fairseq.measures.measure import Data, Measure, Trained
+from mae_lm_fairseq.measures.minimal_pairs import MinimalPairsOrControl
+from mae_lm_fairseq.measures.probe import ProbeOrControl
 from mae_lm_fairseq.measures.rank import Exclusivity, Rank
+from mae_lm_fairseq.measures.registry import register_measure
 from mae_lm_fairseq.measures.retrieval import Retrieval
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.text.tables import read_table, write_table
@@ -32,7 +33,7 @@ from mae_lm_fairseq.utils.files import directory_sha256, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Kind):
+class Sweep(Measure):
     """Base of fine-tuning: the metrics of the best learning rate, in per cent, averaged over the seeds.
 
     Attributes:
@@ -42,7 +43,7 @@ class Sweep(Kind):
         trained_layers: train only the last N layers of the encoder, as ``--trained-layers``; by default, all.
     """
 
-    numbers: ClassVar = None
+    values: ClassVar = None
     learning_rates: tuple[LearningRate, ...] = ()
     seeds: Count = 1
     max_updates: Count | None = None
@@ -228,11 +229,11 @@ class Tagging(OwnFilesSweep):
             read_words(self.test, column)
 
 
-_KINDS = (
-    Loss, Evaluate, Rank, Exclusivity, Probe, MinimalPairs, Retrieval, Finetune, Classification, Tagging, Seconds,
-)  # fmt: skip
-MEASURES = {one.kind: one for one in _KINDS}
-"""Kinds of measures by their names in plans."""
+for measure in (
+    Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
+    Finetune, Classification, Tagging, Seconds,
+):  # fmt: skip
+    register_measure(measure)
 
 
 def fingerprints(data: Data, options: Iterable[Any]) -> dict[str, str]:

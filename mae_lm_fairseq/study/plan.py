@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.measures.kind import Data, Kind, MaskedText
+from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure as Kind
+from mae_lm_fairseq.measures.registry import MEASURES
+from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
-from mae_lm_fairseq.study.measures import MEASURES
 from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
@@ -254,7 +255,7 @@ def listing() -> str:
         lines.append(f"  {name:20}{kind.__doc__.splitlines()[0]}")
         if options := ", ".join(field.name for field in fields(kind)):
             lines.append(f"  {'':20}options: {options}")
-        values = ", ".join([*(kind.numbers or ()), *kind.by_layer]) or "the task's metrics"
+        values = ", ".join(value.name for value in kind.values or ()) or "the task's metrics"
         lines.append(f"  {'':20}values: {values}")
     lines += ["", "endpoints"]
     lines += [f"  {name:26}{function.__doc__.splitlines()[0]}" for name, function in ENDPOINTS.items()]
@@ -338,8 +339,8 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
         if (name := getattr(contrast, role)) not in [*names, None]:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
     is_compared_over_time = contrast.endpoint == "end_less_best_checkpoint"
-    by_layer = _check_value(plan, contrast.of, (*key, "of"), is_compared_over_time).by_layer
-    if contrast.endpoint in OF_LAYERS and plan.measured_value(contrast.of)[1] not in by_layer:
+    measure = _check_value(plan, contrast.of, (*key, "of"), is_compared_over_time)
+    if contrast.endpoint in OF_LAYERS and not measure.value(plan.measured_value(contrast.of)[1]).by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
     if (contrast.predicted in ("equivalent", "not worse")) != (contrast.margin is not None):
         raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
@@ -362,7 +363,7 @@ def _check_value(plan: Plan, value: str, key: tuple, is_compared_over_time: bool
         raise plan.document.error(
             key, f"{measure.name} is measured after {at} updates, not after {needs}, as needed here"
         )
-    if (known := measure.options.values()) is not None and of not in known:
+    if (known := measure.options.value_names()) is not None and of not in known:
         raise plan.document.error(key, f"{measure.name} has no value {of!r}; it has {', '.join(known)}")
     return measure.options
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.measures.kind import Data
+from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.docstrings import PACKAGES, docstring_documents, write_corpus
 from mae_lm_fairseq.study.engine import run_study
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan

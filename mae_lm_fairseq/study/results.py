@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.measures.kind import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, Trained
 from mae_lm_fairseq.study.plan import Measure, Model
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run

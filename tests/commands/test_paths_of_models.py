@@ -19,11 +19,11 @@ WITH_HEAD = ("bundle", "RoBERTa of transformers", "wrapped type")
 DIRECTORIES = (*WITH_HEAD, "export")
 OTHERS = ("RoBERTa of fairseq", "half-written checkpoint", "directory of checkpoints", "text file", "nothing")
 WORK = {
-    "evaluate": ("measures.evaluation", "Options.measure"),
-    "rank": ("measures.rank", "Options.measure"),
-    "probe": ("measures.probe", "Options.measure"),
-    "minimal-pairs": ("measures.minimal_pairs", "Options.measure"),
-    "retrieval": ("measures.retrieval", "Options.measure"),
+    "evaluate": ("measures.evaluation", "Options.compare"),
+    "rank": ("measures.rank", "Options.compare"),
+    "probe": ("measures.probe", "Options.compare"),
+    "minimal-pairs": ("measures.minimal_pairs", "Options.compare"),
+    "retrieval": ("measures.retrieval", "Options.compare"),
     "export": ("commands.export", "export_stock"),
     "bundle": ("commands.bundle", "write_bundle"),
     "import": ("commands.import_", "write_bundle"),

@@ -34,15 +34,8 @@ def config(preset: str, size: str) -> MaskedAutoencoderConfig:
     return preset_config(preset.removesuffix("_pre_norm"), size, pre_norm=preset in PRE_NORM)
 
 
-def measured(
-    config: MaskedAutoencoderConfig,
-    sample: Sample,
-    rows: int,
-    directory,
-    autocast: bool = False,
-    checkpoint_activations: bool = False,
-) -> int:
-    """Return the peak number of bytes in tensors during a real step with torch's fused AdamW."""
+def check(directory, config, sample, rows, precision="fp32", checkpoint_activations=False) -> None:
+    """Compare with the peak number of bytes in tensors during a real step with torch's fused AdamW."""
     mask = VOCABULARY - 1
     tokens = torch.full((rows, sample.sequence), TOKEN)
     tokens[:, -sample.predicted :] = mask
@@ -55,11 +48,14 @@ def measured(
         total, _ = network.lm_head.loss(network.predicted_states(tokens, layout), targets, layout)
         return total, len(targets), len(targets)
 
-    spec = {"device": "cpu", "directory": directory, "precision": "bf16" if autocast else "fp32"}
+    names = {"fp32": "fp32", "autocast": "bf16"}
+    spec = {"device": "cpu", "directory": directory, "precision": names[precision]}
     training = Training(spec, network, collate=None, loss=loss)
     training.batches["the one"] = None
     training.train("the one", 1)
-    return training.memory("the one", 1)
+    options = {"precision": PRECISIONS[precision], "checkpoint_activations": checkpoint_activations}
+    planned = memory_of(config, sample, rows, **options)
+    assert planned.total == pytest.approx(training.memory("the one", 1), rel=0.15)
 
 
 def memory_of(config: MaskedAutoencoderConfig, *batch, accumulate: bool = False, **options) -> Memory:
@@ -83,26 +79,19 @@ def test_formula_counts_what_torch_counts(preset, size):
     [*((preset, False) for preset in (*PRESETS, *PRE_NORM)), ("mae_lm", True), ("mae_lm_exlm", True)],
 )
 def test_memory_equals_that_of_a_real_step(preset, size, checkpoint_activations, tmp_path):
-    batch = config(preset, size), Sample(128, 90, 38), 8
-    options = {"checkpoint_activations": checkpoint_activations}
-    planned = memory_of(*batch, **options)
-    assert planned.total == pytest.approx(measured(*batch, tmp_path, **options), rel=0.15)
+    check(tmp_path, config(preset, size), Sample(128, 90, 38), 8, checkpoint_activations=checkpoint_activations)
 
 
 @pytest.mark.slow  # half a minute on a CPU that is slow in bfloat16
 def test_memory_under_autocast(tmp_path):
-    batch = config("mae_lm", "small"), Sample(128, 90, 38), 8
-    planned = memory_of(*batch, precision=PRECISIONS["autocast"])
-    assert planned.total == pytest.approx(measured(*batch, tmp_path, autocast=True), rel=0.15)
+    check(tmp_path, config("mae_lm", "small"), Sample(128, 90, 38), 8, precision="autocast")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
 def test_memory_at_base_size(checkpoint_activations, tmp_path):
     batch = config("mae_lm", "base"), Sample(512, 435, 77), 2
-    options = {"checkpoint_activations": checkpoint_activations}
-    planned = memory_of(*batch, **options)
-    assert planned.total == pytest.approx(measured(*batch, tmp_path, **options), rel=0.15)
+    check(tmp_path, *batch, checkpoint_activations=checkpoint_activations)
 
 
 def memory(precision: str = "fp32", rows: int = 8, **options) -> Memory:

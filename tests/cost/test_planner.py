@@ -9,7 +9,7 @@ import pytest
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.cost.flops import TRAINING, Flops, Sample, forward_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
 from mae_lm_fairseq.cost.memory import PRECISIONS, FakeTrainingStep, training_memory
 from mae_lm_fairseq.cost.planned_run import DEVICES, Run
 from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan
@@ -40,21 +40,13 @@ def test_parameters_by_hand():
 
 
 def test_flops_of_a_token():
-    forward = forward_flops(TINY.config, TINY.vocab_size, [Sample(40, 34, 6)])
-    flops = flops_per_token(TINY)
-    assert flops == pytest.approx(Flops(*(TRAINING * part / 40 for part in forward)))
-    again = flops_per_token(replace(TINY, checkpoint_activations=True))
-    assert again == pytest.approx(Flops(flops.encoder * 4 / 3, flops.decoder * 4 / 3, flops.head))
-
-
-def test_expanded_masks_compute_the_logits_again():
-    run = replace(TINY, preset="mae_lm_exlm_decoder_tiny")
-    forward = forward_flops(run.config, run.vocab_size, [Sample(40, 34, 6)])
-    passes = (TRAINING, TRAINING, TRAINING + 1)
-    assert flops_per_token(run) == pytest.approx(
-        Flops(*(n * part / 40 for n, part in zip(passes, forward, strict=True)))
-    )
-    assert forward.encoder == forward_flops(TINY.config, TINY.vocab_size, [Sample(40, 34, 6)]).encoder
+    """Checkpointed layers are computed twice in the backward pass, and so are the logits of expanded masks."""
+    expanded = replace(TINY, preset="mae_lm_exlm_decoder_tiny")
+    passes = {TINY: (3, 3, 3), replace(TINY, checkpoint_activations=True): (4, 4, 3), expanded: (3, 3, 4)}
+    for run, times in passes.items():
+        forward = forward_flops(run.config, TINY.vocab_size, [Sample(40, 34, 6)])
+        assert flops_per_token(run) == pytest.approx([n * part / 40 for n, part in zip(times, forward, strict=True)])
+    assert flops_per_token(expanded).encoder == flops_per_token(TINY).encoder
 
 
 def test_training_time_and_gradient_exchange():
@@ -79,21 +71,18 @@ def test_rates_of_devices(kind):
 
 
 def test_plans_that_exceed_device_memory():
-    assert not plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=128)).fits
-    assert plan(Run("mae_lm_base", device_kind="rtx4090", batch_size=128, checkpoint_activations=True)).fits
+    run = Run("mae_lm_base", device_kind="rtx4090", batch_size=128)
+    assert not plan(run).fits
+    assert plan(replace(run, checkpoint_activations=True)).fits
 
 
-def test_plans_have_the_memory_of_the_fused_kernel():
-    run = replace(TINY, tokens_per_sample=400)
-    batch = run.config, run.vocab_size, run.sample, run.batch_size, PRECISIONS[run.precision]
-    written_out, fused = (training_memory(FakeTrainingStep(*batch, fused=fused), True).total for fused in (False, True))
-    assert plan(run).memory.total == fused < 0.6 * written_out
-
-
-def test_plans_in_float32_have_the_memory_of_attention_that_is_written_out():
-    run = replace(TINY, tokens_per_sample=400, precision="fp32")  # auto takes sdpa there, which needs less
-    batch = run.config, run.vocab_size, run.sample, run.batch_size, PRECISIONS["fp32"]
-    assert plan(run).memory.total == training_memory(FakeTrainingStep(*batch, fused=False), True).total
+@pytest.mark.parametrize(("precision", "planned"), [("fp16", True), ("fp32", False)])
+def test_plans_have_the_memory_of_the_fused_kernel_unless_in_float32(precision, planned):
+    run = replace(TINY, tokens_per_sample=400, precision=precision)
+    batch = run.config, run.vocab_size, run.sample, run.batch_size, PRECISIONS[precision]
+    memory = {fused: training_memory(FakeTrainingStep(*batch, fused=fused), True).total for fused in (False, True)}
+    assert plan(run).memory.total == memory[planned]
+    assert memory[True] < 0.6 * memory[False]
 
 
 def test_longer_sequences_raise_max_positions():

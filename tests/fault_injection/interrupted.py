@@ -23,7 +23,7 @@ import torch
 from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.measures.kind import Data
+from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.engine import begin, collect
 from mae_lm_fairseq.study.plan import Model, Plan, parse_plan
 from mae_lm_fairseq.study.report import write_report

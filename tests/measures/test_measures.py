@@ -49,12 +49,16 @@ def run(verb, *arguments):
     cli.run(verb, list(map(str, arguments)))
 
 
+def results_of(directory):
+    return json.loads((directory / "results.json").read_text())
+
+
 class TestMinimalPairs:
     def test_report_covers_models_and_controls(self, checkpoints, bundles, text_data, stock, zorro, tmp_path):
         models = [checkpoints["mae_lm_tiny"], bundles["mae_lm_roberta_tiny"], stock]
         options = ["--data-bin", text_data, "--pairs", zorro, "--limit", 2]
         run("minimal-pairs", *models, *options, "--labels", "MAE-LM", "MLM", "BERT", "--out", tmp_path / "out")
-        results = json.loads((tmp_path / "out" / "results.json").read_text())
+        results = results_of(tmp_path / "out")
         assert results["pairs"] == {"directory": str(zorro), "limit": 2, "paradigms": 3, "pairs": 6}
         # dict.txt has no counts here, and the other models come without training data.
         assert [*results["models"]] == ["MAE-LM", "MLM", "BERT"]
@@ -70,14 +74,14 @@ class TestMinimalPairs:
         run("minimal-pairs", bundles["mae_lm_tiny"], "--pairs", zorro, "--out", tmp_path)
         hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
         good, bad = (hub.score([pair[side] for pair in PAIRS]) for side in (0, 1))
-        [model] = json.loads((tmp_path / "results.json").read_text())["models"].values()
+        [model] = results_of(tmp_path)["models"].values()
         assert model["scores"]["model"]["overall"]["accuracy"] == pytest.approx((good > bad).double().mean().item())
 
     def test_unigram_control_counts_a_text(self, bundles, zorro, tmp_path):
         (tmp_path / "text").write_text("the fox jump over\n" * 9)
         options = ["--pairs", zorro, "--unigram", tmp_path / "text", "--mask-words", "--out", tmp_path / "out"]
         run("minimal-pairs", bundles["mae_lm_tiny"], *options)
-        results = json.loads((tmp_path / "out" / "results.json").read_text())
+        results = results_of(tmp_path / "out")
         assert results["settings"]["mask_words"] is True
         assert "unigram" in results["models"]["mae_lm_tiny"]["scores"]
 
@@ -147,6 +151,14 @@ def masked_log_likelihoods(reader, ids, mask) -> list[float]:
     return logits.log_softmax(-1)[range(len(mask)), tokens[is_predicted]].tolist()
 
 
+def probed(bundles, files, tmp_path, *options):
+    """Run the verb, and return its results of the model."""
+    train, test = files
+    run("probe", bundles["mae_lm_tiny"], "--train", train, "--test", test, "--out", tmp_path / "out", *options)
+    [model] = results_of(tmp_path / "out")["models"].values()
+    return model
+
+
 class TestProbe:
     @pytest.fixture
     def files(self, tmp_path):
@@ -167,9 +179,7 @@ class TestProbe:
         for path, labels in ((files[0], ["VERB", "VERB", "NOUN"]), (files[1], ["VERB", "NOUN"])):
             rows = ["\t".join(["1", "saw", "_", label, *"______"]) + "\n" for label in labels]
             path.write_text(path.read_text() + "\n".join(rows) + "\n")
-        options = ["--train", files[0], "--test", files[1], "--out", tmp_path / "out"]
-        run("probe", bundles["mae_lm_tiny"], *options)
-        [model] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
+        model = probed(bundles, files, tmp_path)
         assert [row["layer"] for row in model["layers"]] == [0, 1, 2]
         assert len(model["random weights"]) == 3
         assert model["majority"]["accuracy"] < model["layers"][1]["accuracy"]
@@ -182,9 +192,7 @@ class TestProbe:
 
     def test_accuracy_equals_a_loop(self, bundles, files, tmp_path):
         """One sentence at a time; the first subword is found by encoding what comes before the word."""
-        options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--out", tmp_path / "out"]
-        run("probe", bundles["mae_lm_tiny"], *options, "--dev", files[0])
-        [model] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
+        model = probed(bundles, files, tmp_path, "--dev", files[0])
         reader, parts = open_model(bundles["mae_lm_tiny"], None), []
         for path in files:
             states, labels = [], []
@@ -205,9 +213,7 @@ class TestProbe:
     def test_words_beyond_the_longest_text_are_left_out(self, bundles, files, tmp_path):
         rows = ["\t".join([str(k), "dog", "_", "NOUN", *"______"]) for k in range(1, 200)]
         files[1].write_text("\n".join(rows) + "\n\n" + files[1].read_text())
-        options = ["--train", files[0], "--test", files[1], "--column", "UPOS", "--out", tmp_path / "out"]
-        run("probe", bundles["mae_lm_tiny"], *options)
-        [model] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
+        model = probed(bundles, files, tmp_path)
         assert model["test_words"] < len([x for part in read_conllu(files[1], "UPOS") for x in part.labels])
 
 
@@ -227,25 +233,21 @@ class TestReaders:
 
     def test_random_hugging_face_weights(self, stock):
         before = torch.get_rng_state()
-        trained, random = (open_model(stock, None, with_head=True, random_weights=x) for x in (False, True))
+        trained, random = (open_model(stock, None, random_weights=x).states.encoder for x in (False, True))
         assert torch.equal(before, torch.get_rng_state())
-        first, second = (reader.predictor.network.state_dict() for reader in (trained, random))
-        assert first.keys() == second.keys()
-        name = "encoder.embed_tokens.weight"
-        assert not torch.equal(first[name], second[name])
+        assert trained.state_dict().keys() == random.state_dict().keys()
+        assert not torch.equal(trained.embed_tokens.weight, random.embed_tokens.weight)
 
     def test_models_without_a_head_are_refused(self, bundles, tmp_path):
         encoder = save_model(tmp_path / "bert", "bert", ["a"])
-        with pytest.raises(UserError, match="bert predicts nothing yet, because it was imported without lm_head"):
-            open_model(encoder, None, with_head=True)
-        with pytest.raises(UserError, match="classification was fine-tuned and predicts no tokens"):
-            open_model(bundles["classification"], None, with_head=True)
-        write_bundle(import_foreign(encoder, "mae_lm_roberta"), tmp_path / "imported")
-        with pytest.raises(UserError, match="predicts nothing yet, because it was imported without lm_head"):
-            open_model(tmp_path / "imported", None, with_head=True)
-        open_model(tmp_path / "imported", None)
-        with pytest.raises(ValueError, match="was imported without lm_head"):
-            MAELMModel.from_pretrained(tmp_path / "imported").fill_mask("the <mask>")
+        imported = tmp_path / "imported"
+        write_bundle(import_foreign(encoder, "mae_lm_roberta"), imported)
+        for path in (encoder, imported, bundles["classification"]):
+            open_model(path, None)
+            with pytest.raises(UserError, match=path.name):
+                open_model(path, None, with_head=True)
+        with pytest.raises(ValueError, match="lm_head"):
+            MAELMModel.from_pretrained(imported).fill_mask("the <mask>")
 
     def test_words_are_those_of_both_tokenizers(self, bundles, stock):
         text = "the fox  jumps over the dog ."

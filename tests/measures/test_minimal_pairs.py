@@ -52,22 +52,23 @@ def test_limit_is_of_each_file_and_evenly_spaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("name", "text", "problem"),
     [
-        ({"a.jsonl": json.dumps(ROW), "b.txt": "bad\ngood\n"}, "pairs"),
-        ({"a.jsonl": json.dumps(ROW) + "\n\n" + json.dumps({**ROW, "UID": "another"})}, "line 3 .*another"),
-        ({"a.jsonl": json.dumps({name: ROW[name] for name in ROW if name != "field"})}, "line 1 "),
-        ({"a.jsonl": json.dumps(ROW) + "\n" + json.dumps({**ROW, "sentence_bad": " "})}, "line 2 "),
-        ({"a.jsonl": json.dumps({**ROW, "sentence_good": None})}, "line 1"),
-        ({"a.txt": "one\ntwo\nthree\n"}, "line 4"),
-        ({"a.txt": "bad one\n\nbad two\ngood two\n\ngood three\n"}, "line 2"),
-        ({"a.txt": f"{json.dumps(ROW)}\n" * 2}, "is JSON"),
+        ("a.jsonl", json.dumps(ROW) + "\n\n" + json.dumps({**ROW, "UID": "another"}), "line 3 .*another"),
+        ("a.jsonl", json.dumps({name: ROW[name] for name in ROW if name != "field"}), "line 1 "),
+        ("a.jsonl", json.dumps(ROW) + "\n" + json.dumps({**ROW, "sentence_bad": " "}), "line 2 "),
+        ("a.jsonl", json.dumps({**ROW, "sentence_good": None}), "line 1"),
+        ("a.txt", "one\ntwo\nthree\n", "line 4"),
+        ("a.txt", "bad one\n\nbad two\ngood two\n\ngood three\n", "line 2"),
+        ("a.txt", f"{json.dumps(ROW)}\n" * 2, "is JSON"),
     ],
 )
-def test_what_is_no_pair_is_refused_with_its_line(tmp_path, content, problem):
-    for name, text in content.items():
-        (tmp_path / name).write_text(text)
+def test_what_is_no_pair_is_refused_with_its_line(tmp_path, name, text, problem):
+    (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=problem):
+        read_paradigms(tmp_path)
+    (tmp_path / ("b.txt" if name == "a.jsonl" else "b.jsonl")).write_text("bad\ngood\n")
+    with pytest.raises(UserError, match="--pairs"):  # of two layouts
         read_paradigms(tmp_path)
 
 
@@ -92,17 +93,11 @@ def test_constant_logits_give_the_length_baseline():
     good, bad = lengths.T
     expected = ((good < bad) + 0.5 * (good == bad)).mean()
     paradigm = Paradigm("a", "x", [Pair("", "")] * len(lengths))
-    found = [
-        accuracies([paradigm], scores.reshape(-1, 2))
-        for scores in (
-            pseudo_log_likelihoods(Constant(), sentences),
-            pseudo_log_likelihoods(Constant(), sentences, mask_words=True),
-            negative_lengths(sentences),
-        )
-    ]
-    assert found[0] == found[1] == found[2]
-    assert found[0]["overall"]["accuracy"] == expected
-    assert found[0]["overall"]["ties"] == (good == bad).sum()
+    each_token = pseudo_log_likelihoods(Constant(), sentences)
+    each_word = pseudo_log_likelihoods(Constant(), sentences, mask_words=True)
+    for scores in (each_token, each_word, negative_lengths(sentences)):
+        overall = accuracies([paradigm], scores.reshape(-1, 2))["overall"]
+        assert (overall["accuracy"], overall["ties"]) == (expected, (good == bad).sum())
 
 
 def test_unigram_log_likelihoods():
@@ -125,9 +120,9 @@ def test_paradigms_count_the_same():
     paradigms = [paradigm("a", "x", 1), paradigm("b", "y", 3), paradigm("c", "y", 2)]
     scores = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 0], [0, 0]], dtype=float)
     found = accuracies(paradigms, scores)
-    of = {kind: {name: row["accuracy"] for name, row in found[kind].items()} for kind in ("paradigms", "fields")}
-    assert of["paradigms"] == pytest.approx({"a": 1, "b": 1 / 3, "c": 1 / 2})
-    assert of["fields"] == pytest.approx({"x": 1, "y": 5 / 12})
+    of_paradigms, of_fields = ([row["accuracy"] for row in found[kind].values()] for kind in ("paradigms", "fields"))
+    assert of_paradigms == pytest.approx([1, 1 / 3, 1 / 2])
+    assert of_fields == pytest.approx([1, 5 / 12])
     assert found["overall"]["accuracy"] == pytest.approx(11 / 18)
     assert (found["fields"]["y"]["pairs"], found["fields"]["y"]["ties"]) == (5, 2)
 

@@ -10,8 +10,7 @@ import torch
 
 from experiments.extreme_words import ExtremeWordsOptions, extreme_words
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.kind import Data
-from mae_lm_fairseq.measures.rank import Exclusivity, Options
+from mae_lm_fairseq.measures.rank import Options
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
@@ -39,10 +38,14 @@ def folder(tmp_path_factory):
     return folder
 
 
-def ranks_of(folder, path, **options):
-    options = {"data_bin": folder / "data", "tokens": 1500, "tokens_per_sample": 32, "bootstrap": 5} | options
-    options = Options(models=(path,), text=folder / "text", out=folder / "out", **options)
-    [model] = options.trained(Data(options.data_bin, text=options.text))
+def options_of(folder, path, **options):
+    options = {"data_bin": folder / "data", "tokens_per_sample": 32} | options
+    return Options(models=(path,), text=folder / "text", out=folder / "out", **options)
+
+
+def ranks_of(folder, path, **others):
+    options = options_of(folder, path, tokens=1500, bootstrap=5, **others)
+    [model] = options.trained()
     return options.measure(model)
 
 
@@ -50,9 +53,9 @@ def test_extreme_words_are_named_by_the_measure(folder, tmp_path):
     path = folder / "mae_lm_tiny" / "checkpoint.pt"
     options = ExtremeWordsOptions((path,), folder / "data", folder / "text", tmp_path / "words.json")
     named = extreme_words(path, options, length=32)
-    options = Options(models=(path,), text=folder / "text", out=folder / "out", data_bin=folder / "data")
-    [model] = options.trained(Data(options.data_bin, text=options.text))
-    measured = Exclusivity(tokens=50_000, tokens_per_sample=32).measure(model)
+    options = options_of(folder, path)
+    [model] = options.trained()
+    measured = options.exclusivity.measure(model)
     for words, row in zip(named, measured, strict=True):
         assert words["mask"] == row["exclusivity_0.9"]
         assert [value for value, _ in words["words"]] == sorted(row["types"], reverse=True)[:5]
@@ -100,10 +103,8 @@ def test_fine_tuning_before_and_after(folder, tmp_path):
     for name, weight in encoder.state_dict().items():
         assert torch.equal(weight, weights[f"autoencoder.encoder.{name}"])
     before, after = (ranks_of(folder, path) for path in (pretrained, tmp_path / "tuned" / "checkpoint_last.pt"))
-    counts = [
-        [(row["layer"], row["input"], row["tokens"], row["count"]) for row in x["ranks"]] for x in (before, after)
-    ]
-    assert counts[0] == counts[1]
+    for row, row_after in zip(before["ranks"], after["ranks"], strict=True):
+        assert [row[name] for name in ("layer", "input", "tokens", "count")] == [*row_after.values()][:4]
     assert before["ranks"] != after["ranks"]
 
 

@@ -45,37 +45,32 @@ def masked_text():
     return MaskedText(tokens, is_masked)
 
 
+def by_kind(states, text):
+    """Return hidden states by input, tokens and layer."""
+    return {kind[:3]: kind.states for kind in states_by_kind(states, text)}
+
+
 @pytest.mark.parametrize(
-    ("variant", "inputs"),
+    ("variant", "first_with_masks", "is_forced"),
     [
-        ("mae_lm", ("clean", "as_trained", "forced")),
-        ("mae_lm_3ml_cross", ("clean", "as_trained", "forced")),
-        ("mae_lm_mask_later", ("clean", "as_trained", "forced")),
-        ("mae_lm_roberta", ("clean", "as_trained")),
-        ("mae_lm_exlm", ("clean", "as_trained")),
-        ("mae_lm_exlm_decoder", ("clean", "as_trained", "forced")),
+        ("mae_lm", 4, True),
+        ("mae_lm_3ml_cross", 4, True),
+        ("mae_lm_mask_later", 2, True),
+        ("mae_lm_roberta", 0, False),
+        ("mae_lm_exlm", 0, False),
+        ("mae_lm_exlm_decoder", 4, True),
     ],
 )
-def test_forced_input_is_for_encoders_without_masks(variant, inputs, masked_text):
+def test_forced_input_is_for_encoders_without_masks(variant, first_with_masks, is_forced, masked_text):
     states = states_of(variant)
+    inputs = ("clean", "as_trained", *(["forced"] if is_forced else []))
     assert states.inputs == inputs
     assert (states.layers, states.dim, states.max_tokens) == (3, 16, 24)
-    found = {}
-    for kind, tokens, layer, rows in states_by_kind(states, masked_text):
-        found.setdefault((kind, tokens), {})[layer] = rows
-    real = {kind: {layer: len(rows) for layer, rows in found[kind, "real"].items()} for kind in inputs}
-    assert set(map(str, real.values())) == {str(dict.fromkeys(range(4), 9 + 6 - 3))}
-    layers = {(kind, tokens): list(rows) for (kind, tokens), rows in found.items() if tokens == "mask"}
-    seen = {"mae_lm_roberta": range(4), "mae_lm_exlm": range(4), "mae_lm_mask_later": range(2, 4)}.get(variant)
-    assert layers.get(("as_trained", "mask")) == (seen and list(seen))
-    assert layers.get(("forced", "mask")) == (list(range(4)) if "forced" in inputs else None)
-    expected = 12 if variant == "mae_lm_exlm" else 3
-    assert all(
-        len(rows) == expected
-        for (_, tokens), by_layer in found.items()
-        if tokens == "mask"
-        for rows in by_layer.values()
-    )
+    masks = 12 if variant == "mae_lm_exlm" else 3
+    expected = {(kind, "real", layer): 9 + 6 - 3 for kind in inputs for layer in range(4)}
+    expected |= {("as_trained", "mask", layer): masks for layer in range(first_with_masks, 4)}
+    expected |= {("forced", "mask", layer): masks for layer in range(4) if is_forced}
+    assert {key: len(rows) for key, rows in by_kind(states, masked_text).items()} == expected
 
 
 @pytest.mark.parametrize("variant", ["mae_lm", "mae_lm_roberta"])
@@ -111,7 +106,7 @@ def reference(encoder, tokens, present):
 def test_masked_tokens_do_not_influence_as_trained_states(masked_text):
     other = masked_text._replace(tokens=masked_text.tokens.masked_fill(masked_text.is_masked, 7))
     states = states_of("mae_lm")
-    first, second = ({x[:3]: x[3] for x in states_by_kind(states, part)} for part in (masked_text, other))
+    first, second = by_kind(states, masked_text), by_kind(states, other)
     for key, rows in first.items():
         same = torch.equal(rows, second[key])
         assert same is (key[0] != "clean" or key[2] == 0), key
@@ -119,16 +114,13 @@ def test_masked_tokens_do_not_influence_as_trained_states(masked_text):
 
 def test_mask_in_encoder_fraction_is_visible_as_trained(masked_text):
     encoder = network("mae_lm").encoder
-    found = {
-        fraction: {x[:3]: x[3] for x in states_by_kind(EncoderStates(encoder, PAD, MASK, fraction), masked_text)}
-        for fraction in (0.0, 0.5, 1.0)
-    }
-    assert not any(key[0] == "forced" for key in found[1.0])
-    for (kind, tokens, layer), rows in found[1.0].items():
-        assert torch.equal(rows, found[0.0]["forced" if kind == "as_trained" else kind, tokens, layer])
-    seen = len(found[0.5]["as_trained", "mask", 3])
-    assert 0 < seen < len(found[1.0]["as_trained", "mask", 3]) == masked_text.is_masked.sum()
-    assert torch.equal(found[0.5]["forced", "mask", 3], found[0.0]["forced", "mask", 3])
+    hidden, some, seen = (by_kind(EncoderStates(encoder, PAD, MASK, part), masked_text) for part in (0.0, 0.5, 1.0))
+    assert not any(kind == "forced" for kind, _, _ in seen)
+    for (kind, tokens, layer), rows in seen.items():
+        assert torch.equal(rows, hidden["forced" if kind == "as_trained" else kind, tokens, layer])
+    masks = "as_trained", "mask", 3
+    assert 0 < len(some[masks]) < len(seen[masks]) == masked_text.is_masked.sum()
+    assert torch.equal(some["forced", "mask", 3], hidden["forced", "mask", 3])
 
 
 def test_measuring_keeps_training_mode_and_random_state(masked_text):
@@ -139,8 +131,8 @@ def test_measuring_keeps_training_mode_and_random_state(masked_text):
         once, twice = (list(states_by_kind(states, masked_text)) for _ in range(2))
         assert torch.equal(torch.get_rng_state(), before)
         assert all(module.training is mode for module in states.encoder.modules())
-        assert all(torch.equal(a[3], b[3]) for a, b in zip(once, twice, strict=True))
-        assert not any(x[3].requires_grad for x in once)
+        assert all(torch.equal(a.states, b.states) for a, b in zip(once, twice, strict=True))
+        assert not any(kind.states.requires_grad for kind in once)
 
 
 def test_masks_are_a_fraction_of_ordinary_tokens():

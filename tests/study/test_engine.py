@@ -18,7 +18,7 @@ import safetensors.numpy
 import torch
 
 from mae_lm_fairseq.commands import study
-from mae_lm_fairseq.measures.kind import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
@@ -472,8 +472,9 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     measured = {name: found["6"] for name, found in run["measures"].items()}
     for name, values in measured.items():
         kind = next(one.options for one in parsed.measures if one.name == name)
-        assert kind.numbers is None or {*values} <= {*kind.numbers, *kind.by_layer}
-        assert {key for key, value in values.items() if isinstance(value, list)} <= {*kind.by_layer}
+        assert kind.values is None or {*values} <= {*kind.value_names()}
+        for key, value in values.items():
+            assert isinstance(value, list) == kind.value(key).by_layer
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
     assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
     assert measured["retrieval"]["mean_recall"] == 100  # each line is asked for in its own words

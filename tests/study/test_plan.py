@@ -5,10 +5,11 @@ from dataclasses import fields, replace
 
 import pytest
 
-from mae_lm_fairseq.measures.kind import Data
+from mae_lm_fairseq.measures.measure import Data
+from mae_lm_fairseq.measures.registry import MEASURES
 from mae_lm_fairseq.study.checks import check, check_data, count_trainings, dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.study.measures import MEASURES, Tagging
+from mae_lm_fairseq.study.measures import Tagging
 from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, listing, parse_plan, read_plan
 from mae_lm_fairseq.study.training import options_of
 from mae_lm_fairseq.utils.errors import UserError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from mae_lm_fairseq.measures import figures, kind
+from mae_lm_fairseq.measures import figures, measure
 from mae_lm_fairseq.study import report
 from tests.support import ROOT
 
@@ -115,7 +115,7 @@ def test_every_figure_that_the_report_names_exists(written):
 
 def test_figures_speak_words_and_draw_baselines(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(kind, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
+    monkeypatch.setattr(measure, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
     report.write_report(tmp_path, content())
     of_probe, of_rank = drawn[0], drawn[-1]
     assert (of_probe.y_label, of_rank.y_label) == (

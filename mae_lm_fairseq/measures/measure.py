@@ -1,20 +1,18 @@
-"""Kinds of measures: what a study and a verb of ``mae-lm`` can measure of a trained model.
+"""Measures: what a study and a verb of ``mae-lm`` can measure of a trained model.
 
-A kind is one class. Its fields are its options, in a plan and on the command line. To add one, write it in a module of
-its own and name it in :data:`~mae_lm_fairseq.study.measures.MEASURES`. To also make it a verb, add to its module the
-dataclass ``Options`` and the function ``main``, and name the module in :data:`~mae_lm_fairseq.cli.VERBS`.
+A measure is one class. Its fields are its options, in a plan and on the command line, and a table lists its values.
+:func:`~mae_lm_fairseq.measures.registry.register_measure` makes it known.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
 from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
-from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Natural, Options, Probability
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options, Probability
 
 UNKNOWN_LENGTH = 128
 """Length of the sequences to measure on, in tokens, if that of the training is unknown."""
@@ -80,19 +78,42 @@ class Trained:
         return replace(self, label=f"{self.label}, random weights", random_weights=True)
 
 
-class Kind(Options):
-    """Base of the kinds of measures. The first line of a kind's docstring is its description for users.
+class Baseline(NamedTuple):
+    """A value that figures draw beside another one, where it is the same number in all models."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a measure.
+
+    Attributes:
+        name: its name in results and contrasts.
+        description: what figures call it, with its unit; by default its name.
+        by_layer: whether it is a list with a number for each layer, from the embeddings up. Models may lack it.
+        shown: whether a report leads with it.
+        baseline: what figures draw beside it.
+    """
+
+    name: str
+    description: str = ""
+    by_layer: bool = False
+    shown: bool = False
+    baseline: Baseline | None = None
+
+
+class Measure(Options):
+    """Base of the measures. The first line of a measure's docstring is its description for users.
 
     Attributes:
         kind: its name in plans.
         needs: the files of ``[data]`` that it reads.
         also_reads: files of ``[data]`` that it reads if they are given.
         with_head: whether it needs the head that predicts masked tokens.
-        numbers: names of its values that are numbers; None if they depend on the options.
-        by_layer: names of its values by layer. Models may lack some.
-        shown: names of the values that a report leads with; all if empty.
-        words: what figures call the values, with units.
-        baselines: for a value, the one that figures draw beside it, with its label.
+        values: its values, in the order of a report; None if they depend on the files that it reads. A report leads
+            with all of them if none is ``shown``.
         random_weights: whether to measure the model's architecture with random weights.
     """
 
@@ -100,22 +121,32 @@ class Kind(Options):
     needs: ClassVar[Sequence[str]] = ()
     also_reads: ClassVar[Sequence[str]] = ()
     with_head: ClassVar[bool] = False
-    numbers: ClassVar[Sequence[str] | None] = ()
-    by_layer: ClassVar[Sequence[str]] = ()
-    shown: ClassVar[Sequence[str]] = ()
-    words: ClassVar[Mapping[str, str]] = {}
-    baselines: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    values: ClassVar[Sequence[Value] | None] = ()
     random_weights: ClassVar[bool] = False
 
-    def values(self) -> list[str] | None:
+    def value_names(self) -> list[str] | None:
         """Return the names of all its values with these options; None if they depend on more."""
-        return None if self.numbers is None else [*self.numbers, *self.by_layer]
+        if self.values is None:
+            return None
+        return [value.name for value in self.values]
+
+    def value(self, name: str) -> Value:
+        """Return a value by its name; one that no table lists is a number."""
+        for value in self.values or ():
+            if value.name == name:
+                return value
+        return Value(name)
+
+    @property
+    def shown(self) -> list[str]:
+        """The names of the values that a report leads with; empty if these are all."""
+        return [value.name for value in self.values or () if value.shown]
 
     def files(self, data: Data) -> dict[str, Path]:
         """Return the files that it reads, besides the data-bin, by the name of their key."""
-        of_data = {name: getattr(data, name) for name in (*self.needs, *self.also_reads)}
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: path for found in (of_data, own) for name, path in found.items() if isinstance(path, Path)}
+        candidates = [(name, getattr(data, name)) for name in (*self.needs, *self.also_reads)]
+        candidates += [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return {name: value for name, value in candidates if isinstance(value, Path)}
 
     def check(self, data: Data) -> None:
         """Read the files of the measure, before anything is trained or measured.
@@ -127,20 +158,20 @@ class Kind(Options):
             raise missing_tokenizer(data.data_bin)
 
     def measure(self, model: Trained) -> Any:
-        """Measure a model, show progress, and return what is found, as JSON-serialisable data.
+        """Measure a model, show progress, and return the result, as JSON-serialisable data.
 
         Raises:
             UserError: if the model or a file cannot be read or measured.
         """
         raise NotImplementedError
 
-    def recorded(self, found: Any) -> dict[str, float | list[float]]:
-        """Return what a study records of it: numbers, or lists with a number for each layer from the embeddings up."""
-        return found
+    def recorded(self, result: Any) -> dict[str, float | list[float]]:
+        """Return the values of a result: numbers, or lists with a number for each layer from the embeddings up."""
+        return result
 
     def in_words(self, name: str) -> str:
         """Return what a figure calls a value."""
-        return self.words.get(name, name.replace("_", " "))
+        return self.value(name).description or name.replace("_", " ")
 
     def figure(
         self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
@@ -152,19 +183,21 @@ class Kind(Options):
             lines: the lines of the models, by value and model.
             same: the numbers that are equal in all models; of these, baselines are drawn.
         """
-        of_value = {name: lines[name] for name in self.shown or lines if name in lines}
-        panels = [
-            Panel("", x_label, of_model, y_label=self.in_words(name), baseline=self._baseline(name, same))
-            for name, of_model in of_value.items()
-            if any(line.x.size > 1 for line in of_model.values())
-        ]
+        panels = []
+        for name in self.shown or lines:
+            models = lines.get(name, {})
+            if any(line.x.size > 1 for line in models.values()):
+                label, baseline = self.in_words(name), self._baseline(name, same)
+                panels.append(Panel("", x_label, models, y_label=label, baseline=baseline))
         if panels:
             plot_panels(path, title, *panels)
         return bool(panels)
 
     def _baseline(self, name: str, same: Mapping[str, float]) -> tuple[str, float] | None:
-        baseline, label = self.baselines.get(name, ("", ""))
-        return (label, same[baseline]) if baseline in same else None
+        baseline = self.value(name).baseline
+        if baseline is None or baseline.value not in same:
+            return None
+        return baseline.label, same[baseline.value]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,46 +224,3 @@ class MaskedText(Options):
         others = [f"{label} was trained with {other}" for label, other in known.items() if other != length]
         print("; ".join([f"sequences of up to {length} tokens", *others]))
         return replace(self, tokens_per_sample=length)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions(Kind):
-    """Trained models to measure with a verb.
-
-    Attributes:
-        models: a bundle, a checkpoint (with ``--data-bin``), or a local directory of ``transformers`` that mae-lm
-            import takes.
-        data_bin: data-bin with the checkpoints' tokenizer.
-        ema: use the checkpoint's EMA weights (``--store-ema``).
-        labels: names of the models, in their order.
-    """
-
-    models: Annotated[tuple[Path, ...], Argument("MODEL", positional=True)]
-    data_bin: Directory | None = None
-    ema: bool = False
-    labels: Annotated[tuple[str, ...], Argument("NAME")] = ()
-
-    def trained(self, data: Data) -> list[Trained]:
-        """Return the models. Files are read and models opened once, to reject unsuitable ones before any measurement.
-
-        Raises:
-            UserError: if there are not as many different labels as models, or a file cannot be read, or a model cannot,
-                lacks a head that the measure needs, or does not take sequences of its length.
-        """
-        self.check(data)
-        # The name of a directory, or with the one above it, as of a checkpoint, if several have the same name.
-        with_parent = [f"{path.absolute().parent.name}/{path.name.removesuffix('.pt')}" for path in self.models]
-        names = [path.name if path.is_dir() else name for path, name in zip(self.models, with_parent, strict=True)]
-        labels = self.labels or tuple(names if len(set(names)) == len(names) else with_parent)
-        if len(labels) != len(self.models) or len(set(labels)) < len(labels):
-            listed = " ".join(labels)
-            raise UserError(f"--labels: {len(self.models)} models need as many different labels, not {listed}")
-        found = []
-        for label, path in zip(labels, self.models, strict=True):
-            model = Trained(label=label, path=path, data=data, ema=self.ema)
-            reader = model.open(self.with_head)
-            if isinstance(self, MaskedText) and self.tokens_per_sample:
-                reader.check_length(self.tokens_per_sample)
-            found.append(replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines))
-        ends_lines = any(model.ends_lines for model in found)  # so that all of them predict the same tokens
-        return [replace(model, ends_lines=ends_lines) for model in found]

@@ -1,0 +1,23 @@
+"""The measures by the names that plans and ``mae-lm`` call them by. Imports no torch."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mae_lm_fairseq.measures.measure import Measure
+
+MEASURES: dict[str, "type[Measure]"] = {}
+"""Measures by their names; :mod:`mae_lm_fairseq.study.measures` registers those of this package."""
+
+
+def register_measure(measure: "type[Measure]") -> None:
+    """Make a measure a ``kind`` of plans and, if the package has no verb of that name, a verb of ``mae-lm``.
+
+    A study measures in processes of its own, which import the module of the class by its name.
+
+    Raises:
+        ValueError: if another measure has the name.
+    """
+    known = MEASURES.setdefault(measure.kind, measure)
+    if known.__module__ != measure.__module__:
+        raise ValueError(f"{measure.kind} is the name of {known.__module__}.{known.__qualname__}")
+    MEASURES[measure.kind] = measure

@@ -1,0 +1,130 @@
+"""A measure from outside of the package: a verb, and a study with a contrast and a figure."""
+
+import importlib
+import json
+import math
+import sys
+
+import pytest
+import torch
+
+from mae_lm_fairseq import cli
+from mae_lm_fairseq.measures.measure import Measure
+from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.measures.registry import MEASURES, register_measure
+from mae_lm_fairseq.study.measures import Rank
+from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
+from tests.support.bundles import TEXT
+from tests.support.processes import runs_in_children
+
+pytestmark = pytest.mark.integration
+
+MODULE = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from mae_lm_fairseq.measures.measure import MaskedText, Measure, Trained, Value
+from mae_lm_fairseq.measures.registry import register_measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anisotropy(Measure, MaskedText):
+    """Anisotropy: the mean cosine of pairs of token vectors, layer by layer."""
+
+    kind: ClassVar = "anisotropy"
+    needs: ClassVar = ("text",)
+    values: ClassVar = (Value("cosine", "mean cosine of two tokens", by_layer=True),)
+
+    def measure(self, model: Trained) -> dict[str, list[float]]:
+        reader, layers = model.open(), []
+        for text, _ in reader.texts(model.data.text, self.tokens_per_sample, self.tokens):
+            states = reader.states(torch.tensor(text.ids)[None], see_masks=False)
+            layers.append(torch.stack([F.normalize(layer.states, dim=1) for layer in states]))
+        vectors = torch.cat(layers, dim=1)  # [layers, tokens, dim]
+        count, total = vectors.shape[1], vectors.sum(1).square().sum(1)
+        return {"cosine": ((total - count) / (count * (count - 1))).tolist()}
+
+
+register_measure(Anisotropy)
+'''
+
+PLAN = """
+[data]
+data_bin = "data-bin"
+text = "text"
+[train]
+updates = 1
+[options]
+tokens-per-sample = 32
+[[model]]
+name = "MLM"
+arch = "mae_lm_roberta_tiny"
+random = true
+seeds = 2
+[[model]]
+name = "wide"
+arch = "mae_lm_tiny"
+random = true
+seeds = 2
+options = { init-std = 0.5 }
+[[measure]]
+kind = "anisotropy"
+tokens = 200
+[[contrast]]
+name = "C"
+of = "anisotropy.cosine"
+model = "wide"
+less = "MLM"
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Write a text, and a module that registers the measure until the test ends."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("\n\n".join(TEXT * 4), encoding="utf-8")
+    (tmp_path / "anisotropy.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("anisotropy")
+    yield tmp_path
+    del MEASURES["anisotropy"], sys.modules["anisotropy"]
+
+
+def test_it_is_a_verb(here, bundles):
+    path = bundles["mae_lm_tiny"]
+    cli.run("anisotropy", [str(path), "--text", "text", "--tokens", "100", "--out", "out"])
+    results = json.loads((here / "out" / "results.json").read_text())
+    reader = open_model(path, None)
+    vectors = []
+    for text, _ in reader.texts(here / "text", results["settings"]["tokens_per_sample"], 100):
+        vectors += reader.states(torch.tensor(text.ids)[None], see_masks=False)[-1].states
+    pairs = [(first, second) for first in vectors for second in vectors if first is not second]
+    cosines = [float(torch.cosine_similarity(first, second, dim=0)) for first, second in pairs]
+    last = results["models"]["mae_lm_tiny"]["cosine"][-1]
+    assert last == pytest.approx(math.fsum(cosines) / len(cosines), abs=1e-5)
+    assert f"| mae_lm_tiny | {last:.4g} |" in (here / "out" / "report.md").read_text()
+
+
+def test_a_study_has_it_with_a_contrast_and_a_figure(here):
+    (here / "train").write_text("\n\n".join(TEXT), encoding="utf-8")
+    prepare(PreparationOptions(("train",), ("text",), here / "data-bin", vocab_size=120, max_unk_rate=1.0, workers=1))
+    (here / "plan.toml").write_text(PLAN)
+    with runs_in_children():
+        cli.run("study", ["plan.toml", "--out", "study"])
+    report = (here / "study" / "report.md").read_text()
+    assert "| C | last of anisotropy.cosine, wide less MLM |" in report
+    assert "Anisotropy: the mean cosine" in report
+    for name in ("anisotropy", "contrasts"):
+        assert (here / "study" / f"{name}.png").exists()
+
+
+def test_a_taken_name_is_refused():
+    class Another(Measure):
+        kind = "rank"
+
+    with pytest.raises(ValueError, match="rank"):
+        register_measure(Another)
+    assert MEASURES["rank"] is Rank
