@@ -10,7 +10,6 @@ from torch import Tensor
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.packing import BatchLayout
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.finetuning import (
@@ -25,7 +24,8 @@ from mae_lm_fairseq.trained.checkpoint_file import content_errors
 from mae_lm_fairseq.trained.model import TrainedModel
 from mae_lm_fairseq.trained.validation import check_ties
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.wrapped.network import WrappedTaskHead, build_network, stock_class
+from mae_lm_fairseq.wrapped.heads import SENTENCES, HeadKind, WrappedTaskHead
+from mae_lm_fairseq.wrapped.network import build_network, stock_class
 
 logger = logging.getLogger(__name__)
 
@@ -102,34 +102,29 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
             fingerprint,
         )
 
-    def register_classification_head(
-        self, name: str, num_classes: int | None = None, inner_dim: int | None = None, **unused
-    ):
+    def register_classification_head(self, name: str, num_classes: int, inner_dim: int | None = None, **unused):
         """Add a new classification head. Called by fairseq's ``sentence_prediction``.
 
         Args:
-            name: name of the head, for :meth:`forward`; an existing head of that name is replaced.
+            name: name of the head, for :meth:`classify`; an existing head of that name is replaced.
             inner_dim: output size of the dense layer (default: the encoder's hidden size).
         """
-        sizes = num_classes, inner_dim or self.autoencoder.config.encoder_embed_dim, self.classifier_dropout
-        self._add_head(name, "ForSequenceClassification", num_classes, *sizes)
+        self.register_head(SENTENCES, num_classes, name, inner_dim)
 
-    def register_span_head(self, name: str):
-        """Add a new head for extractive question answering. Called by ``question_answering``."""
-        self._add_head(name, "ForQuestionAnswering", 2)
+    def register_head(self, kind: HeadKind, labels: int, name: str | None = None, inner_dim: int | None = None):
+        """Add a new head: the one that the type of a wrapped encoder has for the task, or else this package's.
 
-    def register_token_classification_head(self, name: str, num_classes: int):
-        """Add a new head that classifies every token. Called by ``token_classification``."""
-        self._add_head(name, "ForTokenClassification", num_classes, num_classes, self.classifier_dropout)
-
-    def _add_head(self, name: str, task: str, num_classes: int, *sizes: float):
-        """Add the head that the wrapped encoder's type has for a task, or else ours, given its sizes and dropout."""
-        config, ours = self.autoencoder.config, WrappedTaskHead.TASKS[task]
-        if config.wrapped and stock_class(config.wrapped, task):
-            head = WrappedTaskHead(config, task, num_classes, self.classifier_dropout)
+        Args:
+            labels: number of its outputs.
+            name: name of the head (default: that of its kind); an existing head of that name is replaced.
+            inner_dim: output size of a hidden layer of the head (default: the encoder's hidden size).
+        """
+        config = self.autoencoder.config
+        if config.wrapped and stock_class(config.wrapped, kind.ending):
+            head = WrappedTaskHead(config, kind, labels, self.classifier_dropout)
         else:
-            head = ours(config.encoder_embed_dim, *sizes, config.init_std)
-        self.classification_heads[name] = head
+            head = kind.build(config, labels, self.classifier_dropout, inner_dim)
+        self.classification_heads[name or kind.name] = head
 
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
         """Load weights. A model for fine-tuning loads those of the encoder and the heads that match."""
@@ -143,45 +138,45 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         Raises:
             UserError: if its weights would have another meaning in this model.
         """
-        decodes, pretrains = (part is not None for part in (self.autoencoder.decoder, self.autoencoder.lm_head))
+        decodes = self.autoencoder.decoder is not None
+        pretrains = self.autoencoder.lm_head is not None
         config = self.autoencoder.config
         check_origin(filename, state, vars(config), self.dictionary, decodes, resumes and pretrains)
         if pretrains:
             with content_errors(filename):
                 check_ties(config, state["model"])
 
-    def forward(
+    def forward(self, src_tokens: Tensor, method: str = "roberta_output", **inputs) -> tuple[Tensor, dict]:
+        """Return the output of a method of this class, by its name.
+
+        fairseq's criterions name none, and get :meth:`roberta_output`. Ours names :meth:`masked_loss` and does not call
+        it, because DistributedDataParallel only takes part in calls of the model itself.
+        """
+        return getattr(self, method)(src_tokens, **inputs)
+
+    def roberta_output(
         self,
         src_tokens: Tensor,
         masked_tokens: Tensor | None = None,
         early_masks: Tensor | None = None,
-        layout: BatchLayout | None = None,
-        targets: Tensor | None = None,
         features_only: bool = False,
         return_all_hiddens: bool = False,
         classification_head_name: str | None = None,
         **unused,
     ) -> tuple[Tensor, dict]:
-        """Compute the output that the arguments select, as fairseq's criterions expect.
+        """Compute what fairseq's RoBERTa does: the logits of tokens, or of a head, or features.
 
-        ``classification_head_name`` selects :meth:`classify`, ``features_only`` selects :meth:`extract_features`,
-        ``targets`` selects :meth:`masked_loss`, and ``layout`` alone selects :meth:`predicted_logits`. Without any of
-        them it is :meth:`token_logits`, as in fairseq's RoBERTa.
+        See :meth:`token_logits`, :meth:`classify` and :meth:`extract_features`. ``unused`` are other entries of
+        ``net_input`` in batches of fairseq's tasks.
         """
         if classification_head_name is not None:
             return self.classify(src_tokens, classification_head_name, return_all_hiddens)
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
-        if targets is not None:
-            if layout is None:
-                layout = self._layout(src_tokens, masked_tokens, early_masks)
-            return self.masked_loss(src_tokens, layout, targets)
-        if layout is not None:
-            return self.predicted_logits(src_tokens, layout, return_all_hiddens)
         return self.token_logits(src_tokens, masked_tokens, early_masks, return_all_hiddens)
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
-        """Return float32 (log-)probabilities from the output of :meth:`forward`."""
+        """Return float32 (log-)probabilities from logits, the output of :meth:`forward`."""
         logits = net_output[0].float()
         return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
 
@@ -199,7 +194,7 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         is_masked = tokens.eq(self.mask)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             targets = torch.full_like(tokens, TOKEN)[is_masked]
-            self.masked_loss(tokens, self._layout(tokens, is_masked), targets)[0].backward()
+            self.masked_loss(tokens, self.layout_of(tokens, is_masked), targets)[0].backward()
         self.zero_grad(set_to_none=True)
 
     def resolve_backend(self, device: torch.device):

@@ -16,6 +16,7 @@ from mae_lm_fairseq.text.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, Span
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.trained.validation import ANSWER_HEAD
+from mae_lm_fairseq.wrapped.heads import ANSWERS
 
 
 @dataclass
@@ -49,7 +50,7 @@ class QuestionAnsweringTask(WindowTask):
         return SpanWindows(questions, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.doc_stride, self.cfg.seed)
 
     def register_head(self, model: MAELMModel):
-        model.register_span_head(ANSWER_HEAD)
+        model.register_head(ANSWERS, labels=2)
 
 
 @register_criterion("question_answering")

@@ -15,6 +15,7 @@ from mae_lm_fairseq.text.word_files import read_words
 from mae_lm_fairseq.text.word_labels import LabelSet, learn_labels
 from mae_lm_fairseq.text.word_windows import IGNORED, WordWindows
 from mae_lm_fairseq.trained.validation import WORD_HEAD
+from mae_lm_fairseq.wrapped.heads import WORDS
 
 TOKENS_PER_SAMPLE = 512
 """Maximum sequence length of BERT and RoBERTa, in tokens."""
@@ -63,7 +64,7 @@ class TokenClassificationTask(WindowTask):
         return WordWindows(file.words, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.seed, targets)
 
     def register_head(self, model: MAELMModel):
-        model.register_token_classification_head(WORD_HEAD, len(self.labels.names))
+        model.register_head(WORDS, len(self.labels.names))
 
 
 @register_criterion("token_classification")

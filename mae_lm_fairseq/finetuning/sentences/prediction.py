@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.finetuning.options import PredictOptions
-from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
+from mae_lm_fairseq.finetuning.sentences.preparation import encoded, joined, length, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
@@ -25,20 +24,34 @@ PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of the predicted label or score, and the start of the names of those of the labels' probabilities."""
 
 
-def predict_file(model: torch.nn.Module, options: PredictOptions) -> None:
+def predict_file(
+    model: torch.nn.Module,
+    source: Path,
+    out: Path,
+    text: str | None = None,
+    text_pair: str | None = None,
+    skip_malformed: bool = False,
+) -> None:
     """Write the rows of a file with their predictions by the hub interface of a fine-tuned model.
+
+    Args:
+        text, text_pair: columns of the texts; by default those of the training file.
+        skip_malformed: leave the predictions of rows with an empty text empty.
 
     Raises:
         UserError: if the model's labels are not known, or the files do not suit it.
     """
-    if options.out.suffix.lower() not in WRITTEN:  # before the work
-        raise UserError(f"{options.out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
-    task, table = task_of(model), read_table(options.input)
-    known = columns_of(table, task.columns or ((TEXT_COLUMN, "") if options.text_pair else (TEXT_COLUMN,)))
-    if options.text_pair and len(known) == 1:
-        raise UserError(f"--text-pair {options.text_pair}: the model was fine-tuned on single texts; leave it out")
-    columns = tuple(given or column for given, column in zip((options.text, options.text_pair), known, strict=False))
-    predict_table(model, replace(task, columns=columns), table, options.out, options.skip_malformed)
+    if out.suffix.lower() not in WRITTEN:  # before the work
+        raise UserError(f"{out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
+    task, table = task_of(model), read_table(source)
+    of_unknown_task = (TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,)
+    first, *second = columns_of(table, task.columns or of_unknown_task)
+    if text_pair and not second:
+        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
+    columns = [text or first]
+    if second:
+        columns.append(text_pair or second[0])
+    predict_table(model, replace(task, columns=tuple(columns)), table, out, skip_malformed)
 
 
 def columns_of(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -54,14 +67,17 @@ def predict_table(
     Raises:
         UserError: if a text is missing, the table has one of the columns already, or ``out`` cannot be written.
     """
-    rows, added = to_rows(task, table, labelled=False), prediction_columns(task)
+    rows = to_rows(task, table, labelled=False)
     rows.check(skip_malformed and not table.malformed, BY_ROW)
-    if taken := [column for column in added if column in table.columns]:
-        raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
+    new_columns = prediction_columns(task)
+    for column in new_columns:
+        if column in table.columns:
+            raise UserError(f"{table.path}: has a column {column!r} already; rename or remove it")
     logits = sentence_logits(model, task, rows.sentences)
-    found, skipped = iter(named_predictions(task, logits)), dict(rows.malformed)
-    written = [row if line in skipped else row | next(found) for line, row in table.rows]
-    write_table(out, [*table.columns, *added], written)
+    cells = iter(named_predictions(task, logits))
+    skipped = dict(rows.malformed)
+    predicted = [row if line in skipped else row | next(cells) for line, row in table.rows]
+    write_table(out, [*table.columns, *new_columns], predicted)
     return logits
 
 
@@ -72,28 +88,31 @@ def prediction_columns(task: Task) -> list[str]:
 
 def named_predictions(task: Task, logits: np.ndarray) -> list[dict[str, Any]]:
     """Return the cells of :func:`prediction_columns` for logits [rows, classes]: labels by name, numbers rounded."""
-    found = predictions(task, logits)
+    predicted = predictions(task, logits)
     if task.is_regression:
-        return [{PREDICTION: _rounded(value)} for value in found]
+        return [{PREDICTION: _rounded(score)} for score in predicted]
+    columns = prediction_columns(task)
     probabilities = torch.from_numpy(logits).double().softmax(1).tolist()
-    return [
-        dict(zip(prediction_columns(task), (task.labels[label], *map(_rounded, row)), strict=True))
-        for label, row in zip(found, probabilities, strict=True)
-    ]
+    rows = []
+    for label, row in zip(predicted, probabilities, strict=True):
+        cells = [task.labels[label], *map(_rounded, row)]
+        rows.append(dict(zip(columns, cells, strict=True)))
+    return rows
 
 
 def sentence_logits(model: torch.nn.Module, task: Task, sentences: Sequence[tuple[str, ...]]) -> np.ndarray:
     """Return logits [rows, classes], computed in batches of similar length, the longest first."""
-    columns = [model.tokenizer.encode_lines(list(column)) for column in zip(*sentences, strict=True)]
-    samples = list(zip(*columns, strict=True))
+    samples = encoded(sentences, model.tokenizer)
     limit = model.model.max_positions()
-    ids = [joined(truncated(sample, limit)) for sample in samples]
-    if cut := sum(len(row) < len(joined(sample)) for row, sample in zip(ids, samples, strict=True)):
-        logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", cut, limit)
+    too_long = sum(length(sample) > limit for sample in samples)
+    if too_long:
+        logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", too_long, limit)
+    ids = [torch.from_numpy(joined(truncated(sample, limit))) for sample in samples]
     logits = np.empty((len(ids), task.num_classes), dtype=np.float32)
-    for rows in with_progress(by_length([-len(row) for row in ids], BATCH)):
-        found = model.predict(task.head, [torch.from_numpy(ids[row]) for row in rows], return_logits=True)
-        logits[rows] = found.cpu().numpy()
+    longest_first = by_length([-len(row) for row in ids], BATCH)
+    for rows in with_progress(longest_first):
+        batch = model.predict(task.head, [ids[row] for row in rows], return_logits=True)
+        logits[rows] = batch.cpu().numpy()
     return logits
 
 
