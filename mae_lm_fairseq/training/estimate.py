@@ -56,13 +56,17 @@ def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
     return f"at most {tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}"
 
 
-def hours_between_checkpoints(cfg: Any, processes: int, data_bin: Path) -> float:
-    """Return the estimated hours of training between two checkpoints within an epoch; 0 if there is no estimate."""
+def describe_risk(cfg: Any, processes: int, data_bin: Path) -> str | None:
+    """Return the training between two checkpoints within an epoch in one sentence; None if there is no estimate."""
+    updates, interval = cfg.optimization.max_update, cfg.checkpoint.save_interval_updates
+    if not updates or not interval:
+        return None
     try:
         in_hours, _ = _estimate(cfg, processes, data_bin)
-        return in_hours * cfg.checkpoint.save_interval_updates / cfg.optimization.max_update
-    except (ValueError, ZeroDivisionError):
-        return 0.0
+    except ValueError:  # a training that the planner does not describe
+        return None
+    at_risk = duration(in_hours * interval / updates)
+    return f"a checkpoint every {interval:,} updates: a kill costs at most about {at_risk} of training"
 
 
 def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:

@@ -15,15 +15,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.optim import fused_adam
 
-from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes, started_processes
+from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
-from mae_lm_fairseq.training.estimate import describe_length, duration, hours_between_checkpoints, warnings_about
+from mae_lm_fairseq.training.estimate import describe_length, describe_risk, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
 
-AT_RISK = 0.5
-"""Hours of training that a kill may cost by default."""
 _START = f"""
 import os, signal, sys
 
@@ -49,13 +47,11 @@ def main(options: Any) -> None:
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
     number, rank = processes(cfg)
     shards = [Path(path) for path in ([data] if "://" in data else data.split(os.pathsep))]  # as fairseq splits them
-    words += often_enough(cfg, number, shards[0], options.flags)
     if rank == 0:
         print(f"{options.preset}: {describe_amount(cfg, number)}")
         print(describe_length(cfg, number, shards))
-        if at_risk := hours_between_checkpoints(cfg, number, shards[0]):
-            interval = f"a checkpoint every {cfg.checkpoint.save_interval_updates:,} updates"
-            print(f"{interval}: a kill costs at most about {duration(at_risk)} of training")
+        if risk := describe_risk(cfg, number, shards[0]):
+            print(risk)
         for warning in warnings_about(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
@@ -94,21 +90,6 @@ def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
     needs_adam |= any(word.split("=")[0] in ("--optimizer", "--use-old-adam", "--fp16-adam-stats") for word in extra)
     has_apex = fused_adam.get_fused_adam_class() is not None
     return {} if needs_adam or has_apex or cfg.common.cpu or not torch.cuda.is_available() else {"_name": "fused_adamw"}
-
-
-def often_enough(cfg, number: int, data_bin: Path, flags: Sequence[str]) -> list[str]:
-    """Return the option that saves about every half an hour, also set in ``cfg``, if the recipe would save later.
-
-    Processes that others started keep the recipe's interval: their estimates may differ, and all save together.
-    """
-    is_chosen = any(word.split("=")[0] == "--save-interval-updates" for word in flags)
-    is_fixed = is_chosen or started_processes() or number > max(1, torch.cuda.device_count())
-    if is_fixed or (hours := hours_between_checkpoints(cfg, number, data_bin)) <= AT_RISK:
-        return []
-    updates = cfg.checkpoint.save_interval_updates * AT_RISK / hours
-    unit = 10 ** max(0, len(str(int(updates))) - 1)
-    cfg.checkpoint.save_interval_updates = max(1, round(updates / unit) * unit)
-    return [f"--save-interval-updates={cfg.checkpoint.save_interval_updates}"]
 
 
 def configure(
