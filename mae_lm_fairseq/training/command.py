@@ -4,13 +4,11 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.published import ADAM
-from mae_lm_fairseq.utils.command_line import HINTS, suggestions, unknown_options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import check_gpu
 
@@ -132,24 +130,6 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
     for name, value in options.items():
         words += [] if value is False else [f"--{name}"] if value is True else [f"--{name}", str(value)]
     return [*words, *extra]
-
-
-def check_option_names(words: Sequence[str]) -> None:
-    """Refuse options that are in no source file of fairseq and of this package, without importing fairseq.
-
-    Raises:
-        ValueError: if there is one. What is known but does not go together is found by fairseq-train.
-    """
-    if not words or any(word.startswith("--user-dir") for word in words) or (spec := find_spec("fairseq")) is None:
-        return
-    known = {"--help", "--version"}
-    for source in (path for root in (Path(spec.origin).parent, PACKAGE) for path in root.rglob("*.py")):
-        text = source.read_text(encoding="utf-8", errors="replace")
-        known.update(re.findall(r"--[\w-]+", text))
-        known.update(f"--{name.replace('_', '-')}" for name in re.findall(r"^    (\w+):", text, re.MULTILINE))
-    known -= HINTS.keys()
-    for name in unknown_options(words, known):
-        raise ValueError(f"unknown option {name} of fairseq-train{suggestions([name], known)}")
 
 
 def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:

@@ -128,11 +128,7 @@ def helps(options: type) -> dict[str, str]:
     return found
 
 
-HINTS = {
-    "--dry-run": "mae-lm pretrain prints its estimate when it starts, and mae-lm plan before",
-    "--learning-rate": "the learning rate is --lr",
-    "--recipe": "mae-lm pretrain alone has --recipe; docs/reference/recipes.md lists the values of each recipe",
-}
+HINTS = {"--learning-rate": "the learning rate is --lr"}
 """Advice about an option that users look for in a command that lacks it."""
 
 
