@@ -5,13 +5,11 @@ the bytes of a part do not depend on where, when or how often it is made. A part
 renamed, so a part that exists is complete.
 """
 
-import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +21,10 @@ from mae_lm_fairseq.text.manifest import SplitStatistics
 from mae_lm_fairseq.text.text_files import Chunk
 from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
-from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, read_record, write_record
+from mae_lm_fairseq.utils.made import find_or_make, keyed
 from mae_lm_fairseq.utils.typed import typed
-from mae_lm_fairseq.utils.writing import finish_directory, remove, temporary_name
 
 PART_BYTES = 1 << 24
 MOST_PARTS = 4096
@@ -187,17 +184,18 @@ def plan_parts(split: str, files: Iterable[Path], job: Job) -> list[Part]:
     parts = []
     for number, pieces in enumerate(groups):
         text = sum(piece.size for piece in pieces)
-        parts.append(Part(f"{split}-{number:05}-{_key(pieces, job)}", tuple(pieces), text, text > _LARGE * size))
+        name = keyed(f"{split}-{number:05}", _depends_on(pieces, job))
+        parts.append(Part(name, tuple(pieces), text, text > _LARGE * size))
     return parts
 
 
-def _key(pieces: list[Piece], job: Job) -> str:
-    digest = hashlib.sha256(f"{job.fingerprint} {job.reading.text_field!r}".encode())
+def _depends_on(pieces: list[Piece], job: Job) -> str:
+    """Return what the content of a part depends on, as text."""
+    text = f"{job.fingerprint} {job.reading.text_field!r}"
     for piece in pieces:
         status = piece.path.stat()
-        content = (str(piece.path), status.st_size, status.st_mtime_ns, piece.start, piece.end)
-        digest.update(repr(content).encode())
-    return digest.hexdigest()[:12]
+        text += repr((str(piece.path), status.st_size, status.st_mtime_ns, piece.start, piece.end))
+    return text
 
 
 def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[PartRecord, bool]:
@@ -209,16 +207,14 @@ def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[Par
     Raises:
         UserError: if the corpus or the directory cannot be read, text is not UTF-8, or a record is malformed.
     """
-    destination = job.directory / part.name
-    found = _read_record(destination)
-    if found is not None and (job.reading.skip_malformed or not found.statistics.malformed):
-        return found, True
-    with temporary_directory(temporary_name(destination)) as directory:
-        record = _write_part(part, job, encode, directory)
-        if found is None:
-            remove(destination)  # damaged, if it exists
-        rename_new(directory, destination)
-    return record, False
+
+    def find(path: Path) -> PartRecord | None:
+        record = _read_record(path)
+        if record is not None and record.statistics.malformed and not job.reading.skip_malformed:
+            return None
+        return record
+
+    return find_or_make(job.directory / part.name, partial(_write_part, part, job, encode), find)
 
 
 def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRecord:
@@ -239,16 +235,6 @@ def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRe
     record = PartRecord(begins_document, statistics.of_split(), _checksums(directory))
     write_record(directory / _RECORD, asdict(record))
     return record
-
-
-def rename_new(directory: Path, destination: Path):
-    """Give a new directory its name, unless the destination exists because another process was faster."""
-    finish_directory(directory)
-    try:
-        os.rename(directory, destination)
-    except OSError:
-        if not destination.exists():
-            raise
 
 
 def _read_record(directory: Path) -> PartRecord | None:

@@ -5,7 +5,6 @@ merged into data-bins, which appear in their places when all of them are complet
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -33,7 +32,6 @@ from mae_lm_fairseq.text.parts import (
     encode_part,
     load_tokenizer,
     plan_parts,
-    rename_new,
 )
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.text_files import expand
@@ -44,6 +42,7 @@ from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
 from mae_lm_fairseq.utils.locks import directory_lock
+from mae_lm_fairseq.utils.made import find_or_make, keyed
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from mae_lm_fairseq.utils.workers import Workers, open_workers
 from mae_lm_fairseq.utils.writing import create_file, finish_directory, remove, temporary_name
@@ -141,11 +140,16 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOp
     else:
         sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
-    path = directory / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    if not path.exists():
-        with temporary_directory(temporary_name(path)) as new:
-            _make_tokenizer(files, options).save(new)
-            rename_new(new, path)
+    path = directory / keyed("tokenizer", content)
+
+    def write(new: Path) -> Path:
+        _make_tokenizer(files, options).save(new)
+        return path
+
+    def find(path: Path) -> Path | None:
+        return path if path.exists() else None
+
+    path, _ = find_or_make(path, write, find)
     return path
 
 
