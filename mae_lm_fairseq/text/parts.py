@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.text.corpus import Piece, Reading, divide, read_piece
+from mae_lm_fairseq.text.corpus import RecordOptions, divide, read_stretch
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.text.manifest import SplitStatistics
-from mae_lm_fairseq.text.text_files import Chunk
+from mae_lm_fairseq.text.text_files import Chunk, Stretch
 from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
@@ -35,7 +36,7 @@ _RECORD = "part.json"
 _AHEAD = 3
 
 
-class Block(NamedTuple):
+class EncodedLines(NamedTuple):
     """Encoded lines.
 
     Attributes:
@@ -47,10 +48,10 @@ class Block(NamedTuple):
     sizes: np.ndarray
 
 
-SEPARATOR = Block(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32))
+SEPARATOR = EncodedLines(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32))
 """A blank line, which separates documents."""
 
-Encode = Callable[[Iterable[Chunk], Path], Iterator[tuple[Chunk, Block]]]
+Encode = Callable[[Iterable[Chunk], Path], Iterator[tuple[Chunk, EncodedLines]]]
 """Yields the chunks with their encodings by the tokenizer in a directory, in order."""
 
 
@@ -68,21 +69,39 @@ class RunningStatistics:
         self.in_document = False
         self._unknown_ids = list(tokenizer.unknown_ids)
 
-    def add(self, block: Block):
-        """Add an encoded block of lines."""
-        has_text = block.sizes > 1
-        self.documents += int((has_text & ~np.concatenate(([self.in_document], has_text[:-1]))).sum())
+    def add(self, encoded: EncodedLines):
+        """Add encoded lines."""
+        has_text = encoded.sizes > 1
+        self.documents += int(document_starts(has_text, self.in_document).sum())
         self.in_document = bool(has_text[-1])
-        self.lines += len(block.sizes)
-        self.tokens += int(block.sizes.sum())
-        self.counts += np.bincount(block.tokens, minlength=len(self.counts))
+        self.lines += len(encoded.sizes)
+        self.tokens += int(encoded.sizes.sum())
+        self.counts += np.bincount(encoded.tokens, minlength=len(self.counts))
 
     def of_split(self) -> SplitStatistics:
         """Return the statistics for a manifest."""
         unk = int(self.counts[self._unknown_ids].sum())
-        counts = (self.documents, self.lines, self.tokens, self.tokens, unk)
-        rate = unk / max(1, self.tokens - self.lines)
-        return SplitStatistics(*counts, rate, self.malformed, self.lost_joiners)
+        return SplitStatistics(
+            documents=self.documents,
+            lines=self.lines,
+            tokens_in=self.tokens,
+            tokens_out=self.tokens,
+            unk=unk,
+            unk_rate=unk / max(1, self.tokens - self.lines),
+            malformed=self.malformed,
+            lost_joiners=self.lost_joiners,
+        )
+
+
+def document_starts(has_text: np.ndarray, in_document: bool) -> np.ndarray:
+    """Return bool[lines]: which lines begin a document.
+
+    Args:
+        has_text: bool[lines], which lines are not blank.
+        in_document: whether the line before them has text.
+    """
+    follows_text = np.concatenate(([in_document], has_text[:-1]))
+    return has_text & ~follows_text
 
 
 @lru_cache(maxsize=1)
@@ -91,7 +110,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     return open_tokenizer_path(directory)
 
 
-def encode_here(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, Block]]:
+def encode_here(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedLines]]:
     """Encode chunks in this process."""
     for chunk in chunks:
         yield chunk, _encode_chunk(chunk, tokenizer)
@@ -100,7 +119,7 @@ def encode_here(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chun
 def encode_by_all(executor: Executor, workers: int) -> Encode:
     """Return a function that lets all workers encode chunks, with a bounded number of chunks in memory."""
 
-    def encode(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, Block]]:
+    def encode(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedLines]]:
         pending = deque()
         for chunk in chunks:
             pending.append((chunk, executor.submit(_encode_chunk, chunk, tokenizer)))
@@ -113,25 +132,25 @@ def encode_by_all(executor: Executor, workers: int) -> Encode:
     return encode
 
 
-def _encode_chunk(chunk: Chunk, tokenizer: Path) -> Block:
-    return Block(*load_tokenizer(tokenizer).encode_block(chunk.lines()))
+def _encode_chunk(chunk: Chunk, tokenizer: Path) -> EncodedLines:
+    return EncodedLines(*load_tokenizer(tokenizer).encode_block(chunk.lines()))
 
 
 @dataclass(frozen=True)
-class Job:
-    """Settings that all parts of a preparation share.
+class PartSettings:
+    """The settings of all parts of a preparation.
 
     Attributes:
         directory: directory of the parts, on a file system that all machines share.
         tokenizer: directory of the tokenizer in it.
         fingerprint: fingerprints of the tokenizer and its dictionary.
-        reading: how records are read.
+        record_options: how records are read.
     """
 
     directory: Path
     tokenizer: Path
     fingerprint: str
-    reading: Reading
+    record_options: RecordOptions
 
 
 @dataclass(frozen=True)
@@ -140,13 +159,13 @@ class Part:
 
     Attributes:
         name: name of its directory; it identifies text, tokenizer and ``--text-field``.
-        pieces: the pieces of the corpus in order.
+        stretches: the stretches of the corpus in order.
         size: estimated number of bytes of text.
         is_large: whether the part is much larger than others, because its file cannot be divided.
     """
 
     name: str
-    pieces: tuple[Piece, ...]
+    stretches: tuple[Stretch, ...]
     size: int
     is_large: bool
 
@@ -166,39 +185,50 @@ class PartRecord:
     sha256: Mapping[str, str]
 
 
-def plan_parts(split: str, files: Iterable[Path], job: Job) -> list[Part]:
+class FinishedPart(NamedTuple):
+    """The directory of a finished part, and its record."""
+
+    directory: Path
+    record: PartRecord
+
+
+def plan_parts(split: str, files: Iterable[Path], settings: PartSettings) -> list[Part]:
     """Divide the files of a split into parts.
 
     Raises:
         UserError: if a file cannot be read.
     """
     files = [path.absolute() for path in files]
-    size = max(PART_BYTES, sum(path.stat().st_size for path in files) // MOST_PARTS)
-    groups, total = [], size
-    for piece in divide(files, job.reading, size):
-        if max(total, piece.size) >= size:
+    bytes_of_files = sum(path.stat().st_size for path in files)
+    usual_size = max(PART_BYTES, bytes_of_files // MOST_PARTS)
+
+    groups = []
+    size = usual_size
+    for stretch in divide(files, usual_size):
+        if max(size, stretch.size) >= usual_size:
             groups.append([])
-            total = 0
-        groups[-1].append(piece)
-        total += piece.size
+            size = 0
+        groups[-1].append(stretch)
+        size += stretch.size
+
     parts = []
-    for number, pieces in enumerate(groups):
-        text = sum(piece.size for piece in pieces)
-        name = keyed(f"{split}-{number:05}", _depends_on(pieces, job))
-        parts.append(Part(name, tuple(pieces), text, text > _LARGE * size))
+    for number, stretches in enumerate(groups):
+        size = sum(stretch.size for stretch in stretches)
+        name = keyed(f"{split}-{number:05}", _depends_on(stretches, settings))
+        parts.append(Part(name, tuple(stretches), size, size > _LARGE * usual_size))
     return parts
 
 
-def _depends_on(pieces: list[Piece], job: Job) -> str:
+def _depends_on(stretches: list[Stretch], settings: PartSettings) -> str:
     """Return what the content of a part depends on, as text."""
-    text = f"{job.fingerprint} {job.reading.text_field!r}"
-    for piece in pieces:
-        status = piece.path.stat()
-        text += repr((str(piece.path), status.st_size, status.st_mtime_ns, piece.start, piece.end))
+    text = f"{settings.fingerprint} {settings.record_options.text_field!r}"
+    for stretch in stretches:
+        path, status = str(stretch.path), stretch.path.stat()
+        text += repr((path, status.st_size, status.st_mtime_ns, stretch.start, stretch.end))
     return text
 
 
-def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[PartRecord, bool]:
+def encode_part(part: Part, settings: PartSettings, encode: Encode = encode_here) -> tuple[PartRecord, bool]:
     """Make a part, unless a valid one exists.
 
     Returns:
@@ -210,28 +240,31 @@ def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[Par
 
     def find(path: Path) -> PartRecord | None:
         record = _read_record(path)
-        if record is not None and record.statistics.malformed and not job.reading.skip_malformed:
+        if record is not None and record.statistics.malformed and not settings.record_options.skip_malformed:
             return None
         return record
 
-    return find_or_make(job.directory / part.name, partial(_write_part, part, job, encode), find)
+    return find_or_make(settings.directory / part.name, partial(_write_part, part, settings, encode), find)
 
 
-def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRecord:
-    tokenizer = load_tokenizer(job.tokenizer)
-    statistics, begins_document = RunningStatistics(tokenizer), False
-    chunks = (chunk for piece in part.pieces for chunk in read_piece(piece, job.reading))
+def _write_part(part: Part, settings: PartSettings, encode: Encode, directory: Path) -> PartRecord:
+    tokenizer = load_tokenizer(settings.tokenizer)
+    statistics = RunningStatistics(tokenizer)
+    begins_document = False
+    chunks = chain.from_iterable(read_stretch(stretch, settings.record_options) for stretch in part.stretches)
     with DataBinWriter(directory / "tokens", len(tokenizer.symbols)) as writer:
-        for chunk, block in encode(chunks, job.tokenizer):
+        for chunk, encoded in encode(chunks, settings.tokenizer):
             if chunk.begins_document and statistics.in_document:
                 writer.write(*SEPARATOR)
                 statistics.add(SEPARATOR)
-            if len(block.sizes):
-                begins_document = begins_document if statistics.lines else chunk.begins_document
-                writer.write(*block)
-                statistics.add(block)
+            if len(encoded.sizes):
+                if not statistics.lines:
+                    begins_document = chunk.begins_document
+                writer.write(*encoded)
+                statistics.add(encoded)
             statistics.malformed += chunk.malformed
-            statistics.lost_joiners += sum(chunk.data.count(joiner.encode()) for joiner in tokenizer.lost_joiners)
+            for joiner in tokenizer.lost_joiners:
+                statistics.lost_joiners += chunk.data.count(joiner.encode())
     record = PartRecord(begins_document, statistics.of_split(), _checksums(directory))
     write_record(directory / _RECORD, asdict(record))
     return record
@@ -240,9 +273,10 @@ def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRe
 def _read_record(directory: Path) -> PartRecord | None:
     try:
         record = read_record(directory / _RECORD, lambda content: typed(content, PartRecord))
-        return record if record.sha256 == _checksums(directory) else None
+        is_intact = record.sha256 == _checksums(directory)
     except UserError:
         return None
+    return record if is_intact else None
 
 
 def _checksums(directory: Path) -> dict[str, str]:

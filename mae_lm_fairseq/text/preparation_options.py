@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.text.corpus import Reading
+from mae_lm_fairseq.text.corpus import RecordOptions
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.manifest import MANIFEST
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES
@@ -85,9 +85,9 @@ class PreparationOptions(Options):
         return [self.destdir / f"shard{number}" for number in range(self.shards)] if self.shards else [self.destdir]
 
     @property
-    def reading(self) -> Reading:
+    def record_options(self) -> RecordOptions:
         """How records are read."""
-        return Reading(self.text_field, self.skip_malformed)
+        return RecordOptions(self.text_field, self.skip_malformed)
 
     def recorded(self) -> dict[str, object]:
         """Return the options for the manifest, except those that choose machines and those that are not set."""
