@@ -56,12 +56,19 @@ def open_corpus(paths: Iterable[str | Path], record_options: RecordOptions) -> l
             check_plain_text(path)
             continue
         fields = kind.fields(path)
-        if fields is not None and (count := fields.count(record_options.text_field)) != 1:
-            raise UserError(
-                f"{path}: has {count or 'no'} field {record_options.text_field!r}; its fields are "
-                f"{', '.join(fields[:20])}; choose one with --text-field"
-            )
+        if fields is not None:
+            _check_fields(path, fields, record_options.text_field)
     return files
+
+
+def _check_fields(path: Path, fields: list[str], text_field: str) -> None:
+    """Raise a UserError unless one field has the name of the field with the text."""
+    count = fields.count(text_field)
+    if count != 1:
+        known = ", ".join(fields[:20])
+        raise UserError(
+            f"{path}: has {count or 'no'} field {text_field!r}; its fields are {known}; choose one with --text-field"
+        )
 
 
 def divide(files: Iterable[Path], size: int) -> list[Stretch]:
@@ -128,9 +135,9 @@ def _lines(value: object, field: str) -> bytes:
         raise value
     if not isinstance(value, str):
         raise ValueError(f"has a {field!r} that is not text, but {value!r:.40}")
-    lines = [line for line in value.replace("\r\n", "\n").split("\n") if _is_visible(line)]
+    lines = value.replace("\r\n", "\n").split("\n")
     try:
-        return "\n".join([*lines, ""]).encode() if lines else b""
+        return "".join(f"{line}\n" for line in lines if _is_visible(line)).encode()
     except UnicodeEncodeError as error:  # half of a surrogate pair: an escape in JSON, or a byte, see records
         raise ValueError(f"is not UTF-8, but has {error.object[error.start]!a}") from None
 

@@ -90,11 +90,11 @@ def find_splits(options: PreparationOptions) -> dict[str, list[Path]]:
             raise UserError(
                 f"--destdir {options.destdir}: is in {path}, whose files are read as text; choose another one"
             )
-    files = {split: open_corpus(getattr(options, split), options.record_options) for split in ("valid", "train")}
-    train, valid = (set(map(Path.resolve, files[split])) for split in ("train", "valid"))
-    if common := train & valid:
+    valid = open_corpus(options.valid, options.record_options)
+    train = open_corpus(options.train, options.record_options)
+    if common := set(map(Path.resolve, train)).intersection(map(Path.resolve, valid)):
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
-    return files
+    return {"valid": valid, "train": train}
 
 
 def _prepare(files: Mapping[str, list[Path]], directory: Path, options: PreparationOptions) -> Manifest | None:
@@ -106,7 +106,8 @@ def _prepare(files: Mapping[str, list[Path]], directory: Path, options: Preparat
         if options.part is not None:
             number, count = options.part
             all_parts = list(chain.from_iterable(parts.values()))
-            _make(f"part {number}/{count}", all_parts[number - 1 :: count], settings, workers)
+            selected = all_parts[number - 1 :: count]
+            _make(f"part {number}/{count}", selected, settings, workers)
             return None
         finished = {}
         for split, planned in parts.items():
@@ -144,7 +145,10 @@ def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOp
     if options.kind is None:
         depends_on = _fingerprint(open_tokenizer_path(options.tokenizer))
     else:
-        sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        sizes = []
+        for path in files:
+            status = path.stat()
+            sizes.append((str(path.absolute()), status.st_size, status.st_mtime_ns))
         depends_on = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
 
     def write(new: Path) -> bool:
@@ -225,8 +229,9 @@ def _merge(
     [valid] = _merge_split("valid", parts["valid"], directories[:1], tokenizer)
     for data_bin in directories[1:]:
         for name in ("valid.bin", "valid.idx"):
-            with open(directories[0] / name, "rb") as source, create_file(data_bin / name) as file:
-                shutil.copyfileobj(source, file, 1 << 20)
+            source = directories[0] / name
+            with open(source, "rb") as valid_file, create_file(data_bin / name) as file:
+                shutil.copyfileobj(valid_file, file, 1 << 20)
     train = _merge_split("train", parts["train"], directories, tokenizer)
 
     manifests = []

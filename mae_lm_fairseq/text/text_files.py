@@ -132,7 +132,7 @@ def expand(path: str | Path) -> list[Path]:
         raise UserError("the name of a file or directory with text is empty")
     if os.path.exists(path) or not glob.has_magic(str(path)):
         return [Path(path)]
-    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    matches = list(map(Path, sorted(glob.glob(str(path), recursive=True))))
     if not matches:
         raise UserError(f"{path}: no file matches; check the pattern")
     directories = {match for match in matches if match.is_dir()}
@@ -247,7 +247,8 @@ def line_stretches(path: Path, size: int) -> list[Stretch]:
     with open_text(path) as stream:
         while cuts[-1] < total:
             # Start one byte before, so that a line that starts exactly at the offset counts.
-            stream.seek(min(cuts[-1] + size, total) - 1)
+            cut = min(cuts[-1] + size, total)
+            stream.seek(cut - 1)
             _read_line(stream, path)
             cuts.append(stream.tell())
     return [Stretch(path, start, end, end - start) for start, end in pairwise(cuts)]

@@ -11,6 +11,7 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.published import ADAM
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import check_gpu
+from mae_lm_fairseq.utils.training_options import option_of
 
 Settings = dict[str, dict[str, Any]]
 """fairseq's options by the group of its configuration; a group's ``_name`` is a choice, such as the architecture."""
@@ -44,6 +45,7 @@ class Optimisation:
 
     def settings(self) -> Settings:
         """Return fairseq's options, without the learning rate."""
+        warmup = warmup_updates(self.updates) if self.warmup is None else self.warmup
         return {
             "optimizer": {
                 "_name": self.optimizer,
@@ -53,7 +55,7 @@ class Optimisation:
             },
             "lr_scheduler": {
                 "_name": "polynomial_decay",
-                "warmup_updates": warmup_updates(self.updates) if self.warmup is None else self.warmup,
+                "warmup_updates": warmup,
                 "total_num_update": self.updates,
             },
             "optimization": {"clip_norm": self.clip_norm, "max_update": self.updates},
@@ -95,8 +97,8 @@ def as_options(settings: Settings) -> dict[str, Any]:
     options = {}
     for group, values in settings.items():
         for name, value in values.items():
-            option = {"model": "arch"}.get(group, group) if name == "_name" else name
-            options[option.replace("_", "-")] = value[0] if isinstance(value, list) else value
+            option = option_of(group, name).replace("_", "-")
+            options[option] = value[0] if isinstance(value, list) else value
     return options
 
 
@@ -119,16 +121,18 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
         UserError: if a name or a value would be read as another option. fairseq imports ``--user-dir=PATH`` wherever
             it stands, so that a plan could name code.
     """
+    if _is_option(str(data)):
+        raise UserError(f"the data-bin {data} would be read as an option; write ./{data}")
+    words = [str(data)]
     for name, value in options.items():
         if not _OPTION.fullmatch(name):
             raise UserError(f"--{name} is not the name of an option; write a name and its value apart")
         if _is_option(str(value)):
             raise UserError(f"--{name} has the value {value!r}, which would be read as an option; choose another one")
-    if _is_option(str(data)):
-        raise UserError(f"the data-bin {data} would be read as an option; write ./{data}")
-    words = [str(data)]
-    for name, value in options.items():
-        words += [] if value is False else [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        if value is not False:
+            words.append(f"--{name}")
+        if not isinstance(value, bool):
+            words.append(str(value))
     return [*words, *extra]
 
 
@@ -149,7 +153,8 @@ def split_global_batch(sequences: int, number_of_processes: int, batch_size: int
         UserError: if the sequences cannot be divided equally.
     """
     if smaller:
-        batch_size = max(1, min(batch_size, sequences // number_of_processes))
+        per_process = sequences // number_of_processes
+        batch_size = max(1, min(batch_size, per_process))
     accumulated, rest = divmod(sequences, batch_size * number_of_processes)
     if rest or not accumulated:
         raise UserError(
