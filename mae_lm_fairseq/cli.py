@@ -66,20 +66,23 @@ def run(verb: str, words: list[str], program: str | None = None) -> int | None:
         from mae_lm_fairseq.utils.output import configure_logging
 
         configure_logging()
-    return _object(VERBS[verb][-1] if len(VERBS[verb]) > 2 else VERBS[verb][0]).main(options)
+    options_module, _, *main_module = VERBS[verb]
+    [module] = main_module or [options_module]
+    return _object(module).main(options)
 
 
 def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
-    found = _object(VERBS[verb][0])
-    description, _, _ = inspect.getdoc(found).partition("\n\nAttributes:")
-    return parse(getattr(found, "Options", found), words, description, program or f"mae-lm {verb}")
+    documented = _object(VERBS[verb][0])
+    description, _, _ = inspect.getdoc(documented).partition("\n\nAttributes:")
+    options = getattr(documented, "Options", documented)
+    return parse(options, words, description, program or f"mae-lm {verb}")
 
 
 def _object(path: str) -> Any:
-    module, _, name = path.partition(":")
-    found = importlib.import_module(f"mae_lm_fairseq.{module}")
-    return getattr(found, name) if name else found
+    module_name, _, name = path.partition(":")
+    module = importlib.import_module(f"mae_lm_fairseq.{module_name}")
+    return getattr(module, name) if name else module
 
 
 def main() -> int | None:

@@ -26,8 +26,10 @@ def main(options: Options) -> None:
         raise UserError(f"--out {options.out} is the input; choose another file")
     model = open_finetuned(options.model, options.data_bin)
     task = model.about.task
-    answers, labels_words = task == "question_answering", task == "token_classification"
-    if (options.text or options.text_pair or options.skip_malformed) and (answers or labels_words):
+    answers = task == "question_answering"
+    labels_words = task == "token_classification"
+    is_of_sentences = options.text or options.text_pair or options.skip_malformed
+    if is_of_sentences and (answers or labels_words):
         does = "answers questions" if answers else "labels words"
         raise UserError(f"--text, --text-pair and --skip-malformed are for sentence tasks; this model {does}")
     if options.column and not labels_words:

@@ -45,6 +45,7 @@ class Options(Base):
     def __post_init__(self):
         super().__post_init__()
         recipe(self.preset, self.recipe)
+        names = {word.partition("=")[0] for word in self.flags}
         for name, place in {"--arch": "PRESET", "-a": "PRESET", "--save-dir": "SAVE_DIR"}.items():
-            if any(word.partition("=")[0] == name for word in self.flags):
+            if name in names:
                 raise ValueError(f"{name} is the argument {place} here; remove it")

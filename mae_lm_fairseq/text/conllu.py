@@ -66,7 +66,9 @@ def conllu_sentences(path: str | Path, lines: Iterable[str] | None = None) -> It
         UserError: if the file cannot be read, or a line does not have ten columns.
     """
     rows = []
-    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
+    if lines is None:
+        lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
             cells = line.split("\t")
             if len(cells) != len(COLUMNS) or not _ID.fullmatch(cells[0]):

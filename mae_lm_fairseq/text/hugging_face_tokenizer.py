@@ -151,7 +151,7 @@ class HuggingFaceTokenizer(Tokenizer):
     @cached_property
     def _library_for_words(self):
         """The library's tokenizer, but every text is a word after a space."""
-        described = json.loads(self.library.to_str())
+        described = _description(self.library)
         after_spaces = words_after_spaces(described)
         if after_spaces == described:
             return self.library
@@ -162,9 +162,10 @@ class HuggingFaceTokenizer(Tokenizer):
     @cached_property
     def added_tokens(self) -> list[str]:
         """Tokens that the library finds in a text before its model splits it, without those that have a role here."""
-        roles = {self.token(index) for index in (*range(len(SPECIALS)), self.mask)}
+        special_ids = [*range(len(SPECIALS)), self.mask]
+        roles = map(self.token, special_ids)
         added = self.library.get_added_tokens_decoder().values()
-        return sorted({token.content for token in added} - roles)
+        return sorted({token.content for token in added}.difference(roles))
 
     def encode_masked(self, text: str) -> list[int]:
         library, fairseq_ids = self._with_mask
@@ -174,7 +175,7 @@ class HuggingFaceTokenizer(Tokenizer):
     @cached_property
     def _with_mask(self) -> tuple[Any, np.ndarray]:
         """The library's tokenizer, but ``<mask>`` in a text is the mask token; and fairseq's ids of its ids."""
-        described = json.loads(self.library.to_str())
+        described = _description(self.library)
         mask = self.token(self.mask)
         added = []
         for token in described["added_tokens"]:
@@ -225,7 +226,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @cached_property
     def _steps(self) -> list[dict[str, Any]]:
-        described = json.loads(self.library.to_str())
+        described = _description(self.library)
         parts = (described["normalizer"], described["pre_tokenizer"], described["decoder"])
         return list(chain.from_iterable(map(steps_of, parts)))
 
@@ -321,6 +322,11 @@ def no_panic(message: str) -> Iterator[None]:
         raise UserError(f"{message}: {first_line(error)}") from None
 
 
+def _description(library) -> dict[str, Any]:
+    """Return what a ``tokenizer.json`` of a tokenizer of the library has."""
+    return json.loads(library.to_str())
+
+
 def _library_from(described: dict[str, Any]):
     """Return the library's tokenizer of a description."""
     return import_tokenizers().Tokenizer.from_str(json.dumps(described))
@@ -367,7 +373,7 @@ def _special_token(name: str, ordinary: Any | None):
 
 def _with_special(library, contents: Collection[str], is_special: bool):
     """Return a tokenizer of the library in which some added tokens are special ones, or are not."""
-    described = json.loads(library.to_str())
+    described = _description(library)
     for token in described["added_tokens"]:
         if token["content"] in contents:
             token["special"] = is_special

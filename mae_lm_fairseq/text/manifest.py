@@ -78,10 +78,14 @@ def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
 
 def add_up(shards: list[SplitStatistics]) -> SplitStatistics:
     """Return the statistics of all shards (or parts) together."""
-    fields = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed", "lost_joiners")
-    total = {name: sum(getattr(shard, name) for shard in shards) for name in fields}
-    without_line_ends = total["tokens_out"] - total["lines"]
-    return SplitStatistics(**total, unk_rate=total["unk"] / max(1, without_line_ends))
+    names = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed", "lost_joiners")
+    return with_rate({name: sum(getattr(shard, name) for shard in shards) for name in names})
+
+
+def with_rate(counts: Mapping[str, int]) -> SplitStatistics:
+    """Return the statistics of a split, given all but ``unk_rate``."""
+    without_line_ends = counts["tokens_out"] - counts["lines"]
+    return SplitStatistics(**counts, unk_rate=counts["unk"] / max(1, without_line_ends))
 
 
 @dataclass(frozen=True)

@@ -66,32 +66,28 @@ class Move:
         """Return the places of all files, in their order."""
         return list(map(self._place, self.files))
 
+    def _pending(self) -> list[MovedFile]:
+        """Return the files that are not in their places."""
+        return [file for file in self.files if _identity(self._place(file)) != file.identity]
+
     def done(self) -> list[Path]:
         """Return the files that are in their places."""
-        done = []
-        for file in self.files:
-            place = self._place(file)
-            if _identity(place) == file.identity:
-                done.append(place)
-        return done
+        pending = self._pending()
+        return [self._place(file) for file in self.files if file not in pending]
 
     def can_finish(self) -> bool:
         """Return whether every file is where it was, or in its place."""
-        for file in self.files:
-            candidates = (self._place(file), self._source(file))
-            if file.identity not in map(_identity, candidates):
-                return False
-        return True
+        return all(_identity(self._source(file)) == file.identity for file in self._pending())
 
     def finish(self) -> Manifest:
         """Move the files that are not in their places, remove the parts, and return the manifest."""
-        done = self.done()
+        pending = self._pending()
         places = self.places()
         with uninterrupted():
-            for file, place in zip(self.files, places, strict=True):
-                if place not in done:
-                    place.parent.mkdir(exist_ok=True)
-                    os.replace(self._source(file), place)
+            for file in pending:
+                place = self._place(file)
+                place.parent.mkdir(exist_ok=True)
+                os.replace(self._source(file), place)
             for directory in {place.parent for place in places}:
                 sync(directory)
             self._remove_parts()

@@ -18,7 +18,7 @@ import numpy as np
 
 from mae_lm_fairseq.text.corpus import RecordOptions, divide, read_stretch
 from mae_lm_fairseq.text.data_bin import DataBinWriter
-from mae_lm_fairseq.text.manifest import SplitStatistics
+from mae_lm_fairseq.text.manifest import SplitStatistics, with_rate
 from mae_lm_fairseq.text.text_files import Chunk, Stretch
 from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
@@ -80,17 +80,16 @@ class RunningStatistics:
 
     def of_split(self) -> SplitStatistics:
         """Return the statistics for a manifest."""
-        unk = int(self.counts[self._unknown_ids].sum())
-        return SplitStatistics(
-            documents=self.documents,
-            lines=self.lines,
-            tokens_in=self.tokens,
-            tokens_out=self.tokens,
-            unk=unk,
-            unk_rate=unk / max(1, self.tokens - self.lines),
-            malformed=self.malformed,
-            lost_joiners=self.lost_joiners,
-        )
+        counts = {
+            "documents": self.documents,
+            "lines": self.lines,
+            "tokens_in": self.tokens,
+            "tokens_out": self.tokens,
+            "unk": int(self.counts[self._unknown_ids].sum()),
+            "malformed": self.malformed,
+            "lost_joiners": self.lost_joiners,
+        }
+        return with_rate(counts)
 
 
 def document_starts(has_text: np.ndarray, in_document: bool) -> np.ndarray:

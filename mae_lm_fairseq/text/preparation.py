@@ -90,8 +90,9 @@ def find_splits(options: PreparationOptions) -> dict[str, list[Path]]:
             raise UserError(
                 f"--destdir {options.destdir}: is in {path}, whose files are read as text; choose another one"
             )
-    valid = open_corpus(options.valid, options.record_options)
-    train = open_corpus(options.train, options.record_options)
+    record_options = options.record_options
+    valid = open_corpus(options.valid, record_options)
+    train = open_corpus(options.train, record_options)
     if common := set(map(Path.resolve, train)).intersection(map(Path.resolve, valid)):
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
     return {"valid": valid, "train": train}

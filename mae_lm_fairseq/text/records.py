@@ -97,7 +97,8 @@ class JsonLines:
     """A JSON object on each line."""
 
     def fields(self, path: Path) -> list[str] | None:
-        first = next((line for _, line in _json_lines(path, 0, None)), b"")
+        lines = _json_lines(path, 0, None)
+        _, first = next(lines, (0, b""))
         try:
             return list(_json_object(first))
         except ValueError:
@@ -143,7 +144,9 @@ class DelimitedText:
 
     def fields(self, path: Path) -> list[str] | None:
         with open_text(path) as stream:
-            return next((row for _, row in csv_rows(stream, path, self._delimiter)), None)
+            rows = csv_rows(stream, path, self._delimiter)
+            _, header = next(rows, (0, None))
+        return header
 
     def stretches(self, path: Path, size: int) -> list[Stretch]:
         return [Stretch(path, 0, None, path.stat().st_size)]

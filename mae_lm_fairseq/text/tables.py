@@ -118,10 +118,13 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
 
 def cell_text(cell: Any) -> str:
     """Return a cell as text: JSON values as JSON, others by str(); null, NaN and infinity as nothing."""
-    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+    if cell is None:
         return ""
-    is_json = isinstance(cell, int | float | list | dict)
-    return json.dumps(cell, ensure_ascii=False, default=str) if is_json else str(cell)
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return ""
+    if isinstance(cell, int | float | list | dict):
+        return json.dumps(cell, ensure_ascii=False, default=str)
+    return str(cell)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -130,7 +133,8 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _table_of_cells(path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None) -> Table:
-    columns = header or next((cells for _, cells in records if any(cells)), None)
+    named = (cells for _, cells in records if any(cells))
+    columns = header or next(named, None)
     if columns is None:
         raise UserError(f"{path}: is empty; its first line must name the columns")
     table = Table(path, tuple(columns))

@@ -139,14 +139,15 @@ def as_loaded(loaded: "PreTrainedTokenizerFast", directory: Path) -> Tokenizer:
 def _check_same_ids(tokenizer: Tokenizer, loaded: "PreTrainedTokenizerFast", directory: Path):
     """Raise a UserError if a text, or one with masks, has other ids than in ``transformers``."""
 
-    if loaded.mask_token_id not in (None, tokenizer.exported_ids[tokenizer.mask]):
+    exported_ids = tokenizer.exported_ids
+    if loaded.mask_token_id not in (None, exported_ids[tokenizer.mask]):
         raise UserError(
             f"{directory}: its mask token is {loaded.mask_token!r}; only {MASK} and [MASK] are supported, so "
             "rename it in the files of the tokenizer"
         )
 
     def compare(text: str, their_text: str, ids: Sequence[int]) -> None:
-        ours = tokenizer.exported_ids[ids].tolist()
+        ours = exported_ids[ids].tolist()
         theirs = loaded(their_text, add_special_tokens=False, verbose=False)["input_ids"]
         if isinstance(tokenizer, SentencePieceTokenizer) and sorted(theirs) == sorted(ours):
             return  # to a unigram model, two splits into the same subwords are equally probable
