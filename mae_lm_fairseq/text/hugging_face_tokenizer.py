@@ -135,18 +135,18 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._order
 
     def library_ids(self, lines: list[str]) -> list[list[int]]:
+        return self._ids_of(self.library, lines)
+
+    def library_ids_of_words(self, words: list[str]) -> list[list[int]]:
+        return self._ids_of(self._library_for_words, words)
+
+    def _ids_of(self, library, texts: list[str]) -> list[list[int]]:
         with self._no_panic():
-            encodings = self.library.encode_batch_fast(lines, add_special_tokens=False)
+            encodings = library.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def _no_panic(self) -> contextlib.AbstractContextManager:
         return no_panic(f"{self.path}: cannot encode or decode a text")
-
-    def encode_words(self, words: list[str]) -> list[np.ndarray]:
-        with self._no_panic():
-            encodings = self._library_for_words.encode_batch_fast(words, add_special_tokens=False)
-        unknown = [self.exported_ids[UNK]]
-        return [self._fairseq_ids[encoding.ids or unknown] for encoding in encodings]
 
     @cached_property
     def _library_for_words(self):

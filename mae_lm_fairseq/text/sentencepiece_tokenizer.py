@@ -96,9 +96,8 @@ class SentencePieceTokenizer(Tokenizer):
             ids += self._fairseq_ids[library_ids].tolist()
         return ids
 
-    def encode_words(self, words: list[str]) -> list[np.ndarray]:
-        encoded = self._marking.encode([f" {word}" for word in words], out_type=int, num_threads=1)
-        return [self._fairseq_ids[ids or [self._model.unk_id()]] for ids in encoded]
+    def library_ids_of_words(self, words: list[str]) -> list[list[int]]:
+        return self._marking.encode([f" {word}" for word in words], out_type=int, num_threads=1)
 
     def decode(self, ids: Iterable[int]) -> str:
         pieces = []

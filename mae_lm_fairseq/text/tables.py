@@ -155,21 +155,20 @@ def _table_of_objects(path: Path, records: list[tuple[int, dict[str, Any]]]) -> 
 
 def _json_objects(path: Path) -> list[tuple[int, dict[str, Any]]]:
     lines = list(_lines(path))
-    texts = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if path.suffix.lower() == ".json" and texts and texts[0][1].lstrip().startswith("["):
+    entries = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    is_list = path.suffix.lower() == ".json" and bool(entries) and entries[0][1].lstrip().startswith("[")
+    if is_list:
         with _json_errors(path, 1):
-            contents = list(enumerate(json.loads("\n".join(lines)), 1))
-    else:
-        contents = []
-        for number, text in texts:
-            with _json_errors(path, number):
-                contents.append((number, json.loads(text)))
-    for number, content in contents:
+            entries = list(enumerate(json.loads("\n".join(lines)), 1))
+    records = []
+    for number, entry in entries:
         with _json_errors(path, number):
-            if not isinstance(content, dict):
-                raise ValueError(f"it is {cell_text(content):.80}")
-            json.dumps(content, ensure_ascii=False).encode()  # fails for half of a surrogate pair
-    return contents
+            record = entry if is_list else json.loads(entry)
+            if not isinstance(record, dict):
+                raise ValueError(f"it is {cell_text(record):.80}")
+            json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+        records.append((number, record))
+    return records
 
 
 @contextmanager

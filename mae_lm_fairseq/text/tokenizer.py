@@ -151,7 +151,11 @@ class Tokenizer(ABC):
         A word of which the tokenizer leaves nothing, such as an invisible character, becomes ``<unk>``.
         """
         unknown = np.array([UNK], dtype=np.int32)
-        return [ids if len(ids) else unknown for ids in self.encode_lines(words)]
+        return [self._fairseq_ids[ids] if ids else unknown for ids in self.library_ids_of_words(words)]
+
+    @abstractmethod
+    def library_ids_of_words(self, words: list[str]) -> list[list[int]]:
+        """Return what the library makes of each word on its own, as after a space, in its own ids."""
 
     def encode_block(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode all lines into one array, with ``</s>`` after each line. A line of only white space is blank.
