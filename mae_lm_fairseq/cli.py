@@ -68,15 +68,20 @@ def run(verb: str, words: list[str], program: str | None = None) -> int | None:
         from mae_lm_fairseq.utils.output import configure_logging
 
         configure_logging()
-    row = VERBS.get(verb, ("", "", _MEASURING))
-    return _object(row[-1] if len(row) > 2 else row[0]).main(options)
+    if verb in VERBS:
+        options_module, _, *main_module = VERBS[verb]
+        [module] = main_module or [options_module]
+    else:
+        module = _MEASURING
+    return _object(module).main(options)
 
 
 def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
-    described = _object(VERBS[verb][0]) if verb in VERBS else _registered(verb)
-    description, _, _ = inspect.getdoc(described).partition("\n\nAttributes:")
-    return parse(getattr(described, "Options", described), words, description, program or f"mae-lm {verb}")
+    documented = _object(VERBS[verb][0]) if verb in VERBS else _registered(verb)
+    description, _, _ = inspect.getdoc(documented).partition("\n\nAttributes:")
+    options = getattr(documented, "Options", documented)
+    return parse(options, words, description, program or f"mae-lm {verb}")
 
 
 def _registered(measure: str) -> Any:
@@ -87,9 +92,9 @@ def _registered(measure: str) -> Any:
 
 
 def _object(path: str) -> Any:
-    module, _, name = path.partition(":")
-    found = importlib.import_module(f"mae_lm_fairseq.{module}")
-    return getattr(found, name) if name else found
+    module_name, _, name = path.partition(":")
+    module = importlib.import_module(f"mae_lm_fairseq.{module_name}")
+    return getattr(module, name) if name else module
 
 
 def main() -> int | None:

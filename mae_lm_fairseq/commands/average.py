@@ -32,7 +32,8 @@ class Options(Base):
 
 def main(options: Options) -> None:
     """Write the average and print the names of the checkpoints."""
-    if options.out.resolve() in [path.resolve() for path in options.models]:
+    if options.out.resolve() in map(Path.resolve, options.models):
         raise UserError(f"--out {options.out} is one of the checkpoints; choose another file")
     save_checkpoint(average(options.models), options.out)
-    print(f"{options.out}: mean of {', '.join(path.name for path in options.models)}")
+    names = ", ".join(path.name for path in options.models)
+    print(f"{options.out}: mean of {names}")

@@ -52,14 +52,16 @@ def package(name: str, wanted: str, extra: str | None) -> Finding:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        state = "absent" if extra else "broken"
-        return Finding(name, state, f"not installed{f'; in the extra {extra}' if extra else ''}", install)
+        if extra:
+            return Finding(name, "absent", f"not installed; in the extra {extra}", install)
+        return Finding(name, "broken", "not installed", install)
     if not _fits(version, wanted):
         return Finding(name, "broken", f"{version}, not {wanted}", install)
     try:
         importlib.import_module(MODULES.get(name, name))
     except (Exception, SystemExit) as error:  # a broken package can raise anything
-        problem = f"{version} cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        message = " ".join(str(error).split())[:200]
+        problem = f"{version} cannot be imported: {type(error).__name__}: {message}"
         return Finding(name, "broken", problem, f"{install} --force-reinstall")
     return Finding(name, "works", version)
 
@@ -68,8 +70,11 @@ def _fits(version: str, wanted: str) -> bool:
     def numbers(text: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", text.split("+")[0])]
 
-    limits = re.findall(r"(>=|<)([\d.]+)", wanted)
-    return all((numbers(version) >= numbers(limit)) == (sign == ">=") for sign, limit in limits)
+    for sign, limit in re.findall(r"(>=|<)([\d.]+)", wanted):
+        is_at_least = numbers(version) >= numbers(limit)
+        if is_at_least != (sign == ">="):
+            return False
+    return True
 
 
 def this_package() -> Finding:
@@ -84,15 +89,21 @@ def gpu() -> Finding:
 
     from mae_lm_fairseq.utils.gpus import gpu_and_driver, unusable_gpu
 
-    if found := unusable_gpu():
-        return Finding("GPU", "broken", found)
+    if problem := unusable_gpu():
+        return Finding("GPU", "broken", problem)
     if not torch.cuda.is_available():
         return Finding("GPU", "absent", "none; train with --cpu")
-    all_properties = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    gpus = [f"{p.name} ({p.total_memory / 1e9:.0f} GB, compute capability {p.major}.{p.minor})" for p in all_properties]
+    gpus = []
+    for number in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(number)
+        memory = f"{device.total_memory / 1e9:.0f} GB"
+        gpus.append(f"{device.name} ({memory}, compute capability {device.major}.{device.minor})")
     _, driver = gpu_and_driver() or ("", "unknown")
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else "missing"
-    return Finding("GPU", "works", f"{', '.join(gpus)}; driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}")
+    nccl = "missing"
+    if torch.distributed.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    names = ", ".join(gpus)
+    return Finding("GPU", "works", f"{names}; driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}")
 
 
 def checks() -> Iterator[tuple[str, Callable[[], Finding]]]:
@@ -132,7 +143,8 @@ def report(findings: list[Finding]) -> str:
     lines = [f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores"]
     for finding in findings:
         lines.append(f"{finding.state:<7} {finding.subject}: {finding.details}")
-        lines += [f"        -> {finding.remedy}"] if finding.remedy else []
+        if finding.remedy:
+            lines.append(f"        -> {finding.remedy}")
     return "\n".join(lines)
 
 
@@ -158,15 +170,19 @@ def check_files(path: Path) -> list[Finding]:
     from mae_lm_fairseq.trained.file_checks import compared_files
 
     problems = [problem for _, problem in compared_files(path)]
-    damaged = [Finding(str(path), "broken", problem) for problem in problems if problem]
     if not problems:
         raise UserError(f"{path} has nothing with hashes; name a data-bin, a bundle or an output directory")
-    intact = len(problems) - len(damaged)
-    return [*damaged, Finding(str(path), "works", f"{intact} files or lists of files are as they were written")]
+    findings = [Finding(str(path), "broken", problem) for problem in problems if problem]
+    intact = len(problems) - len(findings)
+    findings.append(Finding(str(path), "works", f"{intact} files or lists of files are as they were written"))
+    return findings
 
 
 def main(options: Options) -> int:
     """Run the command and return its exit code."""
     findings = check_files(options.path) if options.path else run_checks()
-    print(json.dumps([one._asdict() for one in findings], indent=2) if options.json else report(findings))
+    if options.json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        print(report(findings))
     return int(any(finding.state == "broken" for finding in findings))

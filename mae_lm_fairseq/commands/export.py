@@ -52,7 +52,9 @@ def main(options: Options) -> None:
         raise UserError(
             f"--text {options.text}: {options.model} has no tokenizer, and is compared on random ids; remove --text"
         )
-    lines = [line for line in read_text(options.text) if line] if options.text else []
+    lines = []
+    if options.text:
+        lines = [line for line in read_text(options.text) if line]
     written = export_stock(pretrained, options.out, lines, options.pooling)
     if options.pooling and (replaced := sentence_files(pretrained)):
         print(f"--pooling {options.pooling}: not exported are the imported model's {', '.join(replaced)}")

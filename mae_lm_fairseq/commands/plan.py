@@ -40,5 +40,8 @@ class Options(Run):
 
 def main(options: Options) -> None:
     """Run the command."""
-    plans = plan(options), plan(options.roberta())
-    print(json.dumps(as_json(*plans), indent=2) if options.json else table(*plans))
+    planned, roberta = plan(options), plan(options.roberta())
+    if options.json:
+        print(json.dumps(as_json(planned, roberta), indent=2))
+    else:
+        print(table(planned, roberta))

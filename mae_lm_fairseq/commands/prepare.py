@@ -25,10 +25,12 @@ def main(options: Options) -> None:
         if manifest is None:
             print(f"the parts of this run are in {options.destdir / PARTS}; the command without --part merges all")
             return
-    print(splits_table({name: vars(split) for name, split in manifest.splits.items()}))
-    if malformed := sum(split.malformed for split in manifest.splits.values()):
+    splits = manifest.splits
+    fields = {name: vars(split) for name, split in splits.items()}
+    print(splits_table(fields))
+    if malformed := sum(split.malformed for split in splits.values()):
         print(f"skipped {malformed:,} malformed records")
-    if lost := sum(split.lost_joiners for split in manifest.splits.values()):
+    if lost := sum(split.lost_joiners for split in splits.values()):
         print(
             f"warning: the tokenizer drops {lost:,} zero-width joiners or non-joiners of this text, or makes spaces of "
             "them; --tokenizer byte-bpe keeps them",

@@ -20,7 +20,6 @@ Examples:
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from mae_lm_fairseq.training.command import check_option_names
 from mae_lm_fairseq.training.settings import RECIPES, recipe
 from mae_lm_fairseq.utils.command_line import Argument, Options as Base
 
@@ -46,7 +45,7 @@ class Options(Base):
     def __post_init__(self):
         super().__post_init__()
         recipe(self.preset, self.recipe)
-        check_option_names(self.flags)
+        names = {word.partition("=")[0] for word in self.flags}
         for name, place in {"--arch": "PRESET", "-a": "PRESET", "--save-dir": "SAVE_DIR"}.items():
-            if any(word.partition("=")[0] == name for word in self.flags):
+            if name in names:
                 raise ValueError(f"{name} is the argument {place} here; remove it")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.training.command import check_option_names
 from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.command_line import (
     Argument,
@@ -81,7 +80,6 @@ class FinetuningOptions(Options):
         super().__post_init__()
         if twice := _SET_BY_SWEEP & {word.partition("=")[0] for word in self.extra}:
             raise ValueError(f"{min(twice)} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
-        check_option_names(self.extra)
 
     @property
     def tokenizer(self) -> Path:

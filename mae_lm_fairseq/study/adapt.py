@@ -24,7 +24,7 @@ from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
 from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace
-from mae_lm_fairseq.text.corpus import Reading, sample_corpus
+from mae_lm_fairseq.text.corpus import RecordOptions, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import find_splits, prepare
@@ -263,7 +263,7 @@ def make_start(products: Products, options: Options) -> Pretrained:
             prepare(replace(texts, tokenizer=directory))
 
     def sample(path: Path) -> None:
-        lines = sample_corpus(files["valid"], Reading(options.text_field), HELD_OUT_BYTES)
+        lines = sample_corpus(files["valid"], RecordOptions(options.text_field), HELD_OUT_BYTES)
         write_text(path, "".join(f"{line}\n" for line in lines))
 
     hashes = {split: [directory_sha256(path) for path in paths] for split, paths in files.items()}

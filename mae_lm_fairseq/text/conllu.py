@@ -18,6 +18,13 @@ _ID = re.compile(r"\d{1,9}([-.]\d{1,9})?")
 """A word (``7``), a multiword token (``7-8``) or an empty node (``7.1``)."""
 
 
+class Row(NamedTuple):
+    """A line of a file: its number, from 1, and its cells."""
+
+    line: int
+    cells: list[str]
+
+
 class LabelledSentence(NamedTuple):
     """A sentence and its labelled words."""
 
@@ -42,15 +49,15 @@ def read_conllu(path: str | Path, column: str, limit: int | None = None) -> list
     Raises:
         UserError: if the file cannot be read, a line does not have ten columns, or the column labels no word.
     """
-    blocks = evenly_spaced(list(conllu_blocks(path)), limit)
-    sentences = [_sentence([row for _, row in block], COLUMNS.index(column)) for block in blocks]
-    if not any(sentence.labels for sentence in sentences):
+    sentences = evenly_spaced(list(conllu_sentences(path)), limit)
+    labelled = [_labelled(rows, COLUMNS.index(column)) for rows in sentences]
+    if not any(sentence.labels for sentence in labelled):
         raise UserError(f"{path}: column {column} labels no word; choose another column")
-    return sentences
+    return labelled
 
 
-def conllu_blocks(path: str | Path, lines: Iterable[str] | None = None) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yield (line number, cells) of the rows of each sentence, without empty nodes, which are no part of its text.
+def conllu_sentences(path: str | Path, lines: Iterable[str] | None = None) -> Iterator[list[Row]]:
+    """Yield the rows of each sentence, without empty nodes, which are no part of its text.
 
     Args:
         lines: its lines, with a blank one at the end; None to read them.
@@ -59,34 +66,47 @@ def conllu_blocks(path: str | Path, lines: Iterable[str] | None = None) -> Itera
         UserError: if the file cannot be read, or a line does not have ten columns.
     """
     rows = []
-    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
+    if lines is None:
+        lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
-            row = line.split("\t")
-            if len(row) != len(COLUMNS) or not _ID.fullmatch(row[0]):
+            cells = line.split("\t")
+            if len(cells) != len(COLUMNS) or not _ID.fullmatch(cells[0]):
                 raise UserError(f"{path}: line {number} is not CoNLL-U, an ID and {len(COLUMNS) - 1} more columns")
-            rows += [(number, row)] * ("." not in row[0])
+            if "." not in cells[0]:
+                rows.append(Row(number, cells))
         elif rows and not line.strip():
             yield rows
             rows = []
 
 
-def _sentence(rows: list[list[str]], column: int) -> LabelledSentence:
-    text, starts, labels, forms = "", [], [], []
+def _labelled(rows: list[Row], column: int) -> LabelledSentence:
+    text = ""
+    starts, labels, forms = [], [], []
     for token, words in _tokens(rows):
-        position = 0
+        end = 0
         for word in words:
-            found = token[_FORM].find(word[_FORM], position)
+            form = word[_FORM]
+            start = token[_FORM].find(form, end)
             if word[column] != UNSPECIFIED:
-                starts.append(len(text) + max(found, 0))
+                starts.append(len(text) + max(start, 0))
                 labels.append(word[column])
-                forms.append(word[_FORM])
-            position = found + len(word[_FORM]) if found >= 0 else position
-        text += token[_FORM] + ("" if "SpaceAfter=No" in token[-1].split("|") else " ")
+                forms.append(form)
+            if start >= 0:
+                end = start + len(form)
+        text += token[_FORM]
+        if "SpaceAfter=No" not in token[-1].split("|"):
+            text += " "
     return LabelledSentence(text.rstrip(), starts, labels, forms)
 
 
-def _tokens(rows: list[list[str]]) -> Iterator[tuple[list[str], list[list[str]]]]:
-    remaining = iter(rows)
-    for row in remaining:
-        first, _, last = row[0].partition("-")
-        yield row, list(islice(remaining, max(0, int(last) - int(first) + 1))) if last else [row]
+def _tokens(rows: list[Row]) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield the cells of each token of the text, and those of its words."""
+    remaining = (row.cells for row in rows)
+    for token in remaining:
+        first, _, last = token[0].partition("-")
+        if last:
+            count = int(last) - int(first) + 1
+            yield token, list(islice(remaining, max(0, count)))
+        else:
+            yield token, [token]

@@ -61,7 +61,8 @@ class DataBinWriter:
     """
 
     def __init__(self, prefix: str | Path, vocabulary_size: int):
-        self._bin_path, self._idx_path = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
+        self._bin_path = Path(f"{prefix}.bin")
+        self._idx_path = Path(f"{prefix}.idx")
         self._type = np.dtype(np.uint16 if vocabulary_size < 65500 else np.uint32)  # as of fairseq-preprocess
 
     def __enter__(self):
@@ -90,16 +91,19 @@ class DataBinWriter:
 
     def _write_index(self):
         code = next(code for code, kind in _TOKEN_TYPES.items() if self._type == kind)
+        lines = self._sizes.tell() // 4
         with replacing_file(self._idx_path) as index:
-            index.write(_HEADER.pack(_MAGIC, _VERSION, code, self._sizes.tell() // 4))
+            index.write(_HEADER.pack(_MAGIC, _VERSION, code, lines))
             self._sizes.seek(0)
             shutil.copyfileobj(self._sizes, index)
             self._sizes.seek(0)
-            end = 0
-            while block := self._sizes.read(_BLOCK):
-                ends = end + np.cumsum(np.frombuffer(block, "<i4"), dtype="<i8") * self._type.itemsize
-                index.write(np.concatenate(([end], ends[:-1])).astype("<i8").tobytes())
-                end = int(ends[-1])
+            begin = 0
+            while data := self._sizes.read(_BLOCK):
+                tokens = np.cumsum(np.frombuffer(data, "<i4"), dtype="<i8")
+                ends = begin + tokens * self._type.itemsize
+                begins = np.concatenate(([begin], ends[:-1]))
+                index.write(begins.astype("<i8").tobytes())
+                begin = int(ends[-1])
 
 
 def check_data_bin(prefix: str | Path, symbols: int | None = None) -> tuple[int, int]:
@@ -122,12 +126,15 @@ def check_data_bin(prefix: str | Path, symbols: int | None = None) -> tuple[int,
     sizes = np.fromfile(path, "<i4", lines, offset=_HEADER.size)
     offsets = np.fromfile(path, "<i8", lines, offset=_HEADER.size + 4 * lines)
     ends = np.cumsum(sizes, dtype=np.int64) * kind.itemsize
-    if sizes.min() < 0 or offsets[0] != 0 or not np.array_equal(offsets[1:], ends[:-1]):
+    begins = np.concatenate(([0], ends[:-1]))
+    if sizes.min() < 0 or not np.array_equal(offsets, begins):
         raise UserError(f"{path}: sizes and offsets of the lines contradict each other; {_REMEDY}")
-    _check_length(f"{prefix}.bin", int(ends[-1]))
-    tokens = int(ends[-1]) // kind.itemsize
+    length = int(ends[-1])
+    _check_length(f"{prefix}.bin", length)
+    tokens = length // kind.itemsize
     if symbols is not None and tokens:
-        highest = int(np.memmap(f"{prefix}.bin", dtype=kind, mode="r")[: 1 << 28].max())
+        ids = np.memmap(f"{prefix}.bin", dtype=kind, mode="r")
+        highest = int(ids[: 1 << 28].max())
         if highest >= symbols:
             raise UserError(
                 f"{prefix}.bin has the token {highest}, but the last one of dict.txt is {symbols - 1}; "
@@ -155,16 +162,18 @@ def read_lines(prefix: str | Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         *_, code, lines = _HEADER.unpack(index.read(_HEADER.size))
         for start in range(0, lines, _LINES):
             sizes = np.fromfile(index, "<i4", min(_LINES, lines - start))
-            for block in _blocks(sizes):
-                yield np.fromfile(tokens, _TOKEN_TYPES[code], int(block.sum())), block
+            for block_sizes in _blocks(sizes):
+                count = int(block_sizes.sum())
+                yield np.fromfile(tokens, _TOKEN_TYPES[code], count), block_sizes
 
 
 def _blocks(sizes: np.ndarray) -> Iterator[np.ndarray]:
     ends = np.cumsum(sizes, dtype=np.int64)
     first = 0
     while first < len(sizes):
-        before = ends[first] - sizes[first]
-        last = max(first + 1, int(np.searchsorted(ends, before + _TOKENS, side="right")))
+        limit = ends[first] - sizes[first] + _TOKENS
+        fitting = int(np.searchsorted(ends, limit, side="right"))
+        last = max(first + 1, fitting)
         yield sizes[first:last]
         first = last
 
@@ -180,7 +189,9 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
         UserError: if the manifest names another dictionary or cannot be read.
     """
     path = Path(directory, MANIFEST)
-    if path.exists() and Manifest.read(path).dictionary_sha256 != dictionary_fingerprint(symbols):
+    if not path.exists():
+        return
+    if Manifest.read(path).dictionary_sha256 != dictionary_fingerprint(symbols):
         raise UserError(
             f"{directory}: dict.txt is not the one that the data-bin was prepared with (see {MANIFEST}); "
             f"restore that one, or {_REMEDY}"
@@ -190,13 +201,15 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
 def unigram_entropy(prefix: str | Path) -> float:
     """Return the entropy in nats of the frequencies of a data-bin's tokens, ``</s>`` included."""
     _, kind = _read_header(prefix)
-    return entropy_of_counts(np.bincount(np.memmap(f"{prefix}.bin", dtype=kind, mode="r")).tolist())
+    ids = np.memmap(f"{prefix}.bin", dtype=kind, mode="r")
+    return entropy_of_counts(np.bincount(ids).tolist())
 
 
 def entropy_of_counts(counts: Collection[int]) -> float:
     """Return the entropy in nats of the frequencies that counts have; a count of 0 adds nothing."""
     total = sum(counts)
-    return -sum(count / total * math.log(count / total) for count in counts if count)
+    frequencies = [count / total for count in counts if count]
+    return -sum(frequency * math.log(frequency) for frequency in frequencies)
 
 
 def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
@@ -207,7 +220,8 @@ def _read_header(prefix: str | Path) -> tuple[int, np.dtype]:
     with open(path, "rb") as file:
         header = file.read(_HEADER.size)
     magic, version, code, lines = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
-    if (magic, version) != (_MAGIC, _VERSION) or code not in _TOKEN_TYPES or len(header) < _HEADER.size:
+    is_index = (magic, version) == (_MAGIC, _VERSION) and len(header) == _HEADER.size
+    if not is_index or code not in _TOKEN_TYPES:
         raise UserError(f"{path}: damaged, or not an index of fairseq's --dataset-impl mmap; {_REMEDY}")
     if lines == 0:
         raise UserError(f"{path}: the data-bin has no lines; {_REMEDY} from text that is not empty")

@@ -118,5 +118,6 @@ class _Stream(io.RawIOBase):
     def readinto(self, buffer) -> int:
         self._text = self._text or next(self._texts, self._text)
         count = min(len(buffer), len(self._text))
-        buffer[:count], self._text = self._text[:count], self._text[count:]
+        buffer[:count] = self._text[:count]
+        self._text = self._text[count:]
         return count

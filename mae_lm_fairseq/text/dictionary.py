@@ -21,7 +21,8 @@ def read_symbols(path: str | Path) -> tuple[str, ...]:
 
 def parse_symbols(content: bytes, path: str | Path) -> tuple[str, ...]:
     """Return the dictionary in the content of a ``dict.txt``; see :func:`read_symbols`."""
-    symbols = [*SPECIALS, *(symbol for symbol, _ in _parse_lines(content, path)), MASK]
+    of_file = [symbol for symbol, _ in _parse_lines(content, path)]
+    symbols = [*SPECIALS, *of_file, MASK]
     if len(set(symbols)) < len(symbols):
         [(duplicate, _)] = Counter(symbols).most_common(1)
         raise UserError(f"{path}: {duplicate} occurs twice ({' '.join(SPECIALS)} and {MASK} need no line)")
@@ -34,7 +35,8 @@ def read_counts(path: str | Path) -> dict[int, int]:
     Raises:
         UserError: as for :func:`read_symbols`.
     """
-    return dict(enumerate((count for _, count in _parse_lines(read_bytes(path), path)), len(SPECIALS)))
+    counts = [count for _, count in _parse_lines(read_bytes(path), path)]
+    return dict(enumerate(counts, len(SPECIALS)))
 
 
 def _parse_lines(content: bytes, path: str | Path) -> list[tuple[str, int]]:
@@ -64,5 +66,6 @@ def write_symbols(symbols: Sequence[str], path: str | Path, counts: Sequence[int
     lines = []
     for index, symbol in enumerate(symbols):
         if symbol not in (*SPECIALS, MASK):
-            lines.append(f"{symbol} {1 if counts is None else counts[index]}\n")
+            count = 1 if counts is None else counts[index]
+            lines.append(f"{symbol} {count}\n")
     write_text(Path(path), "".join(lines))

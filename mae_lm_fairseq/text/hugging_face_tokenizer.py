@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,21 @@ class HuggingFaceTokenizer(Tokenizer):
         vocabulary = library.get_vocab(with_added_tokens=True)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise UserError(f"{path}: token ids have gaps; save the tokenizer without them")
+
         roles = _special_tokens(vocabulary)
-        self.further_specials = _further_specials(library, roles.values())
+        added = library.get_added_tokens_decoder().values()
+        are_special = {token.content for token in added if token.special}
+        self.further_specials = frozenset(are_special.difference(roles.values()))
         if self.further_specials:
             library = _with_special(library, self.further_specials, False)
-        ordinary = [token for token in sorted(vocabulary, key=vocabulary.get) if token not in roles.values()]
-        tokens = [*(roles[name] for name in SPECIALS), *ordinary, roles[MASK]]
+
+        by_id = sorted(vocabulary, key=vocabulary.get)
+        ordinary = [token for token in by_id if token not in roles.values()]
+        specials = [roles[name] for name in SPECIALS]
+        tokens = [*specials, *ordinary, roles[MASK]]
         order = np.array([vocabulary[token] for token in tokens])
-        self._start(path, {TOKENIZER_JSON: content}, library, [*SPECIALS, *map(_symbol, ordinary)], order)
+        symbols = [*SPECIALS, *map(_symbol, ordinary)]
+        self._start(path, {TOKENIZER_JSON: content}, library, symbols, order)
         self.unknown_ids = self._find_unknown_ids()
 
     further_specials: frozenset[str] = frozenset()
@@ -93,7 +101,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def _start(self, path: str | Path, files: Mapping[str, bytes], library, symbols: Sequence[str], order: np.ndarray):
         # Where a model finds special tokens in ordinary text, as Unigram does, they are unknown.
         fairseq_ids = np.full(library.get_vocab_size(), UNK)
-        fairseq_ids[order[len(SPECIALS) : -1]] = np.arange(len(SPECIALS), len(symbols))
+        ordinary = order[len(SPECIALS) : -1]
+        fairseq_ids[ordinary] = np.arange(len(SPECIALS), len(symbols))
         super().__init__(path, files, symbols, fairseq_ids)
         library.no_padding()
         library.no_truncation()
@@ -107,8 +116,9 @@ class HuggingFaceTokenizer(Tokenizer):
         """Return the value of ``unknown_ids``: the library's token for unknown characters may be an ordinary one."""
         unknown = _NONCHARACTER
         if self.is_byte_level:
-            alphabet = import_tokenizers().pre_tokenizers.ByteLevel.alphabet()
-            missing = set(alphabet) - self.library.get_vocab(with_added_tokens=False).keys() - _NEVER_IN_UTF8
+            alphabet = set(import_tokenizers().pre_tokenizers.ByteLevel.alphabet())
+            known = self.library.get_vocab(with_added_tokens=False)
+            missing = alphabet - known.keys() - _NEVER_IN_UTF8
             if not missing:
                 return (UNK,)
             unknown = min(missing)
@@ -125,35 +135,37 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._order
 
     def library_ids(self, lines: list[str]) -> list[list[int]]:
+        return self._ids_of(self.library, lines)
+
+    def library_ids_of_words(self, words: list[str]) -> list[list[int]]:
+        return self._ids_of(self._library_for_words, words)
+
+    def _ids_of(self, library, texts: list[str]) -> list[list[int]]:
         with self._no_panic():
-            return [encoding.ids for encoding in self.library.encode_batch_fast(lines, add_special_tokens=False)]
+            encodings = library.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def _no_panic(self) -> contextlib.AbstractContextManager:
         return no_panic(f"{self.path}: cannot encode or decode a text")
 
-    def encode_words(self, words: list[str]) -> list[np.ndarray]:
-        with self._no_panic():
-            encoded = self._library_for_words.encode_batch_fast(words, add_special_tokens=False)
-        ids = (encoding.ids or [self.exported_ids[UNK]] for encoding in encoded)
-        return [self._fairseq_ids[of_word] for of_word in ids]
-
     @cached_property
     def _library_for_words(self):
         """The library's tokenizer, but every text is a word after a space."""
-        described = json.loads(self.library.to_str())
+        described = _description(self.library)
         after_spaces = words_after_spaces(described)
         if after_spaces == described:
             return self.library
-        library = import_tokenizers().Tokenizer.from_str(json.dumps(after_spaces))
+        library = _library_from(after_spaces)
         library.encode_special_tokens = True
         return library
 
     @cached_property
     def added_tokens(self) -> list[str]:
         """Tokens that the library finds in a text before its model splits it, without those that have a role here."""
-        roles = {self.token(index) for index in (*range(len(SPECIALS)), self.mask)}
+        special_ids = [*range(len(SPECIALS)), self.mask]
+        roles = map(self.token, special_ids)
         added = self.library.get_added_tokens_decoder().values()
-        return sorted({token.content for token in added} - roles)
+        return sorted({token.content for token in added}.difference(roles))
 
     def encode_masked(self, text: str) -> list[int]:
         library, fairseq_ids = self._with_mask
@@ -163,14 +175,17 @@ class HuggingFaceTokenizer(Tokenizer):
     @cached_property
     def _with_mask(self) -> tuple[Any, np.ndarray]:
         """The library's tokenizer, but ``<mask>`` in a text is the mask token; and fairseq's ids of its ids."""
-        described = json.loads(self.library.to_str())
+        described = _description(self.library)
         mask = self.token(self.mask)
-        described["added_tokens"] = [
-            {**token, "content": MASK} if token["content"] == mask else token
-            for token in described["added_tokens"]
-            if token["content"] == mask or not token["special"]
-        ]
-        library = import_tokenizers().Tokenizer.from_str(json.dumps(described | {"post_processor": None}))
+        added = []
+        for token in described["added_tokens"]:
+            if token["content"] == mask:
+                added.append({**token, "content": MASK})
+            elif not token["special"]:
+                added.append(token)
+        described |= {"added_tokens": added, "post_processor": None}
+        library = _library_from(described)
+
         known = self.library.get_vocab()
         fairseq_ids = np.full(len(self._fairseq_ids) + 1, UNK)
         for token, index in library.get_vocab().items():
@@ -178,14 +193,16 @@ class HuggingFaceTokenizer(Tokenizer):
         return library, fairseq_ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        visible = [self.exported_ids[index] for index in ids if index not in (BOS, PAD, EOS)]
+        library_ids = [self.exported_ids[index] for index in ids if index not in (BOS, PAD, EOS)]
         with self._no_panic():
-            return self.library.decode(visible, skip_special_tokens=False).replace(self.token(self.mask), MASK)
+            text = self.library.decode(library_ids, skip_special_tokens=False)
+        return text.replace(self.token(self.mask), MASK)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         with self._no_panic():
             encoding = self.library.encode(text, add_special_tokens=False)
-        return self._fairseq_ids[encoding.ids], np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        offsets = np.array(encoding.offsets, dtype=np.int64)
+        return self._fairseq_ids[encoding.ids], offsets.reshape(-1, 2)
 
     def normalize(self, text: str) -> str:
         normalizer = self.library.normalizer
@@ -209,8 +226,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @cached_property
     def _steps(self) -> list[dict[str, Any]]:
-        description = json.loads(self.library.to_str())
-        return [step for part in ("normalizer", "pre_tokenizer", "decoder") for step in steps_of(description[part])]
+        described = _description(self.library)
+        parts = (described["normalizer"], described["pre_tokenizer"], described["decoder"])
+        return list(chain.from_iterable(map(steps_of, parts)))
 
     @property
     def is_byte_level(self) -> bool:
@@ -223,7 +241,7 @@ class HuggingFaceTokenizer(Tokenizer):
         for step in self._steps:
             if step["type"] == "Metaspace":
                 return step["replacement"]
-            if step["type"] == "Replace" and step["pattern"] == _ONE_SPACE:  # Llama, Gemma
+            if _replaces_spaces(step):  # Llama, Gemma
                 return step["content"]
         return None
 
@@ -246,20 +264,23 @@ class FairseqBPETokenizer(HuggingFaceTokenizer):
 
     def __init__(self, path: str | Path, *contents: bytes):
         path = Path(path)
-        contents = contents or tuple(read_bytes(path.with_name(name)) for name in self.FILES)
+        if not contents:
+            contents = [read_bytes(path.with_name(name)) for name in self.FILES]
         encoder, merges, dictionary = contents
         symbols = parse_symbols(dictionary, path.with_name(DICTIONARY))
-        tokens = parse_json(encoder, path, lambda ids: {str(ids[token]): token for token in ids}, "restore it")
+        tokens = parse_json(encoder, path, _tokens_by_id, "restore it")
         if not tokens.keys() & set(symbols):
             raise UserError(
                 f"{path}: does not belong to {path.with_name(DICTIONARY)}, which has none of its ids; use the files "
                 "that the data was encoded with"
             )
-        ordered = [tokens.pop(symbol, symbol) for symbol in symbols] + list(tokens.values())
+        ordered = [tokens.pop(symbol, symbol) for symbol in symbols]
+        ordered += tokens.values()
+        vocabulary = {token: index for index, token in enumerate(ordered)}
         with library_errors(f"{path.with_name(VOCAB_BPE)}: not the merges of the {ENCODER_JSON} beside it"):
             lines = merges.decode().split("\n")
             pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
-            model = import_tokenizers().models.BPE({token: index for index, token in enumerate(ordered)}, pairs)
+            model = import_tokenizers().models.BPE(vocabulary, pairs)
         library = byte_level(model)
         _add_special_tokens(library)
         files = dict(zip(self.FILES, contents, strict=True))
@@ -301,21 +322,41 @@ def no_panic(message: str) -> Iterator[None]:
         raise UserError(f"{message}: {first_line(error)}") from None
 
 
+def _description(library) -> dict[str, Any]:
+    """Return what a ``tokenizer.json`` of a tokenizer of the library has."""
+    return json.loads(library.to_str())
+
+
+def _library_from(described: dict[str, Any]):
+    """Return the library's tokenizer of a description."""
+    return import_tokenizers().Tokenizer.from_str(json.dumps(described))
+
+
+def _tokens_by_id(ids: Mapping[str, int]) -> dict[str, str]:
+    """Return the tokens of an ``encoder.json`` by their ids, as text."""
+    return {str(ids[token]): token for token in ids}
+
+
 def _symbol(token: str) -> str:
     """Return a token as dict.txt writes it: white space, which separates its columns, as codes."""
     return "".join(f"\\u{ord(char):04x}" if char.isspace() else char for char in token)
 
 
 def _special_tokens(vocabulary: Mapping[str, int]) -> dict[str, str]:
-    names = {name: (name if name in vocabulary else other) for name, other in _OTHER_NAMES.items()}
-    return {name: found for name, found in names.items() if found in vocabulary}
+    """Return the tokens of the vocabulary for the roles, by fairseq's name."""
+    tokens = {}
+    for name, other_name in _OTHER_NAMES.items():
+        token = name if name in vocabulary else other_name
+        if token in vocabulary:
+            tokens[name] = token
+    return tokens
 
 
 def _add_special_tokens(library) -> bool:
     """Make the tokens of the roles special ones, and add those that the tokenizer lacks; return whether any changed."""
-    found = _special_tokens(library.get_vocab(with_added_tokens=True))
+    tokens = _special_tokens(library.get_vocab(with_added_tokens=True))
     added = {token.content: token for token in library.get_added_tokens_decoder().values()}
-    names = (found.get(name, name) for name in _OTHER_NAMES)
+    names = (tokens.get(name, name) for name in _OTHER_NAMES)
     lacking = [name for name in names if name not in added or not added[name].special]
     library.add_special_tokens([_special_token(name, added.get(name)) for name in lacking])
     return bool(lacking)
@@ -330,18 +371,13 @@ def _special_token(name: str, ordinary: Any | None):
     return ordinary
 
 
-def _further_specials(library, roles: Iterable[str]) -> frozenset[str]:
-    added = library.get_added_tokens_decoder().values()
-    return frozenset({token.content for token in added if token.special} - set(roles))
-
-
 def _with_special(library, contents: Collection[str], is_special: bool):
     """Return a tokenizer of the library in which some added tokens are special ones, or are not."""
-    described = json.loads(library.to_str())
+    described = _description(library)
     for token in described["added_tokens"]:
         if token["content"] in contents:
             token["special"] = is_special
-    return import_tokenizers().Tokenizer.from_str(json.dumps(described))
+    return _library_from(described)
 
 
 def exported_library(tokenizer: HuggingFaceTokenizer):
@@ -354,7 +390,7 @@ def steps_of(described: dict[str, Any] | None) -> list[dict[str, Any]]:
     if described is None:
         return []
     inside = next((described[name] for name in _SEQUENCES if name in described), [])
-    return [described, *(step for each in inside for step in steps_of(each))]
+    return [described, *chain.from_iterable(map(steps_of, inside))]
 
 
 def words_after_spaces(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,7 +400,8 @@ def words_after_spaces(described: Mapping[str, Any]) -> dict[str, Any]:
     text. To the others, such as Gemma's, a step that adds it is given.
     """
     described = copy.deepcopy(dict(described))
-    normalizers, pre_tokenizers = (steps_of(described[part]) for part in ("normalizer", "pre_tokenizer"))
+    normalizers = steps_of(described["normalizer"])
+    pre_tokenizers = steps_of(described["pre_tokenizer"])
     kinds = [step["type"] for step in pre_tokenizers if step["type"] != "Sequence"]
     if any(step["type"] == "Prepend" for step in normalizers):
         return described
@@ -378,16 +415,21 @@ def words_after_spaces(described: Mapping[str, Any]) -> dict[str, Any]:
                 step["add_prefix_space"] = True
     elif not _DROP_SPACES.intersection(kinds):
         # A step behind another one would add the space to each part of a word.
-        first = {"type": "Metaspace", "replacement": _space(normalizers), "prepend_scheme": "always", "split": False}
-        others = [described["pre_tokenizer"]] if described["pre_tokenizer"] else []
-        described["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [first, *others]}
+        steps = [{"type": "Metaspace", "replacement": _space(normalizers), "prepend_scheme": "always", "split": False}]
+        if described["pre_tokenizer"]:
+            steps.append(described["pre_tokenizer"])
+        described["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
     return described
 
 
 def _space(normalizers: Iterable[Mapping[str, Any]]) -> str:
     """Return the sign that normalizers, as Llama's and Gemma's, write for a space."""
-    signs = [step["content"] for step in normalizers if step["type"] == "Replace" and step["pattern"] == _ONE_SPACE]
+    signs = [step["content"] for step in normalizers if _replaces_spaces(step)]
     return signs[0] if signs and len(signs[0]) == 1 else " "
+
+
+def _replaces_spaces(step: Mapping[str, Any]) -> bool:
+    return step["type"] == "Replace" and step["pattern"] == _ONE_SPACE
 
 
 def byte_level(model):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, read_record, write_record
+from mae_lm_fairseq.utils.files import file_sha256, leads_outside, read_record, write_record
 from mae_lm_fairseq.utils.output import markdown_table
 from mae_lm_fairseq.utils.typed import typed
 
@@ -55,33 +55,37 @@ def check_files(directory: Path, most: float) -> bool:
     """
     path = directory / MANIFEST
     hashes = Manifest.read(path).files if path.exists() else {}
-    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in hashes):
+    if any(leads_outside(name) for name in hashes):
         raise UserError(f"{path} is damaged: it names a file in another directory; prepare the data again")
-    present = {name: digest for name, digest in hashes.items() if (directory / name).is_file()}
-    if not present or sum((directory / name).stat().st_size for name in present) > most:
+    files = {directory / name: digest for name, digest in hashes.items()}
+    present = {file: digest for file, digest in files.items() if file.is_file()}
+    if not present or sum(file.stat().st_size for file in present) > most:
         return False
-    for name, digest in present.items():
-        if file_sha256(directory / name) != digest:
-            raise UserError(
-                f"{directory / name} is damaged: its hash is not the one in {MANIFEST}; prepare the data again"
-            )
+    for file, digest in present.items():
+        if file_sha256(file) != digest:
+            raise UserError(f"{file} is damaged: its hash is not the one in {MANIFEST}; prepare the data again")
     return True
 
 
 def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a Markdown table of splits, given by name as the fields of :class:`SplitStatistics`."""
-    rows = [
-        [name, *(f"{split[kind]:,}" for kind in ("documents", "lines", "tokens_out")), f"{split['unk_rate']:.3%}"]
-        for name, split in splits.items()
-    ]
+    rows = []
+    for name, split in splits.items():
+        counts = [f"{split[count]:,}" for count in ("documents", "lines", "tokens_out")]
+        rows.append([name, *counts, f"{split['unk_rate']:.3%}"])
     return markdown_table(["split", "documents", "lines", "tokens", "unknown"], rows)
 
 
 def add_up(shards: list[SplitStatistics]) -> SplitStatistics:
     """Return the statistics of all shards (or parts) together."""
-    fields = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed", "lost_joiners")
-    total = {name: sum(getattr(shard, name) for shard in shards) for name in fields}
-    return SplitStatistics(**total, unk_rate=total["unk"] / max(1, total["tokens_out"] - total["lines"]))
+    names = ("documents", "lines", "tokens_in", "tokens_out", "unk", "malformed", "lost_joiners")
+    return with_rate({name: sum(getattr(shard, name) for shard in shards) for name in names})
+
+
+def with_rate(counts: Mapping[str, int]) -> SplitStatistics:
+    """Return the statistics of a split, given all but ``unk_rate``."""
+    without_line_ends = counts["tokens_out"] - counts["lines"]
+    return SplitStatistics(**counts, unk_rate=counts["unk"] / max(1, without_line_ends))
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter, read_lines
-from mae_lm_fairseq.text.parts import SEPARATOR, Block, PartRecord, RunningStatistics
+from mae_lm_fairseq.text.parts import SEPARATOR, EncodedLines, FinishedPart, RunningStatistics, document_starts
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 
 SEED = 1
 
 
-def merge_parts(
-    parts: list[tuple[Path, PartRecord]], prefixes: list[Path], tokenizer: Tokenizer
-) -> list[RunningStatistics]:
+def merge_parts(parts: list[FinishedPart], prefixes: list[Path], tokenizer: Tokenizer) -> list[RunningStatistics]:
     """Write the documents of parts to one or several data-bins.
 
     Of each N consecutive documents, each of N data-bins receives one, in an order drawn from :data:`SEED`. So the
     result depends on the documents and on N only. In each data-bin, documents keep their order.
 
     Args:
-        parts: directory and record of each part, in order.
+        parts: the parts in order.
         prefixes: prefixes of the data-bins.
 
     Returns:
@@ -33,37 +31,40 @@ def merge_parts(
     dealer = _Dealer(len(prefixes))
     with ExitStack() as stack:
         writers = [stack.enter_context(DataBinWriter(prefix, len(tokenizer.symbols))) for prefix in prefixes]
-        for tokens, sizes in _all_lines(parts):
-            shards = dealer.deal(sizes > 1)
-            for shard, block in _split(tokens, sizes, shards):
-                writers[shard].write(*block)
-                statistics[shard].add(block)
-    statistics[0].malformed = sum(record.statistics.malformed for _, record in parts)
-    statistics[0].lost_joiners = sum(record.statistics.lost_joiners for _, record in parts)
+        for encoded in _all_lines(parts):
+            shards = dealer.deal(encoded.sizes > 1)
+            for shard, of_shard in _split(encoded, shards):
+                writers[shard].write(*of_shard)
+                statistics[shard].add(of_shard)
+    statistics[0].malformed = sum(part.record.statistics.malformed for part in parts)
+    statistics[0].lost_joiners = sum(part.record.statistics.lost_joiners for part in parts)
     return statistics
 
 
-def _all_lines(parts: list[tuple[Path, PartRecord]]) -> Iterator[Block]:
+def _all_lines(parts: list[FinishedPart]) -> Iterator[EncodedLines]:
     in_document = False
-    for directory, record in parts:
-        if record.begins_document and in_document:
+    for part in parts:
+        if part.record.begins_document and in_document:
             yield SEPARATOR
             in_document = False
-        for block in starmap(Block, read_lines(directory / "tokens")):
-            yield block
-            in_document = bool(block.sizes[-1] > 1)
+        for encoded in starmap(EncodedLines, read_lines(part.directory / "tokens")):
+            yield encoded
+            in_document = bool(encoded.sizes[-1] > 1)
 
 
-def _split(tokens: np.ndarray, sizes: np.ndarray, shards: np.ndarray) -> Iterator[tuple[int, Block]]:
+def _split(encoded: EncodedLines, shards: np.ndarray) -> Iterator[tuple[int, EncodedLines]]:
+    """Yield the lines of each shard, given the shard of each line."""
     # Sorting small integers takes linear time.
-    lines = np.argsort(shards, kind="stable")
-    tokens = tokens[np.argsort(np.repeat(shards, sizes), kind="stable")]
-    sizes, found = sizes[lines], np.bincount(shards)
+    sizes = encoded.sizes[np.argsort(shards, kind="stable")]
+    shard_of_token = np.repeat(shards, encoded.sizes)
+    tokens = encoded.tokens[np.argsort(shard_of_token, kind="stable")]
+    counts = np.bincount(shards)
     line = token = 0
-    for shard in np.flatnonzero(found):
-        inside = sizes[line : line + found[shard]]
-        line, end = line + found[shard], token + int(inside.sum())
-        yield int(shard), Block(tokens[token:end], inside)
+    for shard in np.flatnonzero(counts):
+        sizes_inside = sizes[line : line + counts[shard]]
+        end = token + int(sizes_inside.sum())
+        yield int(shard), EncodedLines(tokens[token:end], sizes_inside)
+        line += counts[shard]
         token = end
 
 
@@ -76,7 +77,8 @@ class _Dealer:
         self._deck = np.tile(np.arange(shards, dtype=np.uint16), (self._ROUNDS, 1))
         self._generator = np.random.default_rng(SEED)
         self._cards = np.zeros(0, dtype=np.uint16)
-        self._shard, self._in_document = np.uint16(0), False
+        self._shard = np.uint16(0)
+        self._in_document = False
 
     def deal(self, has_text: np.ndarray) -> np.ndarray:
         """Return the shard of each line. Blank lines belong to the document before them.
@@ -84,11 +86,14 @@ class _Dealer:
         Args:
             has_text: bool[lines], which of the next lines are not blank.
         """
-        begins = has_text & ~np.concatenate(([self._in_document], has_text[:-1]))
+        begins = document_starts(has_text, self._in_document)
         count = int(begins.sum())
         while len(self._cards) < count:
-            self._cards = np.concatenate((self._cards, self._generator.permuted(self._deck, axis=1).ravel()))
-        dealt, self._cards = self._cards[:count], self._cards[count:]
-        shards = np.concatenate(([self._shard], dealt))[np.cumsum(begins)]
-        self._shard, self._in_document = shards[-1], bool(has_text[-1])
+            shuffled = self._generator.permuted(self._deck, axis=1).ravel()
+            self._cards = np.concatenate((self._cards, shuffled))
+        dealt = np.concatenate(([self._shard], self._cards[:count]))
+        self._cards = self._cards[count:]
+        shards = dealt[np.cumsum(begins)]
+        self._shard = shards[-1]
+        self._in_document = bool(has_text[-1])
         return shards

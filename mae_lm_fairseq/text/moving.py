@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.preparation_options import PRODUCTS, PreparationOptions
@@ -58,41 +59,47 @@ class Move:
     def _source(self, file: MovedFile) -> Path:
         return self.destdir / PARTS / MERGED / file.source
 
+    def _place(self, file: MovedFile) -> Path:
+        return self.destdir / file.destination
+
+    def places(self) -> list[Path]:
+        """Return the places of all files, in their order."""
+        return list(map(self._place, self.files))
+
+    def _pending(self) -> list[MovedFile]:
+        """Return the files that are not in their places."""
+        return [file for file in self.files if _identity(self._place(file)) != file.identity]
+
     def done(self) -> list[Path]:
         """Return the files that are in their places."""
-        places = [(self.destdir / file.destination, file) for file in self.files]
-        return [path for path, file in places if _identity(path) == file.identity]
+        pending = self._pending()
+        return [self._place(file) for file in self.files if file not in pending]
 
     def can_finish(self) -> bool:
         """Return whether every file is where it was, or in its place."""
-        done = self.done()
-        return all(
-            self.destdir / file.destination in done or _identity(self._source(file)) == file.identity
-            for file in self.files
-        )
+        return all(_identity(self._source(file)) == file.identity for file in self._pending())
 
     def finish(self) -> Manifest:
         """Move the files that are not in their places, remove the parts, and return the manifest."""
-        done = self.done()
+        pending = self._pending()
+        places = self.places()
         with uninterrupted():
-            for file in self.files:
-                path = self.destdir / file.destination
-                if path not in done:
-                    path.parent.mkdir(exist_ok=True)
-                    os.replace(self._source(file), path)
-            for directory in {(self.destdir / file.destination).parent for file in self.files}:
+            for file in pending:
+                place = self._place(file)
+                place.parent.mkdir(exist_ok=True)
+                os.replace(self._source(file), place)
+            for directory in {place.parent for place in places}:
                 sync(directory)
             self._remove_parts()
             remove(self.destdir / _JOURNAL)
-        return Manifest.read(self.destdir / self.files[-1].destination)
+        return Manifest.read(places[-1])
 
     def _remove_parts(self) -> None:
         """Remove what preparations have made; other files, and then the directory, stay."""
         parts = self.destdir / PARTS
         if not parts.exists():
             return
-        names = os.listdir(parts)
-        for name in names:
+        for name in os.listdir(parts):
             if _OURS.fullmatch(name):
                 remove(parts / name, below=self.destdir)
         if not os.listdir(parts):
@@ -105,38 +112,51 @@ def begin_move(options: PreparationOptions, files: Mapping[str, list[Path]]) -> 
     Args:
         files: the text files by split, which identify the command.
     """
-    merged, moves = options.destdir / PARTS / MERGED, []
+    merged = options.destdir / PARTS / MERGED
+    destinations = {}
     for number, data_bin in enumerate(options.data_bins):
         present = os.listdir(merged / str(number))
-        names = [name for name in (*TOKENIZER_FILES, *PRODUCTS) if name in present]
-        moves += [(f"{number}/{name}", data_bin.relative_to(options.destdir) / name) for name in names]
+        directory = data_bin.relative_to(options.destdir)
+        for name in (*TOKENIZER_FILES, *PRODUCTS):
+            if name in present:
+                destinations[f"{number}/{name}"] = str(directory / name)
     if options.shards is not None:
-        moves.append((MANIFEST, Path(MANIFEST)))
-    moved = [MovedFile(source, str(destination), _identity(merged / source)) for source, destination in moves]
-    record = {"command": _command(options, files), "files": [asdict(file) for file in moved]}
+        destinations[MANIFEST] = MANIFEST
+
+    files_to_move = []
+    for source, destination in destinations.items():
+        files_to_move.append(MovedFile(source, destination, _identity(merged / source)))
+    record = {"command": _command(options, files), "files": list(map(asdict, files_to_move))}
     write_record(options.destdir / _JOURNAL, record)
-    return Move(options.destdir, tuple(moved))
+    return Move(options.destdir, tuple(files_to_move))
 
 
 def find_interrupted_move(options: PreparationOptions, files: Mapping[str, list[Path]]) -> Move | None:
     """Return the move that the same command has begun, if it can be finished; None if there is none."""
     try:
-        record = read_record(options.destdir / _JOURNAL, lambda content: (content["command"], content["files"]))
-        command, moved = typed(record, tuple[str, tuple[MovedFile, ...]])
-    except (UserError, ValueError):  # none, or damaged: its files are refused like any others
+        command, files_to_move = read_record(options.destdir / _JOURNAL, _journal)
+    except UserError:  # none, or damaged: its files are refused like any others
         return None
-    known = {data_bin / name for data_bin in options.data_bins for name in (*TOKENIZER_FILES, *PRODUCTS)}
-    known.add(options.destdir / MANIFEST)
-    move = Move(options.destdir, moved)
-    is_ours = command == _command(options, files) and all(options.destdir / file.destination in known for file in moved)
-    return move if is_ours and moved and move.can_finish() else None
+    if command != _command(options, files) or not files_to_move:
+        return None
+    move = Move(options.destdir, files_to_move)
+    is_ours = set(move.places()).issubset(options.products)
+    return move if is_ours and move.can_finish() else None
+
+
+def _journal(content: Any) -> tuple[str, tuple[MovedFile, ...]]:
+    return typed(content["command"], str), typed(content["files"], tuple[MovedFile, ...])
 
 
 def _command(options: PreparationOptions, files: Mapping[str, Iterable[Path]]) -> str:
     """Return the fingerprint of what a command reads and makes."""
-    texts = [(str(path.absolute()), *_identity(path)[1:]) for path in chain.from_iterable(files.values())]
+    texts = []
+    for path in chain.from_iterable(files.values()):
+        _, size, modified = _identity(path)
+        texts.append((str(path.absolute()), size, modified))
     tokenizer = None if options.kind else open_tokenizer_path(options.tokenizer).fingerprint
-    return hashlib.sha256(repr((options.recorded(), tokenizer, texts)).encode()).hexdigest()
+    depends_on = repr((options.recorded(), tokenizer, texts))
+    return hashlib.sha256(depends_on.encode()).hexdigest()
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

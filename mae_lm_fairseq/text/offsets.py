@@ -35,23 +35,32 @@ def encode_with_spans(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.n
         spans: int64[tokens, 2], start and end of each token in ``text``, in characters; both ascending.
     """
     ids, spans = tokenizer.encode_with_offsets(text)
-    # Invisible: white space, control characters, joiners, a BOM, and sentencepiece's mark of a word's start.
-    visible = np.array(
-        [not (x.isspace() or x == WORD_START or unicodedata.category(x) in ("Cc", "Cf")) for x in text], dtype=bool
-    )
+    is_visible = np.array(list(map(_is_visible, text)), dtype=bool)
     # int64[characters + 1]: the next visible character, and one past the previous visible character.
-    next_visible = np.append(np.where(visible, np.arange(len(text)), len(text)), len(text))
-    next_visible = np.minimum.accumulate(next_visible[::-1])[::-1]
-    last_visible = np.maximum.accumulate(np.append(0, np.where(visible, np.arange(1, len(text) + 1), 0)))
-    begins, ends = next_visible[spans[:, 0]], last_visible[spans[:, 1]]
+    next_visible = _next(is_visible)
+    ends_of_visible = np.where(is_visible, np.arange(1, len(text) + 1), 0)
+    last_visible = np.maximum.accumulate(np.append(0, ends_of_visible))
+    begins = next_visible[spans[:, 0]]
+    ends = last_visible[spans[:, 1]]
+
     # A token without visible characters shares the span of the next token that has some.
-    own = begins < ends
-    index = np.arange(len(ids))
-    owner = np.minimum.accumulate(np.where(own, index, len(ids))[::-1])[::-1]
-    shared = owner < len(ids)
-    begins[~shared] = ends[~shared] = last_visible[-1]
-    begins[shared], ends[shared] = begins[owner[shared]], ends[owner[shared]]
+    owners = _next(begins < ends)[:-1]
+    begins = np.append(begins, last_visible[-1])[owners]
+    ends = np.append(ends, last_visible[-1])[owners]
     return ids, np.stack([begins, ends], axis=1)
+
+
+def _is_visible(character: str) -> bool:
+    """Return False for white space, control characters, joiners, a BOM, and sentencepiece's mark of a word's start."""
+    is_blank = character.isspace() or character == WORD_START
+    return not is_blank and unicodedata.category(character) not in ("Cc", "Cf")
+
+
+def _next(is_sought: np.ndarray) -> np.ndarray:
+    """Return int64[N + 1]: the first sought position of N at or after each one, and N behind the last one."""
+    count = len(is_sought)
+    positions = np.append(np.where(is_sought, np.arange(count), count), count)
+    return np.minimum.accumulate(positions[::-1])[::-1]
 
 
 def word_numbers(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:
@@ -64,7 +73,8 @@ def word_numbers(text: str, spans: Iterable[tuple[int, int]]) -> list[int]:
     starts = is_blank[:-1] & ~is_blank[1:]
     words = np.cumsum(starts) - 1
     # White space belongs to the word that follows it, or to the last one.
-    return [int(min(words[start] + is_blank[start + 1], words[-1])) for start, _ in spans]
+    numbers = np.minimum(words + is_blank[1:], words[-1])
+    return [int(numbers[start]) for start, _ in spans]
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
@@ -82,4 +92,6 @@ def _class_of(character: str) -> str:
         return "s"
     if character in _JOINERS:
         return "j"
-    return {"L": "w", "N": "w", "M": "m"}.get(category[0], "m" if category == "Cf" else "p")
+    if category == "Cf":
+        return "m"
+    return {"L": "w", "N": "w", "M": "m"}.get(category[0], "p")

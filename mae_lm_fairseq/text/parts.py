@@ -5,29 +5,27 @@ the bytes of a part do not depend on where, when or how often it is made. A part
 renamed, so a part that exists is complete.
 """
 
-import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.text.corpus import Piece, Reading, divide, read_piece
+from mae_lm_fairseq.text.corpus import RecordOptions, divide, read_stretch
 from mae_lm_fairseq.text.data_bin import DataBinWriter
-from mae_lm_fairseq.text.manifest import SplitStatistics
-from mae_lm_fairseq.text.text_files import Chunk
+from mae_lm_fairseq.text.manifest import SplitStatistics, with_rate
+from mae_lm_fairseq.text.text_files import Chunk, Stretch
 from mae_lm_fairseq.text.tokenizer import EOS, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
-from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, read_record, write_record
+from mae_lm_fairseq.utils.made import find_or_make, keyed
 from mae_lm_fairseq.utils.typed import typed
-from mae_lm_fairseq.utils.writing import finish_directory, remove, temporary_name
 
 PART_BYTES = 1 << 24
 MOST_PARTS = 4096
@@ -38,7 +36,7 @@ _RECORD = "part.json"
 _AHEAD = 3
 
 
-class Block(NamedTuple):
+class EncodedLines(NamedTuple):
     """Encoded lines.
 
     Attributes:
@@ -50,10 +48,10 @@ class Block(NamedTuple):
     sizes: np.ndarray
 
 
-SEPARATOR = Block(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32))
+SEPARATOR = EncodedLines(np.array([EOS], dtype=np.int32), np.ones(1, dtype=np.int32))
 """A blank line, which separates documents."""
 
-Encode = Callable[[Iterable[Chunk], Path], Iterator[tuple[Chunk, Block]]]
+Encode = Callable[[Iterable[Chunk], Path], Iterator[tuple[Chunk, EncodedLines]]]
 """Yields the chunks with their encodings by the tokenizer in a directory, in order."""
 
 
@@ -71,21 +69,38 @@ class RunningStatistics:
         self.in_document = False
         self._unknown_ids = list(tokenizer.unknown_ids)
 
-    def add(self, block: Block):
-        """Add an encoded block of lines."""
-        has_text = block.sizes > 1
-        self.documents += int((has_text & ~np.concatenate(([self.in_document], has_text[:-1]))).sum())
+    def add(self, encoded: EncodedLines):
+        """Add encoded lines."""
+        has_text = encoded.sizes > 1
+        self.documents += int(document_starts(has_text, self.in_document).sum())
         self.in_document = bool(has_text[-1])
-        self.lines += len(block.sizes)
-        self.tokens += int(block.sizes.sum())
-        self.counts += np.bincount(block.tokens, minlength=len(self.counts))
+        self.lines += len(encoded.sizes)
+        self.tokens += int(encoded.sizes.sum())
+        self.counts += np.bincount(encoded.tokens, minlength=len(self.counts))
 
     def of_split(self) -> SplitStatistics:
         """Return the statistics for a manifest."""
-        unk = int(self.counts[self._unknown_ids].sum())
-        counts = (self.documents, self.lines, self.tokens, self.tokens, unk)
-        rate = unk / max(1, self.tokens - self.lines)
-        return SplitStatistics(*counts, rate, self.malformed, self.lost_joiners)
+        counts = {
+            "documents": self.documents,
+            "lines": self.lines,
+            "tokens_in": self.tokens,
+            "tokens_out": self.tokens,
+            "unk": int(self.counts[self._unknown_ids].sum()),
+            "malformed": self.malformed,
+            "lost_joiners": self.lost_joiners,
+        }
+        return with_rate(counts)
+
+
+def document_starts(has_text: np.ndarray, in_document: bool) -> np.ndarray:
+    """Return bool[lines]: which lines begin a document.
+
+    Args:
+        has_text: bool[lines], which lines are not blank.
+        in_document: whether the line before them has text.
+    """
+    follows_text = np.concatenate(([in_document], has_text[:-1]))
+    return has_text & ~follows_text
 
 
 @lru_cache(maxsize=1)
@@ -94,7 +109,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     return open_tokenizer_path(directory)
 
 
-def encode_here(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, Block]]:
+def encode_here(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedLines]]:
     """Encode chunks in this process."""
     for chunk in chunks:
         yield chunk, _encode_chunk(chunk, tokenizer)
@@ -103,7 +118,7 @@ def encode_here(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chun
 def encode_by_all(executor: Executor, workers: int) -> Encode:
     """Return a function that lets all workers encode chunks, with a bounded number of chunks in memory."""
 
-    def encode(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, Block]]:
+    def encode(chunks: Iterable[Chunk], tokenizer: Path) -> Iterator[tuple[Chunk, EncodedLines]]:
         pending = deque()
         for chunk in chunks:
             pending.append((chunk, executor.submit(_encode_chunk, chunk, tokenizer)))
@@ -116,25 +131,25 @@ def encode_by_all(executor: Executor, workers: int) -> Encode:
     return encode
 
 
-def _encode_chunk(chunk: Chunk, tokenizer: Path) -> Block:
-    return Block(*load_tokenizer(tokenizer).encode_block(chunk.lines()))
+def _encode_chunk(chunk: Chunk, tokenizer: Path) -> EncodedLines:
+    return EncodedLines(*load_tokenizer(tokenizer).encode_block(chunk.lines()))
 
 
 @dataclass(frozen=True)
-class Job:
-    """Settings that all parts of a preparation share.
+class PartSettings:
+    """The settings of all parts of a preparation.
 
     Attributes:
         directory: directory of the parts, on a file system that all machines share.
         tokenizer: directory of the tokenizer in it.
         fingerprint: fingerprints of the tokenizer and its dictionary.
-        reading: how records are read.
+        record_options: how records are read.
     """
 
     directory: Path
     tokenizer: Path
     fingerprint: str
-    reading: Reading
+    record_options: RecordOptions
 
 
 @dataclass(frozen=True)
@@ -143,13 +158,13 @@ class Part:
 
     Attributes:
         name: name of its directory; it identifies text, tokenizer and ``--text-field``.
-        pieces: the pieces of the corpus in order.
+        stretches: the stretches of the corpus in order.
         size: estimated number of bytes of text.
         is_large: whether the part is much larger than others, because its file cannot be divided.
     """
 
     name: str
-    pieces: tuple[Piece, ...]
+    stretches: tuple[Stretch, ...]
     size: int
     is_large: bool
 
@@ -169,38 +184,50 @@ class PartRecord:
     sha256: Mapping[str, str]
 
 
-def plan_parts(split: str, files: Iterable[Path], job: Job) -> list[Part]:
+class FinishedPart(NamedTuple):
+    """The directory of a finished part, and its record."""
+
+    directory: Path
+    record: PartRecord
+
+
+def plan_parts(split: str, files: Iterable[Path], settings: PartSettings) -> list[Part]:
     """Divide the files of a split into parts.
 
     Raises:
         UserError: if a file cannot be read.
     """
     files = [path.absolute() for path in files]
-    size = max(PART_BYTES, sum(path.stat().st_size for path in files) // MOST_PARTS)
-    groups, total = [], size
-    for piece in divide(files, job.reading, size):
-        if max(total, piece.size) >= size:
+    bytes_of_files = sum(path.stat().st_size for path in files)
+    usual_size = max(PART_BYTES, bytes_of_files // MOST_PARTS)
+
+    groups = []
+    size = usual_size
+    for stretch in divide(files, usual_size):
+        if max(size, stretch.size) >= usual_size:
             groups.append([])
-            total = 0
-        groups[-1].append(piece)
-        total += piece.size
+            size = 0
+        groups[-1].append(stretch)
+        size += stretch.size
+
     parts = []
-    for number, pieces in enumerate(groups):
-        text = sum(piece.size for piece in pieces)
-        parts.append(Part(f"{split}-{number:05}-{_key(pieces, job)}", tuple(pieces), text, text > _LARGE * size))
+    for number, stretches in enumerate(groups):
+        size = sum(stretch.size for stretch in stretches)
+        name = keyed(f"{split}-{number:05}", _depends_on(stretches, settings))
+        parts.append(Part(name, tuple(stretches), size, size > _LARGE * usual_size))
     return parts
 
 
-def _key(pieces: list[Piece], job: Job) -> str:
-    digest = hashlib.sha256(f"{job.fingerprint} {job.reading.text_field!r}".encode())
-    for piece in pieces:
-        status = piece.path.stat()
-        content = (str(piece.path), status.st_size, status.st_mtime_ns, piece.start, piece.end)
-        digest.update(repr(content).encode())
-    return digest.hexdigest()[:12]
+def _depends_on(stretches: list[Stretch], settings: PartSettings) -> str:
+    """Return what the content of a part depends on, as text."""
+    text = f"{settings.fingerprint} {settings.record_options.text_field!r}"
+    for stretch in stretches:
+        path, status = str(stretch.path), stretch.path.stat()
+        text += repr((path, status.st_size, status.st_mtime_ns, stretch.start, stretch.end))
+    return text
 
 
-def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[PartRecord, bool]:
+def encode_part(part: Part, settings: PartSettings, encode: Encode = encode_here) -> tuple[PartRecord, bool]:
     """Make a part, unless a valid one exists.
 
     Returns:
@@ -209,54 +236,46 @@ def encode_part(part: Part, job: Job, encode: Encode = encode_here) -> tuple[Par
     Raises:
         UserError: if the corpus or the directory cannot be read, text is not UTF-8, or a record is malformed.
     """
-    destination = job.directory / part.name
-    found = _read_record(destination)
-    if found is not None and (job.reading.skip_malformed or not found.statistics.malformed):
-        return found, True
-    with temporary_directory(temporary_name(destination)) as directory:
-        record = _write_part(part, job, encode, directory)
-        if found is None:
-            remove(destination)  # damaged, if it exists
-        rename_new(directory, destination)
-    return record, False
+
+    def find(path: Path) -> PartRecord | None:
+        record = _read_record(path)
+        if record is not None and record.statistics.malformed and not settings.record_options.skip_malformed:
+            return None
+        return record
+
+    return find_or_make(settings.directory / part.name, partial(_write_part, part, settings, encode), find)
 
 
-def _write_part(part: Part, job: Job, encode: Encode, directory: Path) -> PartRecord:
-    tokenizer = load_tokenizer(job.tokenizer)
-    statistics, begins_document = RunningStatistics(tokenizer), False
-    chunks = (chunk for piece in part.pieces for chunk in read_piece(piece, job.reading))
+def _write_part(part: Part, settings: PartSettings, encode: Encode, directory: Path) -> PartRecord:
+    tokenizer = load_tokenizer(settings.tokenizer)
+    statistics = RunningStatistics(tokenizer)
+    begins_document = False
+    chunks = chain.from_iterable(read_stretch(stretch, settings.record_options) for stretch in part.stretches)
     with DataBinWriter(directory / "tokens", len(tokenizer.symbols)) as writer:
-        for chunk, block in encode(chunks, job.tokenizer):
+        for chunk, encoded in encode(chunks, settings.tokenizer):
             if chunk.begins_document and statistics.in_document:
                 writer.write(*SEPARATOR)
                 statistics.add(SEPARATOR)
-            if len(block.sizes):
-                begins_document = begins_document if statistics.lines else chunk.begins_document
-                writer.write(*block)
-                statistics.add(block)
+            if len(encoded.sizes):
+                if not statistics.lines:
+                    begins_document = chunk.begins_document
+                writer.write(*encoded)
+                statistics.add(encoded)
             statistics.malformed += chunk.malformed
-            statistics.lost_joiners += sum(chunk.data.count(joiner.encode()) for joiner in tokenizer.lost_joiners)
+            for joiner in tokenizer.lost_joiners:
+                statistics.lost_joiners += chunk.data.count(joiner.encode())
     record = PartRecord(begins_document, statistics.of_split(), _checksums(directory))
     write_record(directory / _RECORD, asdict(record))
     return record
 
 
-def rename_new(directory: Path, destination: Path):
-    """Give a new directory its name, unless the destination exists because another process was faster."""
-    finish_directory(directory)
-    try:
-        os.rename(directory, destination)
-    except OSError:
-        if not destination.exists():
-            raise
-
-
 def _read_record(directory: Path) -> PartRecord | None:
     try:
         record = read_record(directory / _RECORD, lambda content: typed(content, PartRecord))
-        return record if record.sha256 == _checksums(directory) else None
+        is_intact = record.sha256 == _checksums(directory)
     except UserError:
         return None
+    return record if is_intact else None
 
 
 def _checksums(directory: Path) -> dict[str, str]:

@@ -5,7 +5,6 @@ merged into data-bins, which appear in their places when all of them are complet
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -25,15 +24,14 @@ from mae_lm_fairseq.text.merging import merge_parts
 from mae_lm_fairseq.text.moving import MERGED, PARTS, begin_move, find_interrupted_move
 from mae_lm_fairseq.text.parts import (
     Encode,
-    Job,
+    FinishedPart,
     Part,
-    PartRecord,
+    PartSettings,
     encode_by_all,
     encode_here,
     encode_part,
     load_tokenizer,
     plan_parts,
-    rename_new,
 )
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
 from mae_lm_fairseq.text.text_files import expand
@@ -44,14 +42,12 @@ from mae_lm_fairseq.utils.directories import temporary_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_while_used, file_sha256
 from mae_lm_fairseq.utils.locks import directory_lock
+from mae_lm_fairseq.utils.made import find_or_make, keyed
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from mae_lm_fairseq.utils.workers import Workers, open_workers
 from mae_lm_fairseq.utils.writing import create_file, finish_directory, remove, temporary_name
 
 SAMPLE_BYTES, _UNKNOWN_BYTES = 50_000_000, 1_000_000
-
-Made = list[tuple[Path, PartRecord]]
-"""Directories and records of the finished parts of a split, in order."""
 
 
 def prepare(options: PreparationOptions) -> Manifest | None:
@@ -88,64 +84,83 @@ def find_splits(options: PreparationOptions) -> dict[str, list[Path]]:
         UserError: if a path is invalid or contains ``destdir``, or a file is in both splits.
     """
     destdir = options.destdir.resolve()
-    for path in chain.from_iterable(map(expand, (*options.train, *options.valid))):
+    paths = map(expand, (*options.train, *options.valid))
+    for path in chain.from_iterable(paths):
         if path.is_dir() and destdir.is_relative_to(path.resolve()):
             raise UserError(
                 f"--destdir {options.destdir}: is in {path}, whose files are read as text; choose another one"
             )
-    files = {split: open_corpus(getattr(options, split), options.reading) for split in ("valid", "train")}
-    if common := {path.resolve() for path in files["train"]} & {path.resolve() for path in files["valid"]}:
+    record_options = options.record_options
+    valid = open_corpus(options.valid, record_options)
+    train = open_corpus(options.train, record_options)
+    if common := set(map(Path.resolve, train)).intersection(map(Path.resolve, valid)):
         raise UserError(f"{min(common)}: in --train and in --valid; a file can only be in one of them")
-    return files
+    return {"valid": valid, "train": train}
 
 
 def _prepare(files: Mapping[str, list[Path]], directory: Path, options: PreparationOptions) -> Manifest | None:
     with open_workers(options.processes, options.scheduler) as workers:
         path = _shared_tokenizer(directory, files["train"], options)
         tokenizer = load_tokenizer(path)
-        job = Job(directory, path, _fingerprint(tokenizer), options.reading)
-        parts = {split: plan_parts(split, paths, job) for split, paths in files.items()}
+        settings = PartSettings(directory, path, _fingerprint(tokenizer), options.record_options)
+        parts = {split: plan_parts(split, paths, settings) for split, paths in files.items()}
         if options.part is not None:
             number, count = options.part
-            selected = list(chain.from_iterable(parts.values()))[number - 1 :: count]
-            _make(f"part {number}/{count}", selected, job, workers)
+            all_parts = list(chain.from_iterable(parts.values()))
+            selected = all_parts[number - 1 :: count]
+            _make(f"part {number}/{count}", selected, settings, workers)
             return None
-        made = {}
+        finished = {}
         for split, planned in parts.items():
-            records = _make(split, planned, job, workers)
-            total = add_up([record.statistics for record in records])
-            if total.tokens_out == total.lines:
-                raise UserError(f"--{split}: the files contain no text, and {total.malformed} malformed records")
-            if total.unk_rate > options.max_unk_rate:
-                sample = list(sample_corpus(files[split], job.reading, _UNKNOWN_BYTES))
-                unknown = load_tokenizer(job.tokenizer).unknown_texts(sample).most_common(10)
-                raise UserError(
-                    f"--{split}: {total.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
-                    f"{options.max_unk_rate:.3%}; most frequent in a sample: "
-                    + ", ".join(f"{text!r} ({count})" for text, count in unknown)
-                )
-            made[split] = [(directory / part.name, record) for part, record in zip(planned, records, strict=True)]
+            finished[split] = _make(split, planned, settings, workers)
+            _check_split(split, files[split], finished[split], tokenizer, options)
+
     merged = directory / MERGED
     with temporary_directory(temporary_name(merged)) as new:
-        _merge(made, new, tokenizer, options)
+        _merge(finished, new, tokenizer, options)
         finish_directory(new)
         remove(merged)
         os.rename(new, merged)
     return begin_move(options, files).finish()
 
 
+def _check_split(
+    split: str, files: list[Path], parts: list[FinishedPart], tokenizer: Tokenizer, options: PreparationOptions
+) -> None:
+    """Raise a UserError if a split has no text, or too many unknown tokens."""
+    total = add_up([part.record.statistics for part in parts])
+    if total.tokens_out == total.lines:
+        raise UserError(f"--{split}: the files contain no text, and {total.malformed} malformed records")
+    if total.unk_rate > options.max_unk_rate:
+        sample = list(sample_corpus(files, options.record_options, _UNKNOWN_BYTES))
+        unknown = tokenizer.unknown_texts(sample).most_common(10)
+        examples = ", ".join(f"{text!r} ({count})" for text, count in unknown)
+        raise UserError(
+            f"--{split}: {total.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
+            f"{options.max_unk_rate:.3%}; most frequent in a sample: {examples}"
+        )
+
+
 def _shared_tokenizer(directory: Path, files: list[Path], options: PreparationOptions) -> Path:
     """Return the directory of the tokenizer among the parts, which the first process to finish has written."""
     if options.kind is None:
-        content = _fingerprint(open_tokenizer_path(options.tokenizer))
+        depends_on = _fingerprint(open_tokenizer_path(options.tokenizer))
     else:
-        sizes = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        content = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
-    path = directory / f"tokenizer-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    if not path.exists():
-        with temporary_directory(temporary_name(path)) as new:
-            _make_tokenizer(files, options).save(new)
-            rename_new(new, path)
+        sizes = []
+        for path in files:
+            status = path.stat()
+            sizes.append((str(path.absolute()), status.st_size, status.st_mtime_ns))
+        depends_on = repr((options.kind, options.vocab_size, options.character_coverage, options.text_field, sizes))
+
+    def write(new: Path) -> bool:
+        _make_tokenizer(files, options).save(new)
+        return True
+
+    def find(path: Path) -> bool | None:
+        return path.exists() or None
+
+    path = directory / keyed("tokenizer", depends_on)
+    find_or_make(path, write, find)
     return path
 
 
@@ -157,56 +172,69 @@ def _fingerprint(tokenizer: Tokenizer) -> str:
 def _make_tokenizer(files: list[Path], options: PreparationOptions) -> Tokenizer:
     if options.kind is None:
         return open_tokenizer_path(options.tokenizer)
-    lines = sample_corpus(files, options.reading, SAMPLE_BYTES)
+    lines = sample_corpus(files, options.record_options, SAMPLE_BYTES)
     bar = tqdm(lines, desc="sample for the tokenizer, then training", unit=" lines", unit_scale=True, mininterval=1)
     return train_tokenizer(options.kind, bar, options.vocab_size, options.character_coverage)
 
 
-def _make(name: str, parts: list[Part], job: Job, workers: Workers) -> list[PartRecord]:
-    """Make parts, and return their records.
+def _make(name: str, parts: list[Part], settings: PartSettings, workers: Workers) -> list[FinishedPart]:
+    """Make parts, and return them.
 
     A worker makes a part. A part that is much larger than others is read by this process and encoded by all workers,
     unless every worker can have one.
     """
     executor, count = workers
-    shares_large = sum(part.is_large for part in parts) < count
-    encode = encode_here if executor is None else encode_by_all(executor, count)
-    made, here = {}, [part for part in parts if executor is None or (part.is_large and shares_large)]
-    with tqdm(desc=name, total=sum(part.size for part in parts), unit="B", unit_scale=True, mininterval=1) as bar:
-        elsewhere = set(parts).difference(here)
-        futures = {executor.submit(encode_part, part, job): part for part in parts if part in elsewhere}
+    large = [part for part in parts if part.is_large]
+    if executor is None:
+        encode = encode_here
+        read_by_this_process = parts
+    else:
+        encode = encode_by_all(executor, count)
+        read_by_this_process = large if len(large) < count else []
+    of_workers = set(parts).difference(read_by_this_process)
+
+    records, reused = {}, 0
+    size = sum(part.size for part in parts)
+    with tqdm(desc=name, total=size, unit="B", unit_scale=True, mininterval=1) as bar:
+        futures = {executor.submit(encode_part, part, settings): part for part in parts if part in of_workers}
         for future in as_completed(futures):
-            made[futures[future].name] = future.result()
-            bar.update(futures[future].size)
-        for part in here:
-            made[part.name] = encode_part(part, job, _watched(encode, bar))
-    if reused := sum(is_reused for _, is_reused in made.values()):
+            part = futures[future]
+            records[part.name], is_reused = future.result()
+            reused += is_reused
+            bar.update(part.size)
+        for part in read_by_this_process:
+            records[part.name], is_reused = encode_part(part, settings, _watched(encode, bar))
+            reused += is_reused
+    if reused:
         print(f"{name}: {reused} of {len(parts)} parts are from an earlier run", flush=True)
-    return [made[part.name][0] for part in parts]
+    return [FinishedPart(settings.directory / part.name, records[part.name]) for part in parts]
 
 
 def _watched(encode: Encode, bar: tqdm) -> Encode:
     def watched(chunks, tokenizer):
-        for chunk, block in encode(chunks, tokenizer):
-            yield chunk, block
+        for chunk, encoded in encode(chunks, tokenizer):
+            yield chunk, encoded
             bar.update(len(chunk.data))
 
     return watched
 
 
-def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, options: PreparationOptions) -> None:
+def _merge(
+    parts: Mapping[str, list[FinishedPart]], directory: Path, tokenizer: Tokenizer, options: PreparationOptions
+) -> None:
     """Write the data-bins to a directory, in subdirectories named by their numbers, and the manifest of all shards."""
     directories = [directory / str(number) for number in range(len(options.data_bins))]
     for data_bin in directories:
         data_bin.mkdir()
         tokenizer.save(data_bin)
-    [valid] = _merge_split("valid", made["valid"], directories[:1], tokenizer)
+    [valid] = _merge_split("valid", parts["valid"], directories[:1], tokenizer)
     for data_bin in directories[1:]:
-        for suffix in ("bin", "idx"):
-            name = f"valid.{suffix}"
-            with open(directories[0] / name, "rb") as source, create_file(data_bin / name) as file:
-                shutil.copyfileobj(source, file, 1 << 20)
-    train = _merge_split("train", made["train"], directories, tokenizer)
+        for name in ("valid.bin", "valid.idx"):
+            source = directories[0] / name
+            with open(source, "rb") as valid_file, create_file(data_bin / name) as file:
+                shutil.copyfileobj(valid_file, file, 1 << 20)
+    train = _merge_split("train", parts["train"], directories, tokenizer)
+
     manifests = []
     for data_bin, statistics in zip(directories, train, strict=True):
         manifest = Manifest(
@@ -220,19 +248,24 @@ def _merge(made: Mapping[str, Made], directory: Path, tokenizer: Tokenizer, opti
         manifest.write(data_bin / MANIFEST)
         manifests.append(manifest)
     if options.shards is not None:
-        files = {f"shard{n}/{name}": digest for n, each in enumerate(manifests) for name, digest in each.files.items()}
-        total = replace(manifests[0], splits={"valid": valid, "train": add_up(train)}, files=files)
-        total.write(directory / MANIFEST)
+        files = {}
+        for number, manifest in enumerate(manifests):
+            files |= {f"shard{number}/{name}": digest for name, digest in manifest.files.items()}
+        splits = {"valid": valid, "train": add_up(train)}
+        replace(manifests[0], splits=splits, files=files).write(directory / MANIFEST)
 
 
-def _merge_split(split: str, parts: Made, directories: list[Path], tokenizer: Tokenizer) -> list[SplitStatistics]:
-    merged = merge_parts(parts, [directory / split for directory in directories], tokenizer)
-    empty = sum(shard.documents == 0 for shard in merged)
+def _merge_split(
+    split: str, parts: list[FinishedPart], directories: list[Path], tokenizer: Tokenizer
+) -> list[SplitStatistics]:
+    shards = merge_parts(parts, [directory / split for directory in directories], tokenizer)
+    empty = sum(shard.documents == 0 for shard in shards)
     if empty:
         raise UserError(
-            f"--shards {len(merged)}: the text has only {len(merged) - empty} documents; use fewer shards, or "
+            f"--shards {len(shards)}: the text has only {len(shards) - empty} documents; use fewer shards, or "
             "separate documents by blank lines"
         )
+    counts = sum(shard.counts for shard in shards)
     for directory in directories:
-        write_symbols(tokenizer.symbols, directory / DICTIONARY, sum(shard.counts for shard in merged))
-    return [shard.of_split() for shard in merged]
+        write_symbols(tokenizer.symbols, directory / DICTIONARY, counts)
+    return [shard.of_split() for shard in shards]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.text.corpus import Reading
+from mae_lm_fairseq.text.corpus import RecordOptions
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.manifest import MANIFEST
 from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES
@@ -82,19 +82,29 @@ class PreparationOptions(Options):
     @property
     def data_bins(self) -> list[Path]:
         """Directories of the data-bins."""
-        return [self.destdir / f"shard{number}" for number in range(self.shards)] if self.shards else [self.destdir]
+        if self.shards is None:
+            return [self.destdir]
+        return [self.destdir / f"shard{number}" for number in range(self.shards)]
 
     @property
-    def reading(self) -> Reading:
+    def products(self) -> list[Path]:
+        """Paths of all files that a preparation may write."""
+        names = (*TOKENIZER_FILES, *PRODUCTS)
+        return [*(data_bin / name for data_bin in self.data_bins for name in names), self.destdir / MANIFEST]
+
+    @property
+    def record_options(self) -> RecordOptions:
         """How records are read."""
-        return Reading(self.text_field, self.skip_malformed)
+        return RecordOptions(self.text_field, self.skip_malformed)
 
     def recorded(self) -> dict[str, object]:
         """Return the options for the manifest, except those that choose machines and those that are not set."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _MACHINES}
-        return {name: value for name, value in values.items() if value is not None and value is not False} | {
-            "destdir": str(self.destdir)
-        }
+        recorded = {}
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if name not in _MACHINES and value is not None and value is not False:
+                recorded[name] = value
+        return recorded | {"destdir": str(self.destdir)}
 
     def check(self, ours: Collection[Path] = ()) -> None:
         """Check that there is one tokenizer, and that no file is overwritten but those that this command has written.
@@ -106,8 +116,8 @@ class PreparationOptions(Options):
             raise UserError("--vocab-size is missing; give it, or an existing tokenizer with --tokenizer")
         if self.vocab_size is not None and self.kind is None:
             raise UserError(f"--vocab-size: has no effect with --tokenizer {self.tokenizer}; remove it")
-        given = self.tokenizer if self.kind is None and os.path.exists(self.tokenizer) else None
-        products = [Path(directory, name) for directory in self.data_bins for name in (*TOKENIZER_FILES, *PRODUCTS)]
-        for path in (*products, self.destdir / MANIFEST):
-            if os.path.lexists(path) and path not in ours and not (given and path.samefile(given)):
+        tokenizer = self.tokenizer if self.kind is None and os.path.exists(self.tokenizer) else None
+        for path in self.products:
+            is_tokenizer = tokenizer and os.path.exists(path) and path.samefile(tokenizer)
+            if os.path.lexists(path) and path not in ours and not is_tokenizer:
                 raise UserError(f"{path}: exists already; choose another --destdir, or remove it")

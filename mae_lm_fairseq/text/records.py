@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -19,6 +19,7 @@ import numpy as np
 
 from mae_lm_fairseq.text.text_files import (
     LONGEST_LINE,
+    Stretch,
     count_lines,
     is_compressed,
     line_stretches,
@@ -43,18 +44,18 @@ class Format(Protocol):
     def fields(self, path: Path) -> list[str] | None:
         """Return the names of the fields, or those of the first record; None if there is no valid first record."""
 
-    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        """Divide a file that is not compressed into stretches of about ``size`` bytes: start, end and size of each."""
+    def stretches(self, path: Path, size: int) -> list[Stretch]:
+        """Divide a file that is not compressed into stretches of about ``size`` bytes."""
 
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
-        """Yield the records from ``start`` to ``end``.
+    def records(self, stretch: Stretch, field: str) -> Iterator[tuple[int, object]]:
+        """Yield the records of a stretch.
 
-        Each is the number of its (first) line or row, counted from 1 at ``start``, and the value of its field, which
-        should be text; a ValueError for a malformed record.
+        Each is the number of its (first) line or row, counted from 1 at the start of the stretch, and the value of its
+        field, which should be text; a ValueError for a malformed record.
         """
 
-    def name(self, path: Path, start: int, number: int) -> str:
-        """Return how error messages name a record."""
+    def name(self, stretch: Stretch, number: int) -> str:
+        """Return how error messages name a record, given its number in a stretch."""
 
 
 def format_of(path: Path) -> Format | None:
@@ -79,36 +80,43 @@ def check_plain_text(path: Path) -> None:
 
 def check_no_json(path: Path) -> None:
     """Raise a UserError if a file is no text, or its first line is a JSON object, a list of them, or begins one."""
-    with open_text(path) as stream, suppress(ValueError, RecursionError):
+    with open_text(path) as stream:
         line = stream.readline(LONGEST_LINE).strip()
-        found = {} if line in (b"{", b"[") else json.loads(line)
-        if any(isinstance(record, dict) for record in (found if isinstance(found, list) else [found])):
-            raise UserError(f"{path}: is JSON, whatever its name says; rename it to end in .jsonl, or in .json")
+    content = {}
+    if line not in (b"{", b"["):
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+    records = content if isinstance(content, list) else [content]
+    if any(isinstance(record, dict) for record in records):
+        raise UserError(f"{path}: is JSON, whatever its name says; rename it to end in .jsonl, or in .json")
 
 
 class JsonLines:
     """A JSON object on each line."""
 
     def fields(self, path: Path) -> list[str] | None:
-        first = next((line for _, line in _json_lines(path, 0, None)), b"")
+        lines = _json_lines(path, 0, None)
+        _, first = next(lines, (0, b""))
         try:
             return list(_json_object(first))
         except ValueError:
             return None
 
-    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
+    def stretches(self, path: Path, size: int) -> list[Stretch]:
         return line_stretches(path, size)
 
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
-        for number, line in _json_lines(path, start, end):
+    def records(self, stretch: Stretch, field: str) -> Iterator[tuple[int, object]]:
+        for number, line in _json_lines(stretch.path, stretch.start, stretch.end):
             try:
                 value = _json_object(line).get(field, ValueError(f"has no field {field!r}"))
             except ValueError as error:
                 value = error
             yield number, value
 
-    def name(self, path: Path, start: int, number: int) -> str:
-        return f"line {number + count_lines(path, start)}"
+    def name(self, stretch: Stretch, number: int) -> str:
+        return f"line {number + count_lines(stretch.path, stretch.start)}"
 
 
 def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
@@ -120,15 +128,15 @@ def _json_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[int, 
 
 def _json_object(line: bytes) -> dict[str, object]:
     try:
-        found = json.loads(line)
+        content = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON ({error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError("is not a JSON object")
-    return found
+    return content
 
 
-class Table:
+class DelimitedText:
     """A CSV or TSV file with a header line, as Python's ``csv`` module and pandas write it."""
 
     def __init__(self, delimiter: str):
@@ -136,21 +144,25 @@ class Table:
 
     def fields(self, path: Path) -> list[str] | None:
         with open_text(path) as stream:
-            return next((row for _, row in csv_rows(stream, path, self._delimiter)), None)
-
-    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
-        return [(0, None, path.stat().st_size)]
-
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
-        with open_text(path) as stream:
             rows = csv_rows(stream, path, self._delimiter)
-            _, header = next(rows, (0, []))
-            column = header.index(field) if header else 0
-            for number, row in rows:
-                problem = ValueError(f"has {len(row)} fields, and the header {len(header)}")
-                yield number, row[column] if len(row) == len(header) else problem
+            _, header = next(rows, (0, None))
+        return header
 
-    def name(self, path: Path, start: int, number: int) -> str:
+    def stretches(self, path: Path, size: int) -> list[Stretch]:
+        return [Stretch(path, 0, None, path.stat().st_size)]
+
+    def records(self, stretch: Stretch, field: str) -> Iterator[tuple[int, object]]:
+        with open_text(stretch.path) as stream:
+            rows = csv_rows(stream, stretch.path, self._delimiter)
+            _, header = next(rows, (0, [field]))
+            column = header.index(field)
+            for number, row in rows:
+                if len(row) == len(header):
+                    yield number, row[column]
+                else:
+                    yield number, ValueError(f"has {len(row)} fields, and the header {len(header)}")
+
+    def name(self, stretch: Stretch, number: int) -> str:
         return f"line {number}"
 
 
@@ -160,13 +172,14 @@ def csv_rows(stream: BinaryIO, path: Path, delimiter: str = ",") -> Iterator[tup
     Bytes that are not UTF-8 become lone surrogates.
     """
     csv.field_size_limit(LONGEST_LINE)
-    text = _RowLines(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""), path)
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    lines = _RowLines(text, path)
     # Otherwise a quote that is not closed makes one field of the rest of the file.
-    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
     end = 0
     try:
         for row in rows:
-            text.begin_row()
+            lines.begin_row()
             if row:
                 yield end + 1, row
             end = rows.line_num
@@ -201,19 +214,30 @@ class Parquet:
         with parquet_file(path) as file:
             return file.schema_arrow.names
 
-    def stretches(self, path: Path, field: str, size: int) -> list[tuple[int, int | None, int]]:
+    def stretches(self, path: Path, size: int) -> list[Stretch]:
         with parquet_file(path) as file:
-            return _grouped(_group_sizes(file), size)
+            sizes = _group_sizes(file)
+        stretches = []
+        start = total = 0
+        for end, bytes_inside in enumerate(sizes, 1):
+            total += bytes_inside
+            if total >= size or end == len(sizes):
+                stretches.append(Stretch(path, start, end, total))
+                start, total = end, 0
+        return stretches
 
-    def records(self, path: Path, field: str, start: int, end: int | None) -> Iterator[tuple[int, object]]:
-        with parquet_file(path) as file:
-            groups = range(start, file.metadata.num_row_groups if end is None else end)
+    def records(self, stretch: Stretch, field: str) -> Iterator[tuple[int, object]]:
+        with parquet_file(stretch.path) as file:
+            end = file.metadata.num_row_groups if stretch.end is None else stretch.end
+            groups = range(stretch.start, end)
             batches = file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[field])
-            yield from enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches), 1)
+            values = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+            yield from enumerate(values, 1)
 
-    def name(self, path: Path, start: int, number: int) -> str:
-        with parquet_file(path) as file:
-            return f"row {number + sum(file.metadata.row_group(group).num_rows for group in range(start))}"
+    def name(self, stretch: Stretch, number: int) -> str:
+        with parquet_file(stretch.path) as file:
+            rows_before = sum(file.metadata.row_group(group).num_rows for group in range(stretch.start))
+        return f"row {rows_before + number}"
 
 
 def parquet_rows(path: Path) -> list[dict[str, Any]]:
@@ -222,11 +246,13 @@ def parquet_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: if it cannot be read, or its rows would fill the memory.
     """
-    rows, taken, most = [], 0, max(_LARGEST_TABLE, _LARGEST_RATIO * path.stat().st_size)
+    rows, taken = [], 0
+    most = max(_LARGEST_TABLE, _LARGEST_RATIO * path.stat().st_size)
     with parquet_file(path) as file:
         # A cell is at most as large as its group, in which it may be stored once for many rows.
-        largest = max(_group_sizes(file), default=1)
-        for batch in file.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))):
+        largest_cell = max([1, *_group_sizes(file)])
+        rows_per_batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES // largest_cell))
+        for batch in file.iter_batches(rows_per_batch):
             taken += sum(map(_memory, batch.columns)) + _ROW_BYTES * len(batch)
             if taken > most:
                 raise UserError(f"{path}: its rows take more than {most >> 20} MB; divide it into several files")
@@ -240,7 +266,8 @@ def _group_sizes(file: Any) -> list[int]:
     Those of a column would end the process: pyarrow does not catch what Arrow throws at a column whose description is
     damaged.
     """
-    return [file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups)]
+    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+    return [group.total_byte_size for group in groups]
 
 
 def _memory(values: Any) -> int:
@@ -248,22 +275,16 @@ def _memory(values: Any) -> int:
     from pyarrow import types
 
     if types.is_dictionary(values.type):
-        sizes = np.array([sys.getsizeof(value) for value in values.dictionary.to_pylist()])
-        return int(sizes[values.indices.drop_null().to_numpy()].sum())
+        sizes = np.array(list(map(sys.getsizeof, values.dictionary.to_pylist())))
+        indices = values.indices.drop_null().to_numpy()
+        return int(sizes[indices].sum())
     if types.is_struct(values.type):
-        return sum(map(_memory, values.flatten())) + _OBJECT_BYTES * len(values)
-    inside = _memory(values.flatten()) if hasattr(values, "flatten") else values.nbytes
+        inside = sum(map(_memory, values.flatten()))
+    elif hasattr(values, "flatten"):
+        inside = _memory(values.flatten())
+    else:
+        inside = values.nbytes
     return inside + _OBJECT_BYTES * len(values)
-
-
-def _grouped(sizes: list[int], size: int) -> list[tuple[int, int | None, int]]:
-    stretches, start, total = [], 0, 0
-    for end, bytes_inside in enumerate(sizes, 1):
-        total += bytes_inside
-        if total >= size or end == len(sizes):
-            stretches.append((start, end, total))
-            start, total = end, 0
-    return stretches
 
 
 @contextmanager
@@ -292,7 +313,7 @@ def parquet_file(path: Path) -> Iterator:
 
 _FORMATS: dict[str, Format] = {
     **dict.fromkeys((".jsonl", ".jsonlines", ".ndjson", ".json"), JsonLines()),
-    ".csv": Table(","),
-    ".tsv": Table("\t"),
+    ".csv": DelimitedText(","),
+    ".tsv": DelimitedText("\t"),
     ".parquet": Parquet(),
 }

@@ -8,6 +8,7 @@ order, which ``fairseq-preprocess`` writes without ``--srcdict``, is matched by 
 import io
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -53,17 +54,18 @@ class SentencePieceTokenizer(Tokenizer):
             pieces = self._model.id_to_piece(ids)
         except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not a sentencepiece model, or damaged; restore it, or use another one") from error
-        special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
-        pieces = [piece for piece, is_special in zip(pieces, special, strict=True) if not is_special]
-        if not pieces:
+        is_special = np.array(self._model.is_unknown(ids), bool) | np.array(self._model.is_control(ids), bool)
+        symbols = [*SPECIALS, *compress(pieces, ~is_special)]
+        if len(symbols) == len(SPECIALS):
             raise UserError(f"{path}: not a sentencepiece model (it has no pieces)")
         # Control pieces never come out of text.
-        fairseq_ids = np.where(special, UNK, len(SPECIALS) - 1 + np.cumsum(~special))
-        symbols, files = [*SPECIALS, *pieces], {TOKENIZER: model}
+        fairseq_ids = np.where(is_special, UNK, len(SPECIALS) - 1 + np.cumsum(~is_special))
+        files = {TOKENIZER: model}
         if dictionary is not None:
-            ours, files = symbols, files | {DICTIONARY: dictionary}
-            symbols = list(parse_symbols(dictionary, Path(path).with_name(DICTIONARY))[:-1])
-            fairseq_ids = _ids_in(symbols, ours, Path(path))[fairseq_ids]
+            files[DICTIONARY] = dictionary
+            *ordered, _ = parse_symbols(dictionary, Path(path).with_name(DICTIONARY))
+            fairseq_ids = _ids_in(ordered, symbols, Path(path))[fairseq_ids]
+            symbols = ordered
         super().__init__(path, files, symbols, fairseq_ids)
 
     def library_ids(self, lines: list[str]) -> list[list[int]]:
@@ -76,39 +78,54 @@ class SentencePieceTokenizer(Tokenizer):
         continues its word: the full stop of "in <mask>." is encoded as at the end of a word. Where a model marks the
         ends of words, so does text before a ``<mask>``.
         """
-        parts, ids, (without, with_mark) = text.split(MASK), [], self._inside_models
-        marks_ends = with_mark.normalize("a")[-1] == WORD_START
+        parts = text.split(MASK)
+        last = len(parts) - 1
+        marks_ends = self._marking.normalize("a")[-1] == WORD_START
+        ids = []
         for number, part in enumerate(parts):
-            is_last = number == len(parts) - 1
-            is_edge, beside = (is_last, part[-1:]) if marks_ends else (number == 0, part[:1])
-            model = self._model if is_edge else with_mark if beside.isspace() else without
-            found = model.encode(part if is_last else part.rstrip(), out_type=int)
-            ids += [*[self.mask] * (number > 0), *self._fairseq_ids[found].tolist()]
+            if number > 0:
+                ids.append(self.mask)
+            edge, beside_mask = (last, part[-1:]) if marks_ends else (0, part[:1])
+            if number == edge:
+                model = self._model
+            elif beside_mask.isspace():
+                model = self._marking
+            else:
+                model = self._unmarking
+            library_ids = model.encode(part if number == last else part.rstrip(), out_type=int)
+            ids += self._fairseq_ids[library_ids].tolist()
         return ids
 
-    def encode_words(self, words: list[str]) -> list[np.ndarray]:
-        encoded = self._inside_models[1].encode([f" {word}" for word in words], out_type=int, num_threads=1)
-        return [self._fairseq_ids[ids] if ids else np.array([UNK], dtype=np.int32) for ids in encoded]
+    def library_ids_of_words(self, words: list[str]) -> list[list[int]]:
+        return self._marking.encode([f" {word}" for word in words], out_type=int, num_threads=1)
 
     def decode(self, ids: Iterable[int]) -> str:
-        symbols = [*self.symbols, MASK]
-        hidden = (BOS, PAD, EOS)
-        pieces = [symbols[index] for index in ids if index not in hidden]
-        # The model keeps unknown pieces such as <mask> unchanged; the word start before it becomes a space.
-        pieces = [part for piece in pieces for part in ((WORD_START, MASK) if piece == MASK else (piece,))]
+        pieces = []
+        for index in ids:
+            if index == self.mask:
+                # The model keeps unknown pieces such as <mask> unchanged; the word start before it becomes a space.
+                pieces += [WORD_START, MASK]
+            elif index not in (BOS, PAD, EOS):
+                pieces.append(self.symbols[index])
         return self._model.decode_pieces(pieces)
 
     @cached_property
-    def _inside_models(self) -> tuple[sentencepiece.SentencePieceProcessor, sentencepiece.SentencePieceProcessor]:
-        """Models for text beside a mask: without the mark of a space at its edge, and with one where a space is."""
-        protos = (self.files[TOKENIZER] + setting for setting in (_NO_DUMMY_PREFIX, _DUMMY_PREFIX))
-        without, with_mark = (sentencepiece.SentencePieceProcessor(model_proto=proto) for proto in protos)
-        return without, without if without.normalize(" a")[0] == WORD_START else with_mark
+    def _unmarking(self) -> sentencepiece.SentencePieceProcessor:
+        """The model without the mark of a space at the edge of a text."""
+        return sentencepiece.SentencePieceProcessor(model_proto=self.files[TOKENIZER] + _NO_DUMMY_PREFIX)
+
+    @cached_property
+    def _marking(self) -> sentencepiece.SentencePieceProcessor:
+        """The model with one mark of a space at the edge of a text that has a space there."""
+        if self._unmarking.normalize(" a")[0] == WORD_START:
+            return self._unmarking
+        return sentencepiece.SentencePieceProcessor(model_proto=self.files[TOKENIZER] + _DUMMY_PREFIX)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Encode a text; see the interface. White space belongs to the following token."""
         encoded = self._model.encode(text, return_type="offset_mapping")
-        ids, offsets = (np.array(encoded[name], dtype=np.int64) for name in ("ids", "offsets"))
+        ids = np.array(encoded["ids"], dtype=np.int64)
+        offsets = np.array(encoded["offsets"], dtype=np.int64)
         return self._fairseq_ids[ids], offsets.reshape(-1, 2)
 
     def normalize(self, text: str) -> str:
@@ -118,17 +135,18 @@ class SentencePieceTokenizer(Tokenizer):
         return MASK if index == self.mask else self.symbols[index].replace(WORD_START, " ")
 
 
-def _ids_in(symbols: list[str], ours: list[str], path: Path) -> np.ndarray:
-    known = set(ours)
-    for symbol in symbols:
+def _ids_in(ordered: list[str], symbols: list[str], path: Path) -> np.ndarray:
+    """Return the ids of symbols in an ordered dictionary."""
+    known = set(symbols)
+    for symbol in ordered:
         # Characters that the model does not know are symbols to fairseq, which also pads the dictionary.
         if symbol not in known and known.issuperset(symbol) and not symbol.startswith("madeupword"):
             raise UserError(
                 f"{path}: {symbol} in the {DICTIONARY} beside it is not a piece of this model; restore the model that "
                 "the data was encoded with"
             )
-    ids = {symbol: index for index, symbol in enumerate(symbols)}
-    return np.array([ids.get(symbol, UNK) for symbol in ours])
+    ids = {symbol: index for index, symbol in enumerate(ordered)}
+    return np.array([ids.get(symbol, UNK) for symbol in symbols])
 
 
 def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float, model_type: str = "bpe") -> bytes:
@@ -146,7 +164,8 @@ def train_model(lines: Iterable[str], vocab_size: int, character_coverage: float
     Raises:
         UserError: if sentencepiece cannot train: there is no text, or ``vocab_size`` does not fit it.
     """
-    model, sentences = io.BytesIO(), list(_sentences(lines))  # sentencepiece would hide an error of an iterator
+    model = io.BytesIO()
+    sentences = list(_sentences(lines))  # sentencepiece would hide an error of an iterator
     if not any(sentences):
         raise UserError("--train: the files contain no text")
     try:
@@ -170,10 +189,12 @@ def _sentences(lines: Iterable[str]) -> Iterator[str]:
         # sentencepiece does not normalise U+0085, and dict.txt cannot represent white space in a piece.
         line = " ".join(line.split())
         # The limit is in bytes, and a character has at most four.
-        start, longest = 0, _LONGEST_SENTENCE // 4
+        longest = _LONGEST_SENTENCE // 4
+        start = 0
         while len(line) - start > longest:
-            cut = max(line.rfind(" ", start + 1, start + longest), start)
-            cut = cut if cut > start else start + longest
+            cut = line.rfind(" ", start + 1, start + longest)
+            if cut < 0:
+                cut = start + longest
             yield line[start:cut]
             start = cut
         yield line[start:]

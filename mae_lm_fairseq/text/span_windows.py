@@ -70,17 +70,20 @@ class Window:
         first, last = self.question.answer or (-1, -1)
         if first < self.begin or last >= self.end:
             return 0, 0
-        return self.offset + first - self.begin, self.offset + last - self.begin
+        shift = self.offset - self.begin
+        return first + shift, last + shift
 
     def answerable(self) -> np.ndarray:
         """Return where an answer may start or end, bool [length]: at context tokens with a non-empty character span."""
         spans = self.question.context.spans[self.begin : self.end]
-        return np.concatenate((np.zeros(self.offset, dtype=bool), spans[:, 0] < spans[:, 1], [False]))
+        before = np.zeros(self.offset, dtype=bool)
+        return np.concatenate((before, spans[:, 0] < spans[:, 1], [False]))
 
     def slice_of_context(self, start: int, end: int) -> tuple[int, int]:
         """Return the character span in the context of the tokens at positions ``start`` to ``end``."""
+        shift = self.begin - self.offset
         spans = self.question.context.spans
-        return int(spans[self.begin + start - self.offset, 0]), int(spans[self.begin + end - self.offset, 1])
+        return int(spans[start + shift, 0]), int(spans[end + shift, 1])
 
 
 class SpanWindows(Windows):
@@ -114,24 +117,27 @@ class SpanWindows(Windows):
         self.tokens_per_sample = tokens_per_sample
         self.doc_stride = doc_stride
         self.counts = dict.fromkeys(("questions", "windows", "cut_questions", "strided_contexts", "without_answer"), 0)
-        self.windows = [window for paragraph in paragraphs for window in self._windows(paragraph, tokenizer)]
+        self.windows = []
+        for paragraph in paragraphs:
+            self.windows += self._windows(paragraph, tokenizer)
         self.counts["windows"] = len(self.windows)
-        self.counts["without_answer"] = sum(window.target() == (0, 0) for window in self.windows)
+        targets = [window.target() for window in self.windows]
+        self.counts["without_answer"] = targets.count((0, 0))
         self.sizes = np.array([len(window) for window in self.windows])
         self.order = np.random.RandomState(seed).permutation(len(self.windows))
 
     def _windows(self, paragraph: Paragraph, tokenizer: Tokenizer) -> Iterator[Window]:
         context = Context(paragraph.context, *encode_with_spans(tokenizer, paragraph.context))
-        for question, ids in zip(
-            paragraph.questions, tokenizer.encode_lines([each.text for each in paragraph.questions]), strict=True
-        ):
-            encoded = EncodedQuestion(
-                question.id, ids[: self.longest_question], context, _pieces_of_answer(question, context.spans)
-            )
-            room, length = self.tokens_per_sample - SPECIAL_TOKENS - len(encoded.ids), len(context.ids)
+        length = len(context.ids)
+        encoded = tokenizer.encode_lines([question.text for question in paragraph.questions])
+        for question, ids in zip(paragraph.questions, encoded, strict=True):
+            shortened = ids[: self.longest_question]
+            answer = _tokens_of_answer(question, context.spans)
+            encoded_question = EncodedQuestion(question.id, shortened, context, answer)
+            room = self.tokens_per_sample - SPECIAL_TOKENS - len(shortened)
             step = min(self.doc_stride, room)
             begins = range(0, max(1, length - room + step), step)
-            windows = [Window(encoded, begin, min(begin + room, length)) for begin in begins]
+            windows = [Window(encoded_question, begin, min(begin + room, length)) for begin in begins]
             self.counts["questions"] += 1
             self.counts["cut_questions"] += len(ids) > self.longest_question
             self.counts["strided_contexts"] += len(windows) > 1
@@ -148,16 +154,19 @@ class SpanWindows(Windows):
 
     def batch_targets(self, samples: Sequence[dict]) -> dict:
         """Return ``target`` [B, 2], and ``answerable`` [B, T] bool."""
-        return {
-            "target": torch.stack([sample["target"] for sample in samples]),
-            "answerable": pad_sequence([sample["answerable"] for sample in samples], batch_first=True),
-        }
+        targets = [sample["target"] for sample in samples]
+        answerable = [sample["answerable"] for sample in samples]
+        return {"target": torch.stack(targets), "answerable": pad_sequence(answerable, batch_first=True)}
 
 
-def _pieces_of_answer(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
+def _tokens_of_answer(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
+    """Return the first and last token of the first answer; None if there is none."""
     if not question.answers:
         return None
-    answer = question.answers[0]
-    has_some = (spans[:, 0] < answer.start + len(answer.text)) & (spans[:, 1] > answer.start)
-    pieces = has_some.nonzero()[0]
-    return (int(pieces[0]), int(pieces[-1])) if len(pieces) else None
+    text, start = question.answers[0]
+    begins_before_end = spans[:, 0] < start + len(text)
+    ends_after_start = spans[:, 1] > start
+    tokens = (begins_before_end & ends_after_start).nonzero()[0]
+    if not len(tokens):
+        return None
+    return int(tokens[0]), int(tokens[-1])

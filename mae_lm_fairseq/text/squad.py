@@ -52,9 +52,10 @@ def read_squad(
     # Not read_json, which reads 64 MB only: this may be a large data set of the user's.
     articles = parse_json(read_bytes(path), path, _articles, "it must be JSON in SQuAD's format")
     paragraphs, malformed, seen = [], [], set()
-    for number, parts in enumerate(articles, 1):
-        for index, (context, items) in enumerate(parts, 1):
-            place, questions = f"article {number}, paragraph {index}", []
+    for number, article in enumerate(articles, 1):
+        for index, (context, items) in enumerate(article, 1):
+            place = f"article {number}, paragraph {index}"
+            questions = []
             for item in items:
                 try:
                     question = _question(item, context, with_answers)
@@ -71,8 +72,10 @@ def read_squad(
                 questions.append(question)
             paragraphs.append(Paragraph(context, tuple(questions)))
     if malformed:
-        more = f"; and {len(malformed) - _MAX_SHOWN} more" if len(malformed) > _MAX_SHOWN else ""
-        message = f"{path}: {len(malformed)} malformed questions: {'; '.join(malformed[:_MAX_SHOWN])}{more}"
+        shown = malformed[:_MAX_SHOWN]
+        if len(malformed) > _MAX_SHOWN:
+            shown.append(f"and {len(malformed) - _MAX_SHOWN} more")
+        message = f"{path}: {len(malformed)} malformed questions: {'; '.join(shown)}"
         if not skip_malformed:
             raise UserError(f"{message}; correct the file, or drop them (mae-lm finetune squad --skip-malformed)")
         logger.warning("%s; dropped", message)
@@ -82,7 +85,11 @@ def read_squad(
 
 
 def _articles(content: Any) -> list[list[tuple[str, list[Any]]]]:
-    return [[(_text(part["context"]), list(part["qas"])) for part in each["paragraphs"]] for each in content["data"]]
+    articles = []
+    for article in content["data"]:
+        paragraphs = article["paragraphs"]
+        articles.append([(_text(paragraph["context"]), list(paragraph["qas"])) for paragraph in paragraphs])
+    return articles
 
 
 def _text(value: Any) -> str:
@@ -96,13 +103,14 @@ def _question(item: Any, context: str, with_answers: bool) -> Question:
     name, text = _text(item["id"]), _text(item["question"])
     if not with_answers:
         return Question(name, text, ())
-    answers = tuple(Answer(_text(answer["text"]), answer["answer_start"]) for answer in item["answers"])
-    for answer in answers:
-        start = answer.start
-        is_there = type(start) is int and start >= 0 and context.startswith(answer.text, start)
-        if not (answer.text.strip() and is_there):
-            raise ValueError(f"{answer.text!r} is not in the context where 'answer_start' {start} points")
+    answers = []
+    for answer in item["answers"]:
+        expected, start = _text(answer["text"]), answer["answer_start"]
+        is_position = type(start) is int and start >= 0
+        if not expected.strip() or not is_position or not context.startswith(expected, start):
+            raise ValueError(f"{expected!r} is not in the context where 'answer_start' {start} points")
+        answers.append(Answer(expected, start))
     if item.get("is_impossible", not answers) == bool(answers):
         problem = "marked as impossible, but has answers" if answers else "not marked as impossible, but has no answer"
         raise ValueError(f"is {problem}")
-    return Question(name, text, answers)
+    return Question(name, text, tuple(answers))

@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,10 @@ class Table:
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise a UserError if the table lacks one of the columns."""
-        if missing := [name for name in names if name not in self.columns]:
-            known = ", ".join(map(repr, self.columns[:20]))
-            raise UserError(f"{self.path}: has no column {missing[0]!r}; its columns are {known}")
+        for name in names:
+            if name not in self.columns:
+                known = ", ".join(map(repr, self.columns[:20]))
+                raise UserError(f"{self.path}: has no column {name!r}; its columns are {known}")
 
 
 def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
@@ -68,22 +70,22 @@ def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
         raise UserError(f"{path}: unknown kind of file; its name must end in {', '.join(SUFFIXES)}")
     if suffix in (".tsv", ".csv", ".txt"):
         check_no_json(path)
-    chunks = [] if suffix in (".csv", ".parquet") else read_chunks(path)
-    lines = [line for chunk in chunks for line in chunk.lines()]
     if suffix == ".tsv":
-        records = enumerate((line.split("\t") for line in lines), start=1)
-        table = _of_cells(path, records, header)
+        cells = (line.split("\t") for line in _lines(path))
+        table = _table_of_cells(path, enumerate(cells, 1), header)
     elif suffix == ".csv":
         with open_text(path) as stream:
-            table = _of_cells(path, csv_rows(stream, path), header)
-    elif suffix in (".jsonl", ".json"):
-        table = _of_objects(path, _json_objects(path, lines))
+            table = _table_of_cells(path, csv_rows(stream, path), header)
     elif suffix == ".parquet":
-        table = _of_objects(path, list(enumerate(parquet_rows(path), start=1)))
+        table = _table_of_objects(path, list(enumerate(parquet_rows(path), 1)))
+    elif suffix == ".txt":
+        texts = [(number, {TEXT_COLUMN: line}) for number, line in enumerate(_lines(path), 1)]
+        table = Table(path, (TEXT_COLUMN,), texts)
     else:
-        table = Table(path, (TEXT_COLUMN,), [(number, {TEXT_COLUMN: line}) for number, line in enumerate(lines, 1)])
-    if twice := [column for column in table.columns if table.columns.count(column) > 1]:
-        raise UserError(f"{path}: two columns are called {twice[0]!r}; the first line must name the columns")
+        table = _table_of_objects(path, _json_objects(path))
+    for column in table.columns:
+        if table.columns.count(column) > 1:
+            raise UserError(f"{path}: two columns are called {column!r}; the first line must name the columns")
     if not table.rows and not table.malformed:
         raise UserError(f"{path}: has no rows")
     return table
@@ -97,28 +99,42 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
     Raises:
         UserError: if the format cannot hold a cell, or the file cannot be written.
     """
-    cells, suffix = ([cell_text(row.get(column)) for column in columns] for row in rows), path.suffix.lower()
+    suffix = path.suffix.lower()
     if suffix == ".jsonl":
-        text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-    elif suffix == ".csv":
-        file = io.StringIO()
-        csv.writer(file).writerows([columns, *cells])
-        text = file.getvalue()
+        lines = [json.dumps(row, ensure_ascii=False, default=str) for row in rows]
+        write_text(path, "".join(f"{line}\n" for line in lines))
+        return
+    cells = [list(columns)]
+    for row in rows:
+        cells.append([cell_text(row.get(column)) for column in columns])
+    file = io.StringIO()
+    if suffix == ".csv":
+        csv.writer(file).writerows(cells)
     else:
-        text = "".join("\t".join(_tsv_cell(path, cell) for cell in row) + "\n" for row in [columns, *cells])
-    write_text(path, text)
+        for row in cells:
+            file.write("\t".join(_tsv_cell(path, cell) for cell in row) + "\n")
+    write_text(path, file.getvalue())
 
 
 def cell_text(cell: Any) -> str:
     """Return a cell as text: JSON values as JSON, others by str(); null, NaN and infinity as nothing."""
-    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+    if cell is None:
         return ""
-    is_json = isinstance(cell, int | float | list | dict)
-    return json.dumps(cell, ensure_ascii=False, default=str) if is_json else str(cell)
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return ""
+    if isinstance(cell, int | float | list | dict):
+        return json.dumps(cell, ensure_ascii=False, default=str)
+    return str(cell)
 
 
-def _of_cells(path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None) -> Table:
-    columns = header or next((cells for _, cells in records if any(cells)), None)
+def _lines(path: Path) -> Iterator[str]:
+    for chunk in read_chunks(path):
+        yield from chunk.lines()
+
+
+def _table_of_cells(path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None) -> Table:
+    named = (cells for _, cells in records if any(cells))
+    columns = header or next(named, None)
     if columns is None:
         raise UserError(f"{path}: is empty; its first line must name the columns")
     table = Table(path, tuple(columns))
@@ -132,26 +148,35 @@ def _of_cells(path: Path, records: Iterator[tuple[int, list[str]]], header: Sequ
     return table
 
 
-def _of_objects(path: Path, records: list[tuple[int, dict[str, Any]]]) -> Table:
-    return Table(path, tuple(dict.fromkeys(column for _, record in records for column in record)), records)
+def _table_of_objects(path: Path, records: list[tuple[int, dict[str, Any]]]) -> Table:
+    columns = dict.fromkeys(column for _, record in records for column in record)
+    return Table(path, tuple(columns), records)
 
 
-def _json_objects(path: Path, lines: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    is_list = path.suffix.lower() == ".json" and bool(texts) and texts[0][1].lstrip().startswith("[")
+def _json_objects(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    lines = list(_lines(path))
+    entries = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    is_list = path.suffix.lower() == ".json" and bool(entries) and entries[0][1].lstrip().startswith("[")
+    if is_list:
+        with _json_errors(path, 1):
+            entries = list(enumerate(json.loads("\n".join(lines)), 1))
     records = []
-    for line, text in [(1, "\n".join(lines))] if is_list else texts:
-        number = line
-        try:
-            content = json.loads(text)
-            for number, record in enumerate(content, start=1) if is_list else [(line, content)]:
-                if not isinstance(record, dict):
-                    raise ValueError(f"it is {cell_text(record):.80}")
-                json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
-                records.append((number, record))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: line {number} is not a JSON object ({error!s:.300}); correct it") from None
+    for number, entry in entries:
+        with _json_errors(path, number):
+            record = entry if is_list else json.loads(entry)
+            if not isinstance(record, dict):
+                raise ValueError(f"it is {cell_text(record):.80}")
+            json.dumps(record, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+        records.append((number, record))
     return records
+
+
+@contextmanager
+def _json_errors(path: Path, number: int) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: line {number} is not a JSON object ({error!s:.300}); correct it") from None
 
 
 def _tsv_cell(path: Path, cell: str) -> str:

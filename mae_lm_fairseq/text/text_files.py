@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from mae_lm_fairseq.text.decompression import SUFFIXES, decompressed
 from mae_lm_fairseq.utils.errors import UserError
@@ -29,6 +29,21 @@ SAMPLE_BLOCKS, LARGEST_BLOCK = 64, 1 << 18
 TEXT_PER_COMPRESSED_BYTE = 5
 
 _CHECKED_BYTES = 1 << 13
+
+
+class Stretch(NamedTuple):
+    """Consecutive lines or records of a file, which can be read on their own.
+
+    Attributes:
+        path: path of the file.
+        start, end: positions in the file (see ``records``; bytes in plain text); None for its end.
+        size: estimated number of bytes of text.
+    """
+
+    path: Path
+    start: int
+    end: int | None
+    size: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +69,8 @@ class Chunk:
     @property
     def begins_document(self) -> bool:
         """Whether the chunk has lines that do not continue the document of the chunk before it."""
-        return bool(self.data) and (self.from_records or (self.start == 0 and self.first_line == 1))
+        begins_file = self.start == 0 and self.first_line == 1
+        return bool(self.data) and (self.from_records or begins_file)
 
     def lines(self) -> list[str]:
         """Return the lines; see :func:`split_lines`.
@@ -65,7 +81,8 @@ class Chunk:
         try:
             return split_lines(self.data)
         except UnicodeDecodeError as error:
-            number = self.first_line + self.data.count(b"\n", 0, error.start) + count_lines(self.path, self.start)
+            number = self.first_line + self.data.count(b"\n", 0, error.start)
+            number += count_lines(self.path, self.start)
             raise UserError(f"{self.path}: line {number} is not UTF-8 ({error.reason}); convert the file") from None
 
 
@@ -92,13 +109,16 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     """
     files = []
     for path in chain.from_iterable(map(expand, paths)):
-        found = sorted(_files_below(path)) if path.is_dir() else [path]
-        if not found:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        below = sorted(_files_below(path))
+        if not below:
             raise UserError(f"{path}: the directory has no files")
-        for file in found:
-            if not file.is_file():
-                raise UserError(f"{file}: no such file, or not a regular one; text is read more than once")
-        files += found
+        files += below
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: no such file, or not a regular one; text is read more than once")
     return files
 
 
@@ -112,7 +132,7 @@ def expand(path: str | Path) -> list[Path]:
         raise UserError("the name of a file or directory with text is empty")
     if os.path.exists(path) or not glob.has_magic(str(path)):
         return [Path(path)]
-    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    matches = list(map(Path, sorted(glob.glob(str(path), recursive=True))))
     if not matches:
         raise UserError(f"{path}: no file matches; check the pattern")
     directories = {match for match in matches if match.is_dir()}
@@ -171,7 +191,8 @@ def count_lines(path: Path, end: int) -> int:
     count = 0
     with open(path, "rb") as file:
         while end > 0 and (data := file.read(min(end, CHUNK_BYTES))):
-            count, end = count + data.count(b"\n"), end - len(data)
+            count += data.count(b"\n")
+            end -= len(data)
     return count
 
 
@@ -184,9 +205,11 @@ def _read_line(stream: BinaryIO, path: Path) -> bytes:
     return line
 
 
-def _check_line_ends(beginning: bytes, path: Path) -> None:
-    if b"\n" not in beginning and b"\r" in beginning[:-1]:  # the file would be one line
+def _beginning(data: bytes, path: Path) -> bytes:
+    """Return the first lines of a file without a byte order mark, after a check that they have line ends."""
+    if b"\n" not in data and b"\r" in data[:-1]:  # the file would be one line
         raise UserError(f"{path}: its lines end with CR alone, as on old Macs; convert it: tr '\\r' '\\n'")
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
@@ -202,30 +225,33 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES, start: int = 0, end:
     with open_text(path) as stream:
         if start:
             stream.seek(start)
-        first_line, left = 1, float("inf") if end is None else end - start
+        first_line = 1
+        left = float("inf") if end is None else end - start
         while left > 0 and (data := stream.read(min(chunk_bytes, left))):
-            data += _read_line(stream, path) if len(data) < left else b""
-            if is_beginning := start == 0 and first_line == 1:
-                _check_line_ends(data, path)
-            yield Chunk(path, first_line, data.removeprefix(codecs.BOM_UTF8) if is_beginning else data, start)
+            if len(data) < left:
+                data += _read_line(stream, path)
+            begins_file = start == 0 and first_line == 1
+            yield Chunk(path, first_line, _beginning(data, path) if begins_file else data, start)
             first_line += data.count(b"\n")
             left -= len(data)
 
 
-def line_stretches(path: Path, size: int) -> list[tuple[int, int, int]]:
-    """Divide a file that is not compressed at line ends into stretches of about ``size`` bytes: start, end, size.
+def line_stretches(path: Path, size: int) -> list[Stretch]:
+    """Divide a file that is not compressed at line ends into stretches of about ``size`` bytes.
 
     Raises:
         UserError: if the file cannot be read, or a line is too long to be text.
     """
-    total, cuts = path.stat().st_size, [0]
+    total = path.stat().st_size
+    cuts = [0]
     with open_text(path) as stream:
         while cuts[-1] < total:
             # Start one byte before, so that a line that starts exactly at the offset counts.
-            stream.seek(min(cuts[-1] + size, total) - 1)
+            cut = min(cuts[-1] + size, total)
+            stream.seek(cut - 1)
             _read_line(stream, path)
             cuts.append(stream.tell())
-    return [(start, end, end - start) for start, end in pairwise(cuts)]
+    return [Stretch(path, start, end, end - start) for start, end in pairwise(cuts)]
 
 
 def sample_block(max_bytes: int) -> int:
@@ -243,15 +269,16 @@ def sample_lines(files: list[Path], max_bytes: int, block: int | None = None) ->
     Raises:
         UserError: if a file cannot be read or is not UTF-8.
     """
-    plan = _stretches(list(map(text_bytes, files)), max_bytes, block or sample_block(max_bytes))
-    for path, stretches in zip(files, plan, strict=True):
-        if stretches:
+    sizes = list(map(text_bytes, files))
+    plan = _sampled_ranges(sizes, max_bytes, block or sample_block(max_bytes))
+    for path, ranges in zip(files, plan, strict=True):
+        if ranges:
             with open_text(path) as stream:
-                yield from _lines_starting_in(stream, stretches, path)
+                yield from _lines_starting_in(stream, ranges, path)
 
 
-def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[int, int]]]:
-    """Return the (start, end) pairs to read of each file; a block can extend over several files.
+def _sampled_ranges(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[int, int]]]:
+    """Return the ranges of bytes to read of each file; a block can extend over several files.
 
     If all files together are small enough, each has its part of ``max_bytes``, as its size may be an estimate.
     """
@@ -260,26 +287,27 @@ def _stretches(sizes: list[int], max_bytes: int, block: int) -> list[list[tuple[
         return [[(0, max_bytes * size // max(total, 1))] for size in sizes]
     count = max(1, max_bytes // block)
     starts = [total * i // count for i in range(count)]
-    plan, begin = [], 0
+    plan = []
+    begin = 0
     for size in sizes:
-        inside = starts[bisect_right(starts, begin - block) : bisect_left(starts, begin + size)]
-        plan.append([(max(0, start - begin), min(size, start - begin + block)) for start in inside])
+        first = bisect_right(starts, begin - block)
+        last = bisect_left(starts, begin + size)
+        offsets = [start - begin for start in starts[first:last]]
+        plan.append([(max(0, offset), min(size, offset + block)) for offset in offsets])
         begin += size
     return plan
 
 
-def _lines_starting_in(stream: BinaryIO, stretches: list[tuple[int, int]], path: Path) -> Iterator[str]:
+def _lines_starting_in(stream: BinaryIO, ranges: list[tuple[int, int]], path: Path) -> Iterator[str]:
     position = 0
-    for start, end in stretches:
+    for start, end in ranges:
         if position < start:  # else the last line extended past this offset
             # Start one byte before, so that a line that starts exactly at the offset is kept.
             _skip(stream, start - 1 - position)
             position = start - 1 + len(_read_line(stream, path))
         while position < end and (line := _read_line(stream, path)):
-            if position == 0:
-                _check_line_ends(line, path)
             try:
-                yield from split_lines(line.removeprefix(codecs.BOM_UTF8) if position == 0 else line)
+                yield from split_lines(_beginning(line, path) if position == 0 else line)
             except UnicodeDecodeError as error:
                 byte = position + error.start
                 raise UserError(f"{path}: not UTF-8 at byte {byte} ({error.reason}); convert the file") from None

@@ -66,18 +66,23 @@ def text_samples(
         opening, closing: ids at both ends of every sequence.
         limit: number of tokens to collect; the sequence that reaches it is the last, and is complete.
     """
-    room, samples, count, current = length - len(opening) - len(closing), [], 0, []
+    room = length - len(opening) - len(closing)
 
     def parts() -> Iterator[list[int]]:
         for line in chain(lines, [""]):
             ids = encode(line) if line.strip() else []
-            yield from (ids[start : start + room] for start in range(0, max(len(ids), 1), room))
+            for start in range(0, max(len(ids), 1), room):
+                yield ids[start : start + room]
 
+    samples, count, current = [], 0, []
     for part in parts():
-        if current and (not part or len(current) + len(part) > room):
-            samples.append([*opening, *current, *closing])
-            count, current = count + len(samples[-1]), []
+        is_full = not part or len(current) + len(part) > room
+        if current and is_full:
+            sample = [*opening, *current, *closing]
+            samples.append(sample)
+            count += len(sample)
             if count >= limit:
                 break
+            current = []
         current += part
     return samples

@@ -114,20 +114,28 @@ class Tokenizer(ABC):
     @cached_property
     def lost_joiners(self) -> tuple[str, ...]:
         """The :data:`JOINERS` that the normalizer drops or replaces by a space."""
-        return tuple(joiner for joiner in JOINERS if joiner not in self.normalize(f"a{joiner}b"))
+        lost = []
+        for joiner in JOINERS:
+            normalized = self.normalize(f"a{joiner}b")
+            if joiner not in normalized:
+                lost.append(joiner)
+        return tuple(lost)
 
     def unknown_texts(self, lines: list[str]) -> Counter[str]:
         """Count the texts that became ``<unk>``: characters, or words for WordPiece."""
         texts = Counter()
         for line in lines:
             ids, offsets = self.encode_with_offsets(line)
-            texts.update(line[start:end].strip() for start, end in offsets[np.isin(ids, self.unknown_ids)])
+            is_unknown = np.isin(ids, self.unknown_ids)
+            texts.update(line[start:end].strip() for start, end in offsets[is_unknown])
         return texts
 
     def word_starts(self) -> np.ndarray:
         """Return bool[vocabulary with ``<mask>``]: subwords marked as the start of a word, and special tokens."""
-        starts = [index < len(SPECIALS) or self.token_text(index)[:1].isspace() for index in range(self.mask)]
-        return np.array([*starts, True])
+        starts = np.ones(self.mask + 1, dtype=bool)
+        for index in range(len(SPECIALS), self.mask):
+            starts[index] = self.token_text(index)[:1].isspace()
+        return starts
 
     @abstractmethod
     def token_text(self, index: int) -> str:
@@ -142,7 +150,12 @@ class Tokenizer(ABC):
 
         A word of which the tokenizer leaves nothing, such as an invisible character, becomes ``<unk>``.
         """
-        return [ids if len(ids) else np.array([UNK], dtype=np.int32) for ids in self.encode_lines(words)]
+        unknown = np.array([UNK], dtype=np.int32)
+        return [self._fairseq_ids[ids] if ids else unknown for ids in self.library_ids_of_words(words)]
+
+    @abstractmethod
+    def library_ids_of_words(self, words: list[str]) -> list[list[int]]:
+        """Return what the library makes of each word on its own, as after a space, in its own ids."""
 
     def encode_block(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode all lines into one array, with ``</s>`` after each line. A line of only white space is blank.
@@ -153,11 +166,12 @@ class Tokenizer(ABC):
         """
         # Byte-level BPE has tokens for white space, but only a line without tokens ends a document.
         encoded = self.library_ids([line if line.strip() else "" for line in lines])
-        sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
+        sizes = 1 + np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded))
         tokens = np.full(sizes.sum(), EOS, dtype=np.int32)
-        inside = np.ones(len(tokens), dtype=bool)
-        inside[np.cumsum(sizes) - 1] = False
-        tokens[inside] = self._fairseq_ids[np.fromiter(chain.from_iterable(encoded), dtype=np.int32)]
+        is_inside = np.ones(len(tokens), dtype=bool)
+        is_inside[np.cumsum(sizes) - 1] = False
+        library_ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32)
+        tokens[is_inside] = self._fairseq_ids[library_ids]
         return tokens, sizes
 
     def save(self, directory: str | Path):

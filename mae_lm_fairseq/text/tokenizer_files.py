@@ -2,10 +2,9 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from mae_lm_fairseq.text.comparison_texts import WITH_MASKS, texts_for
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER, dictionary_fingerprint
@@ -49,18 +48,20 @@ def find_tokenizer(directory: str | Path) -> Tokenizer | None:
     for kind in _KINDS:
         path = Path(directory, kind.FILES[0])
         if os.path.exists(path):
-            tokenizer, dictionary = kind(path), path.with_name(DICTIONARY)
-            is_ordered = kind is not SentencePieceTokenizer or not dictionary.exists()
-            return tokenizer if is_ordered else _in_order_of(tokenizer, dictionary)
+            tokenizer = kind(path)
+            dictionary = path.with_name(DICTIONARY)
+            has_order = kind is SentencePieceTokenizer and dictionary.exists()
+            return _in_order_of(tokenizer, dictionary) if has_order else tokenizer
     return None
 
 
 def _in_order_of(tokenizer: SentencePieceTokenizer, path: Path) -> SentencePieceTokenizer:
     """Return a tokenizer with the ids of a dictionary, unless a manifest beside it says that the data has others."""
-    content, manifest = read_bytes(path), path.with_name(MANIFEST)
-    symbols = list(parse_symbols(content, path)[:-1])
+    content = read_bytes(path)
+    *symbols, _ = parse_symbols(content, path)
     if symbols == tokenizer.symbols:
         return tokenizer
+    manifest = path.with_name(MANIFEST)
     if manifest.exists() and Manifest.read(manifest).dictionary_sha256 != dictionary_fingerprint(symbols):
         return tokenizer
     return SentencePieceTokenizer(tokenizer.path, tokenizer.files[TOKENIZER], content)
@@ -84,11 +85,13 @@ def open_tokenizer_path(path: str | Path) -> Tokenizer:
     path = Path(path)
     if path.is_dir():
         is_ours = (path / DICTIONARY).exists()
-        if not is_ours and any((path / name).exists() for name in _CONFIGS):
+        is_of_transformers = any((path / name).exists() for name in _CONFIGS)
+        if is_of_transformers and not is_ours:
             return as_loaded(load_from_transformers(path), path)
-        if found := find_tokenizer(path):
-            return found
-        raise missing_tokenizer(path)
+        tokenizer = find_tokenizer(path)
+        if tokenizer is None:
+            raise missing_tokenizer(path)
+        return tokenizer
     if path.name == ENCODER_JSON:
         return FairseqBPETokenizer(path)
     return HuggingFaceTokenizer(path) if path.suffix == ".json" else SentencePieceTokenizer(path)
@@ -120,11 +123,14 @@ def as_loaded(loaded: "PreTrainedTokenizerFast", directory: Path) -> Tokenizer:
             ``transformers``.
     """
     content = loaded.backend_tokenizer.to_str()
-    tokenizer, model = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content.encode()), directory / TOKENIZER
+    tokenizer = HuggingFaceTokenizer(directory / TOKENIZER_JSON, content.encode())
+    model = directory / TOKENIZER
     # Those that transformers makes of a sentencepiece model split at spaces, and start words where the model does not.
-    if model.exists() and (json.loads(content)["pre_tokenizer"] or {}).get("split") is False:
+    pre_tokenizer = json.loads(content)["pre_tokenizer"] or {}
+    if model.exists() and pre_tokenizer.get("split") is False:
         of_model = SentencePieceTokenizer(model)
-        tokenizer = of_model if of_model.symbols == tokenizer.symbols else tokenizer
+        if of_model.symbols == tokenizer.symbols:
+            tokenizer = of_model
     with library_errors(f"{directory}: transformers cannot encode a text with its tokenizer"):
         _check_same_ids(tokenizer, loaded, directory)
     return tokenizer
@@ -132,24 +138,32 @@ def as_loaded(loaded: "PreTrainedTokenizerFast", directory: Path) -> Tokenizer:
 
 def _check_same_ids(tokenizer: Tokenizer, loaded: "PreTrainedTokenizerFast", directory: Path):
     """Raise a UserError if a text, or one with masks, has other ids than in ``transformers``."""
-    texts = texts_for(tokenizer)
-    compared = list(zip(texts, texts, map(np.ndarray.tolist, tokenizer.encode_lines(texts)), strict=True))
-    if loaded.mask_token is not None:
-        if loaded.mask_token_id != tokenizer.exported_ids[tokenizer.mask]:
-            raise UserError(
-                f"{directory}: its mask token is {loaded.mask_token!r}; only {MASK} and [MASK] are supported, so "
-                "rename it in the files of the tokenizer"
-            )
-        compared += [(x, x.replace(MASK, loaded.mask_token), tokenizer.encode_masked(x)) for x in WITH_MASKS]
-    for text, their_text, ids in compared:
-        ours = tokenizer.exported_ids[ids].tolist()
+
+    exported_ids = tokenizer.exported_ids
+    if loaded.mask_token_id not in (None, exported_ids[tokenizer.mask]):
+        raise UserError(
+            f"{directory}: its mask token is {loaded.mask_token!r}; only {MASK} and [MASK] are supported, so "
+            "rename it in the files of the tokenizer"
+        )
+
+    def compare(text: str, their_text: str, ids: Sequence[int]) -> None:
+        ours = exported_ids[ids].tolist()
         theirs = loaded(their_text, add_special_tokens=False, verbose=False)["input_ids"]
-        # To a unigram model, two splits into the same subwords are equally probable.
-        if theirs != ours and not (isinstance(tokenizer, SentencePieceTokenizer) and sorted(theirs) == sorted(ours)):
-            made, here = (" ".join(loaded.convert_ids_to_tokens(ids)) for ids in (theirs, ours))
+        if isinstance(tokenizer, SentencePieceTokenizer) and sorted(theirs) == sorted(ours):
+            return  # to a unigram model, two splits into the same subwords are equally probable
+        if theirs != ours:
+            our_tokens, their_tokens = (" ".join(loaded.convert_ids_to_tokens(ids)) for ids in (ours, theirs))
             raise UserError(
-                f"{directory}: its tokenizer makes {made!r:.200} of the text {text!r:.80}; here it is {here!r:.200}"
+                f"{directory}: its tokenizer makes {their_tokens!r:.200} of the text {text!r:.80}; here it is "
+                f"{our_tokens!r:.200}"
             )
+
+    texts = texts_for(tokenizer)
+    for text, ids in zip(texts, tokenizer.encode_lines(texts), strict=True):
+        compare(text, text, ids)
+    if loaded.mask_token is not None:
+        for text in WITH_MASKS:
+            compare(text, text.replace(MASK, loaded.mask_token), tokenizer.encode_masked(text))
 
 
 def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, dictionary: str | None = None) -> Tokenizer:
@@ -167,10 +181,11 @@ def open_tokenizer(data_bin: Path, checkpoint: str | Path | None = None, diction
     if tokenizer is None:
         raise missing_tokenizer(f"--data-bin {data_bin}")
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
-    fits = list(read_symbols(data_bin / DICTIONARY)[:-1]) == tokenizer.symbols
+    *symbols, _ = read_symbols(data_bin / DICTIONARY)
+    fits = symbols == tokenizer.symbols
     if fits and (data_bin / MANIFEST).exists():
         manifest = Manifest.read(data_bin / MANIFEST)
-        fits = (manifest.tokenizer_sha256, manifest.dictionary_sha256) == (tokenizer.fingerprint, fingerprint)
+        fits = manifest.tokenizer_sha256 == tokenizer.fingerprint and manifest.dictionary_sha256 == fingerprint
     if not fits:
         raise UserError(
             f"--data-bin {data_bin}: {tokenizer.path.name}, {DICTIONARY} and {MANIFEST} do not belong together; "

@@ -50,10 +50,11 @@ def _train_byte_bpe(lines: Iterable[str], vocab_size: int) -> HuggingFaceTokeniz
     )
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.add_special_tokens(list(SPECIALS))
-    found = HuggingFaceTokenizer(TOKENIZER_JSON, tokenizer.to_str(pretty=True).encode())
-    if (subwords := len(found.pieces) + 3) != vocab_size:  # <unk> <s> </s>
+    trained = HuggingFaceTokenizer(TOKENIZER_JSON, tokenizer.to_str(pretty=True).encode())
+    subwords = len(trained.pieces) + 3  # <unk> <s> </s>
+    if subwords != vocab_size:
         raise UserError(
             f"--vocab-size {vocab_size}: byte-level BPE has at least {len(alphabet) + 3} subwords, and makes "
             f"{subwords} of this text; choose another number"
         )
-    return found
+    return trained

@@ -10,10 +10,11 @@ not have the number of columns of the rows; ``#`` also begins words. With white 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from mae_lm_fairseq.text.conllu import COLUMNS, UNSPECIFIED, conllu_blocks
+from mae_lm_fairseq.text.conllu import COLUMNS, UNSPECIFIED, Row, conllu_sentences
 from mae_lm_fairseq.text.records import check_no_json, format_of
 from mae_lm_fairseq.text.text_files import is_compressed, read_chunks
 from mae_lm_fairseq.utils.errors import UserError
@@ -28,9 +29,6 @@ _NAMES_OF_WORDS = ("form", "text", "token", "tokens", "word", "words")
 """Names of the column of words in a line that names the columns, in lower case."""
 _HEADER = f"# global.columns = {' '.join(COLUMNS)} PREDICTION"
 """First line of CoNLL-U with a further column, which makes it CoNLL-U Plus."""
-
-Rows = list[list[tuple[int, list[str]]]]
-"""Line number and cells of the words of each sentence."""
 
 
 class Sentence(NamedTuple):
@@ -70,7 +68,7 @@ class WordFile:
     @property
     def kinds(self) -> set[str]:
         """The different labels."""
-        return {label for labels in self.labels for label in labels} - {None}
+        return set(chain.from_iterable(self.labels)) - {None}
 
     @property
     def suffix(self) -> str:
@@ -86,14 +84,18 @@ class WordFile:
             UserError: if a label has white space that separates columns.
         """
         lines = list(self.lines)
+        header = []
         if _is_conllu(self.path):
-            lines = [f"{line}\t{UNSPECIFIED}" if line.strip() and line[0] != "#" else line for line in lines]
-        for sentence, found in zip(self.sentences, labels, strict=True):
-            for number, label in zip(sentence.lines, found, strict=True):
+            header = [_HEADER]
+            for number, line in enumerate(lines):
+                if line.strip() and not line.startswith("#"):
+                    lines[number] = f"{line}\t{UNSPECIFIED}"
+        for sentence, predicted in zip(self.sentences, labels, strict=True):
+            for number, label in zip(sentence.lines, predicted, strict=True):
                 if {"\t", "\n", "\r", self.separator}.intersection(label):
                     raise UserError(f"{self.path}: the label {label!r} would be several columns; separate them by tabs")
                 lines[number - 1] = f"{self.lines[number - 1]}{self.separator}{label}"
-        return "".join(f"{line}\n" for line in ([_HEADER] if _is_conllu(self.path) else []) + lines)
+        return "".join(f"{line}\n" for line in header + lines)
 
 
 def column_of(file: WordFile, column: str) -> str:
@@ -115,31 +117,45 @@ def read_words(path: Path, column: str | None, is_labelled: bool = True) -> Word
     """
     if format_of(path) and plain_name(path).suffix.lower() != ".tsv":
         raise UserError(f"{path}: has records; words are read from CoNLL-U, or from columns with one word per line")
-    lines = [line for chunk in read_chunks(path) for line in chunk.lines()]
+    lines = list(chain.from_iterable(chunk.lines() for chunk in read_chunks(path)))
     if _is_conllu(path):
-        choices = COLUMNS[_FORM + 1 :]
-        if column not in choices:
-            raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}")
-        blocks = conllu_blocks(path, [*lines, ""])
-        without_multiword = ([row for row in block if "-" not in row[1][_ID]] for block in blocks)
-        rows, index, word, separator = [*filter(None, without_multiword)], COLUMNS.index(column), _FORM, "\t"
+        file = _read_conllu(path, lines, column)
     else:
-        check_no_json(path)
-        has_tabs = all("\t" in line for line in _rows_among(lines))
-        lines = lines if has_tabs else [line.strip(_BLANKS) for line in lines]
-        rows, width = _read_columns(path, lines, has_tabs)
-        separator = "\t" if has_tabs or width == 1 else " "
-        index, word = _label_index(column, width), 0
-        if is_labelled and index == width > 0:
-            raise UserError(f"{path}: has no column {column} of labels; it has {width}, and the first has the words")
-        _check_words(path, rows, index)
-    sentences = [_sentence(path, block, word, index) for block in rows]
-    if not sentences:
+        file = _read_other(path, lines, column, is_labelled)
+    if not file.sentences:
         raise UserError(f"{path}: has no words; it must have one word per line, in columns")
-    return WordFile(path, lines, sentences, separator, index)
+    return file
 
 
-def _check_words(path: Path, blocks: Rows, label: int) -> None:
+def _read_conllu(path: Path, lines: list[str], column: str | None) -> WordFile:
+    choices = COLUMNS[_FORM + 1 :]
+    if column not in choices:
+        raise UserError(f"{path}: is CoNLL-U, so that --column must be one of {', '.join(choices)}")
+    label = COLUMNS.index(column)
+    sentences = []
+    for rows in conllu_sentences(path, [*lines, ""]):
+        words = [row for row in rows if "-" not in row.cells[_ID]]
+        if words:
+            sentences.append(_sentence(path, words, _FORM, label))
+    return WordFile(path, lines, sentences, "\t", label)
+
+
+def _read_other(path: Path, lines: list[str], column: str | None, is_labelled: bool) -> WordFile:
+    check_no_json(path)
+    has_tabs = all("\t" in line for line in _rows_among(lines))
+    if not has_tabs:
+        lines = [line.strip(_BLANKS) for line in lines]
+    rows_of_sentences, width = _read_columns(path, lines, has_tabs)
+    separator = "\t" if has_tabs or width == 1 else " "
+    label = _label_index(column, width)
+    if is_labelled and label == width > 0:
+        raise UserError(f"{path}: has no column {column} of labels; it has {width}, and the first has the words")
+    _check_words(path, rows_of_sentences, label)
+    sentences = [_sentence(path, rows, 0, label) for rows in rows_of_sentences]
+    return WordFile(path, lines, sentences, separator, label)
+
+
+def _check_words(path: Path, sentences: list[list[Row]], label: int) -> None:
     """Refuse columns of which the first one has no words, and a line that names the columns.
 
     Numbers would be learned as words, and the name of a column as a class.
@@ -150,21 +166,27 @@ def _check_words(path: Path, blocks: Rows, label: int) -> None:
     Raises:
         UserError: if there are such columns; it names the remedy.
     """
-    width = len(blocks[0][0][1]) if blocks else 0
-    are_numbered = width > 1 and max(map(len, blocks)) > 1
-    for block in blocks:
-        # CoNLL-U also has ranges and decimals, of multiword tokens and empty nodes.
-        words = [cells[0] for _, cells in block if not _PART_OF_WORDS.fullmatch(cells[0])]
-        are_numbered = are_numbered and words == [str(number) for number in range(1, len(words) + 1)]
-    if are_numbered:
+    if not sentences:
+        return
+    first, *others = chain.from_iterable(sentences)
+    width = len(first.cells)
+    longest = max(map(len, sentences))
+    if width > 1 and longest > 1 and all(map(_is_numbered, sentences)):
         remedy = "rename the file to end in .conllu" if width == len(COLUMNS) else "remove that column"
         raise UserError(f"{path}: the first column has the numbers of the words, not the words; {remedy}")
-    if not blocks or label >= width:
+    if label >= width:
         return
-    (line, first), *others = (row for block in blocks for row in block)
-    is_of_header = first[0].lower() in _NAMES_OF_WORDS
-    if is_of_header and all(cells[label] != first[label] for _, cells in others):
-        raise UserError(f"{path}: line {line} names the columns ({' '.join(first)}); remove it")
+    names_words = first.cells[0].lower() in _NAMES_OF_WORDS
+    if names_words and all(row.cells[label] != first.cells[label] for row in others):
+        raise UserError(f"{path}: line {first.line} names the columns ({' '.join(first.cells)}); remove it")
+
+
+def _is_numbered(rows: list[Row]) -> bool:
+    """Return whether the first column counts the words of a sentence."""
+    # CoNLL-U also has ranges and decimals, of multiword tokens and empty nodes.
+    first_cells = [row.cells[0] for row in rows]
+    words = [cell for cell in first_cells if not _PART_OF_WORDS.fullmatch(cell)]
+    return words == [str(number) for number in range(1, len(words) + 1)]
 
 
 def plain_name(path: Path) -> Path:
@@ -182,18 +204,19 @@ def _rows_among(lines: list[str]) -> list[str]:
     return [line for line in candidates if not line.startswith("#")] or candidates
 
 
-def _read_columns(path: Path, lines: list[str], has_tabs: bool) -> tuple[Rows, int]:
-    """Return the words, and the number of columns; superfluous tabs are removed from the ends of lines."""
+def _read_columns(path: Path, lines: list[str], has_tabs: bool) -> tuple[list[list[Row]], int]:
+    """Return the rows of each sentence, and the number of columns; remove superfluous tabs from the ends of lines."""
     rows = [line.rstrip(_BLANKS) for line in _rows_among(lines)]
     width = max((len(_cells(row, has_tabs)) for row in rows), default=0)
-    blocks = [[]]
+    sentences = [[]]
     for number, line in enumerate(lines, 1):
         cells = _cells(line, has_tabs)
         while len(cells) > width and not cells[-1].strip():
             cells.pop()
+        has_key = not has_tabs and _COMMENT.match(line)
         if not line.strip() or line.startswith(_DOCUMENT):
-            blocks.append([])
-        elif line.startswith("#") and (len(cells) != width or (not has_tabs and _COMMENT.match(line))):
+            sentences.append([])
+        elif line.startswith("#") and (has_key or len(cells) != width):
             continue
         elif len(cells) != width:
             raise UserError(
@@ -201,9 +224,9 @@ def _read_columns(path: Path, lines: list[str], has_tabs: bool) -> tuple[Rows, i
                 f"{width}; correct it"
             )
         else:
-            blocks[-1].append((number, cells))
+            sentences[-1].append(Row(number, cells))
             lines[number - 1] = "\t".join(cells) if has_tabs else line
-    return [block for block in blocks if block], width
+    return [rows for rows in sentences if rows], width
 
 
 def _cells(line: str, has_tabs: bool) -> list[str]:
@@ -220,10 +243,13 @@ def _label_index(column: str | None, width: int) -> int:
     return index if 0 < index < width else width
 
 
-def _sentence(path: Path, block: list[tuple[int, list[str]]], word: int, column: int) -> Sentence:
-    lines, rows = zip(*block, strict=True)
-    if unnamed := [number for number, cells in block if not cells[word]]:
-        raise UserError(f"{path}: line {unnamed[0]} has no word; correct it")
-    labels = [row[column] if column < len(row) else "" for row in rows]
-    words = tuple(row[word] for row in rows)
-    return Sentence(words, tuple(None if label in ("", UNSPECIFIED) else label for label in labels), lines)
+def _sentence(path: Path, rows: list[Row], word: int, label: int) -> Sentence:
+    words, labels = [], []
+    for line, cells in rows:
+        if not cells[word]:
+            raise UserError(f"{path}: line {line} has no word; correct it")
+        words.append(cells[word])
+        value = cells[label] if label < len(cells) else ""
+        labels.append(None if value in ("", UNSPECIFIED) else value)
+    lines = tuple(row.line for row in rows)
+    return Sentence(tuple(words), tuple(labels), lines)

@@ -49,7 +49,9 @@ class LabelSet:
     @property
     def kinds(self) -> list[str]:
         """The types of entities, sorted."""
-        return sorted({name.partition("-")[2] for name in self.names if name != OUTSIDE}) if self.scheme else []
+        if self.scheme is None:
+            return []
+        return sorted({name.partition("-")[2] for name in self.names if name != OUTSIDE})
 
     def targets(self, file: WordFile) -> list[list[int]]:
         """Return the number of the label of each word of a file.
@@ -83,8 +85,8 @@ def learn_labels(file: WordFile) -> LabelSet:
     names = tuple(sorted(file.kinds))
     scheme = scheme_of(names)
     inside = [name for name in names if name.upper() != OUTSIDE]
-    has_outside = len(inside) < len(names)
-    if scheme is None and inside and has_outside and all(map(_NEARLY_INSIDE.fullmatch, inside)):
+    has_both = 0 < len(inside) < len(names)
+    if scheme is None and has_both and all(map(_NEARLY_INSIDE.fullmatch, inside)):
         raise UserError(
             f"{file.path}: labels such as {inside[0]!r:.80} are of no scheme of entities that is read; write them in "
             "BIO, as B-TYPE and I-TYPE"
@@ -104,21 +106,23 @@ def entities(labels: Iterable[str]) -> list[Entity]:
     Invalid sequences are read as conlleval, the script of CoNLL's shared tasks, and seqeval do: a label that cannot
     continue the entity before it begins a new one.
     """
-    found, before = [], (OUTSIDE, "")
+    entities = []
+    before = (OUTSIDE, "")
     for position, label in enumerate(labels):
         prefix, _, kind = label.partition("-")
         prefix = _IN_BIOES.get(prefix, prefix)
         if prefix in ("I", "E") and before in (("B", kind), ("I", kind)):
-            found[-1] = found[-1]._replace(end=position + 1)
+            entities[-1] = entities[-1]._replace(end=position + 1)
         elif prefix != OUTSIDE:
-            found.append(Entity(kind, position, position + 1))
+            entities.append(Entity(kind, position, position + 1))
         before = (prefix, kind)
-    return found
+    return entities
 
 
 def valid_bio(labels: Sequence[str]) -> list[str]:
     """Return the labels in BIO of the entities that labels stand for."""
     valid = [OUTSIDE] * len(labels)
     for kind, start, end in entities(labels):
-        valid[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
+        valid[start:end] = [f"I-{kind}"] * (end - start)
+        valid[start] = f"B-{kind}"
     return valid

@@ -4,6 +4,7 @@ Every word is labelled once: at its first subword, in the window in which that h
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -58,31 +59,33 @@ class WordWindows(Windows):
         if tokens_per_sample < MIN_SAMPLE:
             raise UserError(f"--tokens-per-sample {tokens_per_sample} must be at least {MIN_SAMPLE}")
         room = tokens_per_sample - SPECIAL_TOKENS
-        words = list(dict.fromkeys(word for sentence in sentences for word in sentence))
-        ids = {word: ids[:room] for word, ids in zip(words, tokenizer.encode_words(words), strict=True)}
+        words = list(dict.fromkeys(chain.from_iterable(sentences)))
+        encoded = zip(words, tokenizer.encode_words(words), strict=True)
+        ids = {word: ids[:room] for word, ids in encoded}
         self.sentences = [[ids[word] for word in sentence] for sentence in sentences]
         self.targets = targets
-        self.windows = [
-            window
-            for number, sentence in enumerate(self.sentences)
-            for window in windows_of(number, [len(word) for word in sentence], room)
-        ]
+        self.windows = []
+        for number, sentence in enumerate(self.sentences):
+            self.windows += windows_of(number, list(map(len, sentence)), room)
         self.sizes = np.array([window.size for window in self.windows])
-        used = [
-            index
-            for index, window in enumerate(self.windows)
-            if targets is None or any(targets[window.sentence][word] != IGNORED for word in window.labelled)
-        ]
+        used = [number for number, window in enumerate(self.windows) if self._has_target(window)]
         self.order = np.random.RandomState(seed).permutation(used)
+
+    def _has_target(self, window: Window) -> bool:
+        if self.targets is None:
+            return True
+        targets = self.targets[window.sentence]
+        return any(targets[word] != IGNORED for word in window.labelled)
 
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of sentences, words, windows and sentences that needed several windows, by name."""
+        split_sentences = {window.sentence for window in self.windows if window.begin > 0}
         return {
             "sentences": len(self.sentences),
             "words": sum(map(len, self.sentences)),
             "windows": len(self.windows),
-            "split_sentences": len({window.sentence for window in self.windows if window.begin > 0}),
+            "split_sentences": len(split_sentences),
         }
 
     def __getitem__(self, index: int) -> dict:
@@ -91,16 +94,14 @@ class WordWindows(Windows):
         tokens = np.concatenate([[BOS], *words, [EOS]]).astype(np.int64)
         target = np.full(len(tokens), IGNORED)
         if self.targets is not None:
-            target[window.positions] = np.asarray(self.targets[window.sentence])[window.labelled]
+            of_sentence = np.asarray(self.targets[window.sentence])
+            target[window.positions] = of_sentence[window.labelled]
         return {"id": index, "tokens": torch.from_numpy(tokens), "target": torch.from_numpy(target)}
 
     def batch_targets(self, samples: Sequence[dict]) -> dict:
         """Return ``target`` [B, T] int64, and the number of labelled words."""
-        target = [sample["target"] for sample in samples]
-        return {
-            "target": padded(target, IGNORED),
-            "nwords": sum(int(each.ne(IGNORED).sum()) for each in target),
-        }
+        target = padded([sample["target"] for sample in samples], IGNORED)
+        return {"target": target, "nwords": int(target.ne(IGNORED).sum())}
 
 
 def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]:
@@ -112,24 +113,31 @@ def windows_of(sentence: int, lengths: Sequence[int], room: int) -> list[Window]
         return []
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    limits, begin = [], 0
+    limits = []
+    begin = 0
     while True:
         end = int(np.searchsorted(ends, starts[begin] + room, side="right"))
         limits.append((begin, end))
         if end == len(lengths):
             break
         # The first word that leaves half of the window, and enough for the next word.
-        first = max(ends[end - 1] - room // 2, ends[end] - room)
+        half = ends[end - 1] - room // 2
+        first = max(half, ends[end] - room)
         begin = max(begin + 1, int(np.searchsorted(starts, first)))
-    most, owners = np.full(len(starts), -1), np.zeros(len(starts), dtype=np.int64)
+
+    most_context = np.full(len(starts), -1)
+    owners = np.zeros(len(starts), dtype=np.int64)
     for number, (begin, end) in enumerate(limits):
-        first = starts[begin:end]
-        context = np.minimum(first - starts[begin], ends[end - 1] - first)
-        is_more = context > most[begin:end]
-        most[begin:end][is_more], owners[begin:end][is_more] = context[is_more], number
+        inside = starts[begin:end]
+        context = np.minimum(inside - starts[begin], ends[end - 1] - inside)
+        is_more = context > most_context[begin:end]
+        most_context[begin:end][is_more] = context[is_more]
+        owners[begin:end][is_more] = number
+
     windows = []
     for number, (begin, end) in enumerate(limits):
-        labelled = begin + (owners[begin:end] == number).nonzero()[0]
+        is_labelled = owners[begin:end] == number
+        labelled = begin + is_labelled.nonzero()[0]
         positions = 1 + starts[labelled] - starts[begin]  # after <s>
         size = int(ends[end - 1] - starts[begin]) + SPECIAL_TOKENS
         windows.append(Window(sentence, begin, end, labelled, positions, size))

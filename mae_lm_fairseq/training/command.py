@@ -4,15 +4,14 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.published import ADAM
-from mae_lm_fairseq.utils.command_line import HINTS, suggestions, unknown_options
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import check_gpu
+from mae_lm_fairseq.utils.training_options import option_of
 
 Settings = dict[str, dict[str, Any]]
 """fairseq's options by the group of its configuration; a group's ``_name`` is a choice, such as the architecture."""
@@ -46,6 +45,7 @@ class Optimisation:
 
     def settings(self) -> Settings:
         """Return fairseq's options, without the learning rate."""
+        warmup = warmup_updates(self.updates) if self.warmup is None else self.warmup
         return {
             "optimizer": {
                 "_name": self.optimizer,
@@ -55,7 +55,7 @@ class Optimisation:
             },
             "lr_scheduler": {
                 "_name": "polynomial_decay",
-                "warmup_updates": warmup_updates(self.updates) if self.warmup is None else self.warmup,
+                "warmup_updates": warmup,
                 "total_num_update": self.updates,
             },
             "optimization": {"clip_norm": self.clip_norm, "max_update": self.updates},
@@ -97,8 +97,8 @@ def as_options(settings: Settings) -> dict[str, Any]:
     options = {}
     for group, values in settings.items():
         for name, value in values.items():
-            option = {"model": "arch"}.get(group, group) if name == "_name" else name
-            options[option.replace("_", "-")] = value[0] if isinstance(value, list) else value
+            option = option_of(group, name).replace("_", "-")
+            options[option] = value[0] if isinstance(value, list) else value
     return options
 
 
@@ -121,35 +121,19 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
         UserError: if a name or a value would be read as another option. fairseq imports ``--user-dir=PATH`` wherever
             it stands, so that a plan could name code.
     """
+    if _is_option(str(data)):
+        raise UserError(f"the data-bin {data} would be read as an option; write ./{data}")
+    words = [str(data)]
     for name, value in options.items():
         if not _OPTION.fullmatch(name):
             raise UserError(f"--{name} is not the name of an option; write a name and its value apart")
         if _is_option(str(value)):
             raise UserError(f"--{name} has the value {value!r}, which would be read as an option; choose another one")
-    if _is_option(str(data)):
-        raise UserError(f"the data-bin {data} would be read as an option; write ./{data}")
-    words = [str(data)]
-    for name, value in options.items():
-        words += [] if value is False else [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        if value is not False:
+            words.append(f"--{name}")
+        if not isinstance(value, bool):
+            words.append(str(value))
     return [*words, *extra]
-
-
-def check_option_names(words: Sequence[str]) -> None:
-    """Refuse options that are in no source file of fairseq and of this package, without importing fairseq.
-
-    Raises:
-        ValueError: if there is one. What is known but does not go together is found by fairseq-train.
-    """
-    if not words or any(word.startswith("--user-dir") for word in words) or (spec := find_spec("fairseq")) is None:
-        return
-    known = {"--help", "--version"}
-    for source in (path for root in (Path(spec.origin).parent, PACKAGE) for path in root.rglob("*.py")):
-        text = source.read_text(encoding="utf-8", errors="replace")
-        known.update(re.findall(r"--[\w-]+", text))
-        known.update(f"--{name.replace('_', '-')}" for name in re.findall(r"^    (\w+):", text, re.MULTILINE))
-    known -= HINTS.keys()
-    for name in unknown_options(words, known):
-        raise ValueError(f"unknown option {name} of fairseq-train{suggestions([name], known)}")
 
 
 def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:
@@ -169,7 +153,8 @@ def split_global_batch(sequences: int, number_of_processes: int, batch_size: int
         UserError: if the sequences cannot be divided equally.
     """
     if smaller:
-        batch_size = max(1, min(batch_size, sequences // number_of_processes))
+        per_process = sequences // number_of_processes
+        batch_size = max(1, min(batch_size, per_process))
     accumulated, rest = divmod(sequences, batch_size * number_of_processes)
     if rest or not accumulated:
         raise UserError(

@@ -26,7 +26,8 @@ MATRIX = 1024
 
 def warnings_about(cfg: Any) -> Iterator[str]:
     """Yield a warning if a training ends before its learning rate has decayed, or if transformers lacks its model."""
-    updates, total = cfg.optimization.max_update, getattr(cfg.lr_scheduler, "total_num_update", 0)
+    updates = cfg.optimization.max_update
+    total = getattr(cfg.lr_scheduler, "total_num_update", 0)
     if 0 < updates < total:
         yield (
             f"--max-update {updates} ends the training before the learning rate has decayed, which it does at "
@@ -41,44 +42,62 @@ def warnings_about(cfg: Any) -> Iterator[str]:
 
 def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
     """Return the epochs of the text and the estimated duration of a training in one sentence."""
-    if not cfg.optimization.max_update:
+    updates = cfg.optimization.max_update
+    if not updates:
         return "no estimate of the duration: --max-update does not limit it"
-    tokens = tokens_per_update(cfg, processes) * cfg.optimization.max_update / getattr(cfg.task, "repeat_tokens", 1)
     try:
         in_hours, where = _estimate(cfg, processes, data[0])
         estimate = f"about {duration(in_hours)} {where}"
     except ValueError as problem:  # a training that the planner does not describe may still be what the user wants
         estimate = f"no estimate of the duration: {problem}"
     try:
-        in_text = sum(count_tokens(shard / "train") for shard in data)
+        tokens_of_text = sum(count_tokens(shard / "train") for shard in data)
     except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong
         return estimate
-    return f"at most {tokens / in_text:,.3g} epochs of this text ({in_text:,} tokens); {estimate}"
+    tokens = tokens_per_update(cfg, processes) * updates / getattr(cfg.task, "repeat_tokens", 1)
+    epochs = tokens / tokens_of_text
+    return f"at most {epochs:,.3g} epochs of this text ({tokens_of_text:,} tokens); {estimate}"
 
 
-def hours_between_checkpoints(cfg: Any, processes: int, data_bin: Path) -> float:
-    """Return the estimated hours of training between two checkpoints within an epoch; 0 if there is no estimate."""
+def describe_risk(cfg: Any, processes: int, data_bin: Path) -> str | None:
+    """Return the training between two checkpoints within an epoch in one sentence; None if there is no estimate."""
+    updates, interval = cfg.optimization.max_update, cfg.checkpoint.save_interval_updates
+    if not updates or not interval:
+        return None
     try:
         in_hours, _ = _estimate(cfg, processes, data_bin)
-        return in_hours * cfg.checkpoint.save_interval_updates / cfg.optimization.max_update
-    except (ValueError, ZeroDivisionError):
-        return 0.0
+    except ValueError:  # a training that the planner does not describe
+        return None
+    at_risk = duration(in_hours * interval / updates)
+    return f"a checkpoint every {interval:,} updates: a kill costs at most about {at_risk} of training"
 
 
 def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:
-    precision = "fp32" if cfg.model.autocast == "none" else "autocast"
-    precision = next((name for name in ("fp16", "bf16") if cfg.common[name]), precision)
     is_gpu = torch.cuda.is_available() and not cfg.common.cpu
     kind = kind_of_gpu(torch.cuda.get_device_properties(0)) if is_gpu else None
-    device = {"devices": processes, "kind": kind or Run.device_kind, "precision": precision}
-    run = planned_run(cfg, vocabulary_size(data_bin), cfg.optimization.max_update, **device)
+    run = planned_run(
+        cfg,
+        vocabulary_size(data_bin),
+        cfg.optimization.max_update,
+        devices=processes,
+        kind=kind or Run.device_kind,
+        precision=_precision(cfg),
+    )
     flops = flops_per_token(run)
     if is_gpu:
-        at = f"{run.mfu:.0%} of their {run.peak / 1e12:.0f} TFLOP/s in {run.precision}"
-        return hours(run, flops), f"on {run.devices} x {kind or f'GPU, as {Run.device_kind}'} at {at}"
+        name = kind or f"GPU, as {Run.device_kind}"
+        rate = f"{run.mfu:.0%} of their {run.peak / 1e12:.0f} TFLOP/s in {run.precision}"
+        return hours(run, flops), f"on {run.devices} x {name} at {rate}"
     rate = matrix_rate()
     where = f"on this CPU, at {CPU_FRACTION:.0%} of its {rate / 1e9:.0f} GFLOP/s of matrix products"
     return run.tokens * flops.total / (CPU_FRACTION * rate) / 3600, where
+
+
+def _precision(cfg: Any) -> str:
+    for name in ("fp16", "bf16"):
+        if cfg.common[name]:
+            return name
+    return "fp32" if cfg.model.autocast == "none" else "autocast"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,22 +120,30 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
     Raises:
         ValueError: if so little is masked that no token of a sequence is, or the encoder is wrapped.
     """
-    if (network := core_config(cfg.model)).wrapped:
+    network = core_config(cfg.model)
+    if network.wrapped:
         raise ValueError("the layers are those of transformers, whose cost is not known")
-    rate = variable_rate(cfg.task) if hasattr(cfg.task, "mask_prob_range") else None
-    hidden = 1 - cfg.task.leave_unmasked_prob - cfg.task.random_token_prob  # fraction of the predicted tokens
+    length = cfg.task.tokens_per_sample
+    limits = []
+    if cfg.dataset.batch_size is not None:
+        limits.append(cfg.dataset.batch_size)
+    if cfg.dataset.max_tokens is not None:
+        limits.append(cfg.dataset.max_tokens // length)
+    batch_size = max(1, min(limits))
     accumulated = int(cfg.optimization.update_freq[0])
-    limits = (cfg.dataset.batch_size, cfg.dataset.max_tokens and cfg.dataset.max_tokens // cfg.task.tokens_per_sample)
-    batch = max(1, min(limit for limit in limits if limit is not None))
+
+    rate = variable_rate(cfg.task) if hasattr(cfg.task, "mask_prob_range") else None
+    predicted_as_mask = 1 - cfg.task.leave_unmasked_prob - cfg.task.random_token_prob
+    mask_in_encoder = float(getattr(cfg.task, "mask_in_encoder", 0.0))
     return TrainingRun(
         preset=cfg.model._name,
         mask_prob=cfg.task.mask_prob if rate is None else rate.mean(updates),
-        mask_in_encoder=1 - hidden * (1 - float(getattr(cfg.task, "mask_in_encoder", 0.0))),
+        mask_in_encoder=1 - predicted_as_mask * (1 - mask_in_encoder),
         vocab_size=vocabulary,
-        tokens_per_sample=cfg.task.tokens_per_sample,
-        batch_size=batch,
+        tokens_per_sample=length,
+        batch_size=batch_size,
         update_freq=accumulated,
-        tokens=updates * batch * accumulated * devices * cfg.task.tokens_per_sample,
+        tokens=updates * batch_size * accumulated * devices * length,
         devices=devices,
         device_kind=kind,
         precision=precision,
@@ -134,11 +161,16 @@ def vocabulary_size(data_bin: Path) -> int:
 def matrix_rate() -> float:
     """Return the FLOP/s of a float32 matrix product on all cores, measured in a fraction of a second."""
     matrix = torch.ones(MATRIX, MATRIX)
-    return 2 * MATRIX**3 / min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=5))
+    seconds = timeit.repeat(lambda: matrix @ matrix, number=1, repeat=5)
+    return 2 * MATRIX**3 / min(seconds)
 
 
 def duration(hours: float) -> str:
     """Format a duration in hours, minutes or seconds."""
-    numbers = {"h": hours, "min": 60 * hours, "s": 3600 * hours}
-    unit, number = next(((unit, number) for unit, number in numbers.items() if number >= 1), ("s", numbers["s"]))
+    if hours >= 1:
+        number, unit = hours, "h"
+    elif 60 * hours >= 1:
+        number, unit = 60 * hours, "min"
+    else:
+        number, unit = 3600 * hours, "s"
     return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"

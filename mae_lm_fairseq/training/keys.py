@@ -42,24 +42,26 @@ def run_key(options: Mapping[str, Any], extra: Sequence[str], threads: int, inpu
         threads: number of threads, on which results depend in their last digits.
         inputs: fingerprints of what it reads. Those named as an option take the place of its path.
     """
-    fingerprinted = {**options, **{name: key_of(content) for name, content in inputs.items()}}
-    found = values_of_words(arguments("", fingerprinted, extra))
-    ignored = WITHOUT_EFFECT | (SAVING if "disable-validation" in found else set())
-    kept = {name: [*map(_number, values)] for name, values in found.items() if name not in ignored}
+    fingerprints = {name: key_of(content) for name, content in inputs.items()}
+    values = values_of_words(arguments("", {**options, **fingerprints}, extra))
+    ignored = WITHOUT_EFFECT
+    if "disable-validation" in values:
+        ignored = WITHOUT_EFFECT | SAVING
+    kept = {name: list(map(_number, words)) for name, words in values.items() if name not in ignored}
     return key_of({"options": kept, "threads": threads})
 
 
 def values_of_words(words: Sequence[str]) -> dict[str, list[str]]:
     """Return the values of the options of a command line, without dashes; of a repeated option, the last ones."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     name = None
     for word in words:
         if word.startswith("--"):
             name, equals, value = word.removeprefix("--").partition("=")
-            found[name] = [value] if equals else []
+            values[name] = [value] if equals else []
         elif name is not None:
-            found[name].append(word)
-    return found
+            values[name].append(word)
+    return values
 
 
 def _number(word: str) -> str:
@@ -88,27 +90,32 @@ class Products:
         make_output_directory(out)
         self.out, self.record = out, out / MADE
         if self.record.exists():
-            if (other := read_record(self.record, dict).get(_COMMAND)) != command:
-                raise UserError(f"--out {out} has the results of {other}; choose another --out")
+            recorded = self._keys().get(_COMMAND)
+            if recorded != command:
+                raise UserError(f"--out {out} has the results of {recorded}; choose another --out")
             return
         names = os.listdir(out)
-        if foreign := [name for pattern in owned for name in fnmatch.filter(names, pattern)]:
-            raise UserError(
-                f"--out {out} has {foreign[0]} but no {MADE}, so another command made it; move it, or choose another "
-                "--out"
-            )
+        for pattern in owned:
+            for name in fnmatch.filter(names, pattern):
+                raise UserError(
+                    f"--out {out} has {name} but no {MADE}, so another command made it; move it, or choose another "
+                    "--out"
+                )
         write_record(self.record, {_COMMAND: command})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        if kind is not None and set(os.listdir(self.out)) <= {MADE, LOCK}:
+        if kind is not None and {MADE, LOCK}.issuperset(os.listdir(self.out)):
             remove(self.record)
+
+    def _keys(self) -> dict[str, str]:
+        return read_record(self.record, dict)
 
     def has(self, name: str, made_from: Any) -> bool:
         """Return whether a product was made from this before."""
-        return read_record(self.record, dict).get(name) == key_of(made_from) and (self.out / name).exists()
+        return self._keys().get(name) == key_of(made_from) and (self.out / name).exists()
 
     def make(self, name: str, made_from: Any, function: Callable[[Path], Any], kept: str | None = None) -> Path:
         """Make a product, unless it was made from the same before; return its path.
@@ -118,16 +125,19 @@ class Products:
             function: makes it, given its path, where nothing exists but ``kept``.
             kept: what the function leaves in the directory if it is interrupted, and uses the next time.
         """
-        path, key, keys = self.out / name, key_of(made_from), read_record(self.record, dict)
+        path, key = self.out / name, key_of(made_from)
         if self.has(name, made_from):
             print(f"done before, reusing {path}", flush=True)
             return path
+        keys = self._keys()
         if keys.pop(name, None):
             write_record(self.record, keys)
-        has_kept = kept is not None and path.is_dir() and not path.is_symlink()
-        for old in path.iterdir() if has_kept else [path]:
-            if old.name != kept:
-                remove(old, below=self.out)
+        if kept is not None and path.is_dir() and not path.is_symlink():
+            for old in path.iterdir():
+                if old.name != kept:
+                    remove(old, below=self.out)
+        else:
+            remove(path, below=self.out)
         function(path)
         write_record(self.record, keys | {name: key})
         return path

@@ -15,15 +15,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.optim import fused_adam
 
-from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes, started_processes
+from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
-from mae_lm_fairseq.training.estimate import describe_length, duration, hours_between_checkpoints, warnings_about
+from mae_lm_fairseq.training.estimate import describe_length, describe_risk, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
 
-AT_RISK = 0.5
-"""Hours of training that a kill may cost by default."""
 _START = f"""
 import os, signal, sys
 
@@ -48,14 +46,12 @@ def main(options: Any) -> None:
     data = options.data_bin
     words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
     number, rank = processes(cfg)
-    shards = [Path(path) for path in ([data] if "://" in data else data.split(os.pathsep))]  # as fairseq splits them
-    words += often_enough(cfg, number, shards[0], options.flags)
+    shards = [Path(data)] if "://" in data else list(map(Path, data.split(os.pathsep)))  # as fairseq splits them
     if rank == 0:
         print(f"{options.preset}: {describe_amount(cfg, number)}")
         print(describe_length(cfg, number, shards))
-        if at_risk := hours_between_checkpoints(cfg, number, shards[0]):
-            interval = f"a checkpoint every {cfg.checkpoint.save_interval_updates:,} updates"
-            print(f"{interval}: a kill costs at most about {duration(at_risk)} of training")
+        if risk := describe_risk(cfg, number, shards[0]):
+            print(risk)
         for warning in warnings_about(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
@@ -82,33 +78,24 @@ def processes(cfg) -> tuple[int, int]:
 
 def precision(cfg) -> dict[str, Any]:
     """Return the option for fp16 on a GPU, unless the configuration of fairseq-train chooses a precision."""
-    chosen = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
-    if cfg.common.cpu or not torch.cuda.is_available() or cfg.model.autocast != "none":
-        return {}
-    return {} if any(cfg.common[name] for name in chosen) else {"fp16": True}
+    options = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
+    is_chosen = cfg.model.autocast != "none" or any(cfg.common[name] for name in options)
+    return {"fp16": True} if _uses_gpu(cfg) and not is_chosen else {}
+
+
+def _uses_gpu(cfg) -> bool:
+    return torch.cuda.is_available() and not cfg.common.cpu
 
 
 def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
     """Return the option for ``fused_adamw`` on a GPU without apex, where fairseq's ``adam`` is slow."""
+    names = {word.split("=")[0] for word in extra}
     needs_adam = cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
-    needs_adam |= any(word.split("=")[0] in ("--optimizer", "--use-old-adam", "--fp16-adam-stats") for word in extra)
+    is_chosen = not names.isdisjoint(("--optimizer", "--use-old-adam", "--fp16-adam-stats"))
     has_apex = fused_adam.get_fused_adam_class() is not None
-    return {} if needs_adam or has_apex or cfg.common.cpu or not torch.cuda.is_available() else {"_name": "fused_adamw"}
-
-
-def often_enough(cfg, number: int, data_bin: Path, flags: Sequence[str]) -> list[str]:
-    """Return the option that saves about every half an hour, also set in ``cfg``, if the recipe would save later.
-
-    Processes that others started keep the recipe's interval: their estimates may differ, and all save together.
-    """
-    is_chosen = any(word.split("=")[0] == "--save-interval-updates" for word in flags)
-    is_fixed = is_chosen or started_processes() or number > max(1, torch.cuda.device_count())
-    if is_fixed or (hours := hours_between_checkpoints(cfg, number, data_bin)) <= AT_RISK:
-        return []
-    updates = cfg.checkpoint.save_interval_updates * AT_RISK / hours
-    unit = 10 ** max(0, len(str(int(updates))) - 1)
-    cfg.checkpoint.save_interval_updates = max(1, round(updates / unit) * unit)
-    return [f"--save-interval-updates={cfg.checkpoint.save_interval_updates}"]
+    if needs_adam or is_chosen or has_apex or not _uses_gpu(cfg):
+        return {}
+    return {"_name": "fused_adamw"}
 
 
 def configure(
@@ -126,23 +113,23 @@ def configure(
     chosen["checkpoint"]["save_dir"] = save_dir
     # 0 marks options that the user did not set.
     unset = ["--batch-size", "0", "--update-freq", "0"]
-    asked = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
-    batch_size = asked.dataset.batch_size or chosen["dataset"]["batch_size"]
-    found = {"common": precision(asked), "optimizer": optimizer(asked, extra), "dataset": {"batch_size": batch_size}}
-    if asked.optimization.update_freq == [0]:
-        if asked.dataset.max_tokens:
+    cfg = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
+    of_machine = {"common": precision(cfg), "optimizer": optimizer(cfg, extra)}
+    batch_size = cfg.dataset.batch_size or chosen["dataset"]["batch_size"]
+    if cfg.optimization.update_freq == [0]:
+        if cfg.dataset.max_tokens:
             raise UserError(
-                f"--max-tokens {asked.dataset.max_tokens}: --update-freq cannot be computed, as the number of "
+                f"--max-tokens {cfg.dataset.max_tokens}: --update-freq cannot be computed, as the number of "
                 "sequences in a batch varies; add --update-freq"
             )
-        number, _ = processes(asked)
+        number, _ = processes(cfg)
         sequences = recipe(architecture, name)["sequences"].value
-        batch_size, accumulated = split_global_batch(
-            sequences, number, batch_size, smaller=not asked.dataset.batch_size
-        )
-        found |= {"dataset": {"batch_size": batch_size}, "optimization": {"update_freq": [accumulated]}}
-    for group, values in found.items():
+        may_shrink = not cfg.dataset.batch_size
+        batch_size, accumulated = split_global_batch(sequences, number, batch_size, may_shrink)
+        of_machine["optimization"] = {"update_freq": [accumulated]}
+    of_machine["dataset"] = {"batch_size": batch_size}
+    for group, values in of_machine.items():
         chosen[group] |= values
         for option, value in values.items():
-            asked[group][option] = value
-    return arguments(data, as_options(chosen), extra), asked
+            cfg[group][option] = value
+    return arguments(data, as_options(chosen), extra), cfg

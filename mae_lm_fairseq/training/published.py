@@ -36,8 +36,10 @@ def _setting(cell: Any, source: str) -> Setting:
 def _column(name: str) -> dict[str, Setting]:
     table = dict(_COLUMNS[name])
     other = table.pop("like", None)
-    column = dict.fromkeys(ROWS, Setting()) | (_column(other) if other else {})
-    return column | {row: _setting(cell, source) for source, cells in table.items() for row, cell in cells.items()}
+    column = _column(other) if other else dict.fromkeys(ROWS, Setting())
+    for source, cells in table.items():
+        column |= {row: _setting(cell, source) for row, cell in cells.items()}
+    return column
 
 
 SOURCES, ROWS, _COLUMNS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).values()

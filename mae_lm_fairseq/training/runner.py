@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -73,12 +74,16 @@ class Run:
         if self.updates is None:
             return 0.0
         first, last = self.updates
-        return min(1.0, max(0, last_update(self.log) - first) / (last - first))
+        done = max(0, last_update(self.log) - first)
+        return min(1.0, done / (last - first))
 
     def progress(self) -> str:
         """Return the current update, if known, and the phase."""
-        update = f"update {last_update(self.log):,} of {self.updates[1]:,}, " if self.updates else ""
-        return update + (phase(self.log) if self.command else "evaluating")
+        current = phase(self.log) if self.command else "evaluating"
+        if self.updates is None:
+            return current
+        _, last = self.updates
+        return f"update {last_update(self.log):,} of {last:,}, {current}"
 
 
 def run_all(
@@ -101,10 +106,11 @@ def run_all(
             train save their last update, unless another signal follows.
     """
     waiting = [run for run in runs if not _is_done(run)]
-    if len(waiting) < len(runs):
-        print(f"{len(runs) - len(waiting)} of {len(runs)} runs were done before, and are reused", flush=True)
+    done_before = len(runs) - len(waiting)
+    if done_before:
+        print(f"{done_before} of {len(runs)} runs were done before, and are reused", flush=True)
     active, failures = [], []
-    free = [environments[number % len(environments)] for number in range(jobs)]
+    free = list(islice(cycle(environments), jobs))
     with signals_as_errors(), _ending(active), _progress(runs) as show:
         while waiting or active:
             while free and (run := _first_ready(waiting)):
@@ -113,18 +119,19 @@ def run_all(
             if not active:
                 break  # what is waiting needs runs that have failed
             time.sleep(POLL_SECONDS)
-            show([one.run for one in active])
-            for one in [one for one in active if not one.process.is_alive()]:
-                active.remove(one)
-                free.append(one.environment)
-                if failure := one.failure():
-                    one.end(signal.SIGKILL)  # what it has started
-                    if one.run.fraction_done() <= one.done_before:
+            show([entry.run for entry in active])
+            ended = [entry for entry in active if not entry.process.is_alive()]
+            for entry in ended:
+                active.remove(entry)
+                free.append(entry.environment)
+                if failure := entry.failure():
+                    entry.end(signal.SIGKILL)  # what it has started
+                    if entry.run.fraction_done() <= entry.done_before:
                         raise UserError(failure)
                     failures.append(failure)
                     print(f"{failure}; other runs go on", flush=True)
                 else:
-                    finished(one.run)
+                    finished(entry.run)
     if failures:
         raise UserError("; ".join(failures))
     return [read_result(run) for run in runs]
@@ -140,11 +147,15 @@ def read_result(run: Run) -> dict[str, Any]:
 
 
 def _first_ready(waiting: Sequence[Run]) -> Run | None:
-    return next((run for run in waiting if all(before.result.exists() for before in run.after)), None)
+    for run in waiting:
+        if all(before.result.exists() for before in run.after):
+            return run
+    return None
 
 
 def _is_done(run: Run) -> bool:
-    if is_done := run.result.exists():
+    is_done = run.result.exists()
+    if is_done:
         run.clean_up(run)
     return is_done
 
@@ -166,15 +177,18 @@ class _Active:
             if path.is_dir():  # a training replaces and removes checkpoints, which may be another one's behind a link
                 check_no_link(path, below=directory.parent)
         append_to_file(run.log).close()  # an error of the run's process would be looked for in the log
-        limits, done = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)), run.fraction_done()
-        return cls(run, start_process(limits | environment, _execute, run), environment, done)
+        done_before = run.fraction_done()
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+        process = start_process(limits | environment, _execute, run)
+        return cls(run, process, environment, done_before)
 
     def failure(self) -> str | None:
         """Return the error message of a process that has ended, if it failed."""
-        if not (code := self.process.exitcode):
+        code = self.process.exitcode
+        if not code:
             return None
-        lines = reversed(self.run.log.read_text(encoding="utf-8", errors="replace").split("\n"))
-        reason = next((line.strip() for line in lines if line.strip()), "(nothing)").removeprefix("error: ")
+        lines = self.run.log.read_text(encoding="utf-8", errors="replace").rstrip().split("\n")
+        reason = lines[-1].strip().removeprefix("error: ") or "(nothing)"
         return f"{self.run.name} failed (exit code {code}), {self.run.log} ends: {reason}"
 
     def end(self, number: int) -> None:
@@ -201,8 +215,10 @@ def _execute(run: Run) -> None:
         began = time.monotonic()
         if run.command and (code := _call(run.command)):
             raise SystemExit(code if code > 0 else 128 - code)  # as shells describe the end by a signal
-        content = {"name": run.name, "command": list(run.command), "result": run.read_result(run)}
-        write_record(run.result, content | {"seconds": round(time.monotonic() - began, 1)})
+        result = run.read_result(run)
+        content = {"name": run.name, "command": list(run.command), "result": result}
+        content["seconds"] = round(time.monotonic() - began, 1)
+        write_record(run.result, content)
         run.clean_up(run)
 
 
@@ -235,18 +251,20 @@ def _ending(active: list[_Active]) -> Iterator[None]:
 
         def kill(number: int, frame: object) -> None:
             if time.monotonic() - began > REPEATED_WITHIN:
-                for one in active:
-                    one.end(signal.SIGKILL)
+                for entry in active:
+                    entry.end(signal.SIGKILL)
 
         with handled_by(kill, *ENDING):
-            if trainings := [one.run.name for one in active if one.run.command]:
-                print(f"{', '.join(trainings)}: waiting for the end; another signal kills", file=sys.stderr, flush=True)
-            for one in active:
-                one.end(signal.SIGTERM)
-            for one in active:
-                one.process.join(max(0.0, began + PATIENCE_SECONDS - time.monotonic()))
-                one.end(signal.SIGKILL)
-                one.process.join()
+            trainings = ", ".join(entry.run.name for entry in active if entry.run.command)
+            if trainings:
+                print(f"{trainings}: waiting for the end; another signal kills", file=sys.stderr, flush=True)
+            for entry in active:
+                entry.end(signal.SIGTERM)
+            for entry in active:
+                patience = began + PATIENCE_SECONDS - time.monotonic()
+                entry.process.join(max(0.0, patience))
+                entry.end(signal.SIGKILL)
+                entry.process.join()
 
 
 @contextlib.contextmanager
@@ -257,16 +275,19 @@ def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
     """
 
     def done() -> float:
-        trained = (1.0 if run.result.exists() else run.fraction_done() * (1 - run.evaluation) for run in runs)
-        return sum(run.weight * fraction for run, fraction in zip(runs, trained, strict=True))
+        total = 0.0
+        for run in runs:
+            fraction = 1.0 if run.result.exists() else run.fraction_done() * (1 - run.evaluation)
+            total += run.weight * fraction
+        return total
 
     def show(active: Sequence[Run]) -> None:
-        shown = [_count(runs), *(f"{_name(run, runs)}: {run.progress()}" for run in active)]
-        bar.set_postfix_str("; ".join(shown), refresh=False)
-        now = done()
+        current = [f"{_name(run, runs)}: {run.progress()}" for run in active]
+        bar.set_postfix_str("; ".join([_count(runs), *current]), refresh=False)
+        weight = done()
         # A run that resumes goes back to its last checkpoint; the time left is estimated from there.
-        bar.initial = min(bar.initial, now)
-        bar.update(now - bar.n)
+        bar.initial = min(bar.initial, weight)
+        bar.update(weight - bar.n)
 
     # No smoothing, because runs differ in speed and the overall average is the better estimate.
     form = "{percentage:3.0f}%|{bar:25}| {elapsed}, {remaining} left{postfix}"
@@ -280,14 +301,17 @@ def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
 
 def _count(runs: Sequence[Run]) -> str:
     """Return how many runs are done; those of one training count once."""
-    names, left = {run.name for run in runs}, {run.name for run in runs if not run.result.exists()}
-    return f"{len(names) - len(left)} of {len(names)} runs done"
+    names = {run.name for run in runs}
+    left = {run.name for run in runs if not run.result.exists()}
+    return f"{len(names - left)} of {len(names)} runs done"
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:
     """Return the name of a run; of a training in several runs, with how many are done."""
-    same = [one.result.exists() for one in runs if one.name == run.name]
-    return run.name if len(same) == 1 else f"{run.name} ({sum(same)} of {len(same)})"
+    results = [other.result.exists() for other in runs if other.name == run.name]
+    if len(results) == 1:
+        return run.name
+    return f"{run.name} ({sum(results)} of {len(results)})"
 
 
 def _wait_for_other_runner(run: Run, log: BinaryIO) -> None:

@@ -66,9 +66,8 @@ def settings(architecture: str, name: str | None = None) -> Settings:
     value = {row: cell.value for row, cell in recipe(architecture, name).items()}
     name = name or RECIPE_OF_SIZE[ARCHITECTURES[architecture][1]]
     pace = _SHORT_RUN if name == DEVELOPMENT else _LONG_RUN
-    optimisation = Optimisation(
-        optimizer="adam", **{name: value[name] for name in ("updates", "warmup", "weight_decay", "clip_norm", *ADAM)}
-    )
+    rows = ("updates", "warmup", "weight_decay", "clip_norm", *ADAM)
+    optimisation = Optimisation(optimizer="adam", **{row: value[row] for row in rows})
     network: Settings = {
         "task": {
             "_name": "masked_autoencoder_lm",
@@ -82,30 +81,37 @@ def settings(architecture: str, name: str | None = None) -> Settings:
             "_name": architecture,
             "dropout": value["dropout"],
             "attention_dropout": value["attention_dropout"],
-            **({"pre_norm": True} if value["pre_norm"] else {}),
         },
         "criterion": {"_name": "masked_autoencoder_lm"},
         "optimization": {"lr": [value["lr"]]},
     }
+    if value["pre_norm"]:
+        network["model"]["pre_norm"] = True
     return merge(COMMON, pace, network, optimisation.settings())
 
 
 def tokens_per_update(cfg: Any, processes: int) -> int:
     """Return the number of tokens per update of a configuration of fairseq-train, if all sequences are full."""
     per_batch = cfg.dataset.batch_size * cfg.task.tokens_per_sample
-    return min(per_batch, cfg.dataset.max_tokens or per_batch) * cfg.optimization.update_freq[0] * processes
+    if cfg.dataset.max_tokens:
+        per_batch = min(per_batch, cfg.dataset.max_tokens)
+    return per_batch * cfg.optimization.update_freq[0] * processes
 
 
 def describe_amount(cfg: Any, processes: int) -> str:
     """Return the amount of training data of a configuration of fairseq-train in one sentence."""
     batch_size, accumulated = cfg.dataset.batch_size, cfg.optimization.update_freq[0]
-    number, tokens = cfg.optimization.max_update, tokens_per_update(cfg, processes)
+    number = cfg.optimization.max_update
     updates = f"{number:,} updates" if number else "any number of updates"
-    batches = f"x {accumulated} accumulated x {processes} process{'es' * (processes > 1)}"
+    in_processes = "1 process" if processes == 1 else f"{processes} processes"
+    batches = f"x {accumulated} accumulated x {in_processes}"
     if cfg.dataset.max_tokens:
         return f"at most {cfg.dataset.max_tokens:,} tokens and {batch_size} sequences per batch {batches}; {updates}"
+    sequences = batch_size * accumulated * processes
+    tokens = tokens_per_update(cfg, processes)
+    if number:
+        updates += f" = {tokens * number:,} tokens"
     return (
-        f"{batch_size * accumulated * processes:,} sequences ({batch_size} per batch {batches}) x "
-        f"{cfg.task.tokens_per_sample} tokens = {tokens:,} tokens per update at most; {updates}"
-        + (f" = {tokens * number:,} tokens" if number else "")
+        f"{sequences:,} sequences ({batch_size} per batch {batches}) x {cfg.task.tokens_per_sample} tokens = "
+        f"{tokens:,} tokens per update at most; {updates}"
     )

@@ -37,26 +37,26 @@ def read_records(path: Path, stage: str) -> dict[int, dict]:
     prefix = "" if stage == "train_inner" else f"{stage}_"
     records = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        _, found, message = line.partition(f" | {stage} | ")
-        if not found:
-            continue
+        _, _, message = line.partition(f" | {stage} | ")
         try:
-            record = json.loads(message)
-        except json.JSONDecodeError:  # another message of the stage, or a line cut off by a kill
+            content = json.loads(message)
+        except json.JSONDecodeError:  # a line of another stage, another message, or a line cut off by a kill
             continue
-        if isinstance(record, dict) and f"{prefix}num_updates" in record:
-            records[int(record[f"{prefix}num_updates"])] = {
-                name.removeprefix(prefix): value for name, value in record.items()
-            }
+        if isinstance(content, dict):
+            record = {name.removeprefix(prefix): value for name, value in content.items()}
+            if "num_updates" in record:
+                records[int(record["num_updates"])] = record
     return dict(sorted(records.items()))
 
 
 def loss_curve(path: Path, stage: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of updates and the loss of one stage after each of them, in nats."""
-    records = {
-        update: float(record["loss"]) for update, record in read_records(path, stage).items() if "loss" in record
-    }
-    return np.array(list(records), dtype=int), np.array(list(records.values())) * NATS_PER_BIT
+    updates, losses = [], []
+    for update, record in read_records(path, stage).items():
+        if "loss" in record:
+            updates.append(update)
+            losses.append(float(record["loss"]))
+    return np.array(updates, dtype=int), np.array(losses) * NATS_PER_BIT
 
 
 def seconds_per_update(path: Path) -> float:
@@ -66,16 +66,19 @@ def seconds_per_update(path: Path) -> float:
     """
     # Not from the logged updates per second, which have two decimals only. fairseq logs a speed of 0 for its first
     # update, before the first measurement.
-    speeds = [(float(record["wpb"]), float(record["wps"])) for record in read_records(path, "train_inner").values()]
-    durations = [tokens / tokens_per_second for tokens, tokens_per_second in speeds if tokens_per_second > 0]
+    durations = []
+    for record in read_records(path, "train_inner").values():
+        tokens_per_second = float(record["wps"])
+        if tokens_per_second > 0:
+            durations.append(float(record["wpb"]) / tokens_per_second)
     return statistics.median(durations) if durations else math.nan
 
 
 def phase(path: Path) -> str:
     """Return what a training is doing, by the end of its log."""
     end = _end(path, _TAIL)
-    found = {end.rfind(words): phase for words, phase in _PHASES.items()}
-    return found[max(found)] if max(found) >= 0 else "starting"
+    last, words = max((end.rfind(words), words) for words in _PHASES)
+    return _PHASES[words] if last >= 0 else "starting"
 
 
 def _end(path: Path, length: int) -> bytes:

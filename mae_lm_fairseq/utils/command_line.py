@@ -45,8 +45,9 @@ class Argument:
 
     def problem(self, value: float) -> str | None:
         """Return what is wrong with a number."""
-        within = value >= self.at_least and value > self.above and value <= self.at_most and value < self.below
-        if within and math.isfinite(value):
+        is_low = value < self.at_least or value <= self.above
+        is_high = value > self.at_most or value >= self.below
+        if math.isfinite(value) and not is_low and not is_high:
             return None
         limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
         stated = [f"{name} {limit}" for name, limit in limits.items() if math.isfinite(limit)]
@@ -76,12 +77,10 @@ class Options:
     def __post_init__(self):
         for name, kind in field_types(type(self)).items():
             value = getattr(self, name)
-            for one in value if kind.is_many and value is not None else [value]:
-                is_number = isinstance(one, int | float) and not isinstance(one, bool)
-                if is_number and (problem := kind.argument.problem(one)):
-                    raise ValueError(f"{name} {one} {problem}")
-                if kind.choices and one is not None and one not in kind.choices:
-                    raise ValueError(f"{name} {one} is not one of {', '.join(kind.choices)}")
+            has_many = kind.is_many and value is not None
+            for item in value if has_many else [value]:
+                if problem := kind.problem(item):
+                    raise ValueError(f"{name} {item} {problem}")
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,13 @@ class FieldType:
     choices: tuple | None
     argument: Argument
 
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value."""
+        if self.choices and value is not None and value not in self.choices:
+            return f"is not one of {', '.join(self.choices)}"
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return self.argument.problem(value) if is_number else None
+
 
 def field_types(options: type) -> dict[str, FieldType]:
     """Return the types of all fields by name, in their order."""
@@ -101,123 +107,161 @@ def field_types(options: type) -> dict[str, FieldType]:
 
 
 def _field_type(hint: Any, argument: Argument = Argument()) -> FieldType:
-    origin, of = typing.get_origin(hint), typing.get_args(hint)
+    origin, parameters = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        inner = _field_type(of[0], argument)
-        changed = {name: value for name, value in vars(of[1]).items() if value != getattr(Argument, name)}
+        annotated, annotation = parameters
+        inner = _field_type(annotated, argument)
+        changed = {name: value for name, value in vars(annotation).items() if value != getattr(Argument, name)}
         return replace(inner, argument=replace(inner.argument, **changed))
     if origin in (Union, types.UnionType):
-        return _field_type(next(kind for kind in of if kind is not type(None)), argument)
+        kinds = [kind for kind in parameters if kind is not type(None)]
+        return _field_type(kinds[0], argument)
     if origin in (tuple, list, Sequence):
-        inner = _field_type(of[0], argument)
-        return FieldType(inner.type, True, inner.choices, inner.argument)
+        return replace(_field_type(parameters[0], argument), is_many=True)
     if origin is Literal:
-        return FieldType(type(of[0]), False, of, argument)
+        return FieldType(type(parameters[0]), False, parameters, argument)
     return FieldType(hint, False, None, argument)
 
 
 def helps(options: type) -> dict[str, str]:
     """Return the entries under ``Attributes:`` of a class and its bases, by field, without final period and markup."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for kind in reversed(options.__mro__):
-        _, _, listed = (inspect.cleandoc(kind.__doc__ or "")).partition("Attributes:\n")
+        docstring = inspect.cleandoc(kind.__doc__ or "")
+        _, _, listed = docstring.partition("Attributes:\n")
         section = re.split(r"\n(?=\S)", listed)[0]
         for names, text in re.findall(r"^ {4}(\w[\w, ]*): ((?:.*\n?)(?:^ {8,}.*\n?)*)", section, re.M):
-            text = " ".join(text.split()).removesuffix(".").replace("``", "")
-            found |= dict.fromkeys(names.split(", "), re.sub(r":\w+:`~?([^`]*)`", r"\1", text))
-    return found
+            one_line = " ".join(text.split()).removesuffix(".").replace("``", "")
+            entry = re.sub(r":\w+:`~?([^`]*)`", r"\1", one_line)
+            entries |= dict.fromkeys(names.split(", "), entry)
+    return entries
 
 
-HINTS = {
-    "--dry-run": "mae-lm pretrain prints its estimate when it starts, and mae-lm plan before",
-    "--learning-rate": "the learning rate is --lr",
-    "--recipe": "mae-lm pretrain alone has --recipe; docs/reference/recipes.md lists the values of each recipe",
-}
+HINTS = {"--learning-rate": "the learning rate is --lr"}
 """Advice about an option that users look for in a command that lacks it."""
 
 
 def unknown_options(words: Iterable[str], known: Iterable[str]) -> list[str]:
     """Return the options among some words that are neither known nor abbreviate a known one."""
-    names = dict.fromkeys(word.partition("=")[0] for word in words if re.match(r"--\w", word))
+    names = _names(word for word in words if re.match(r"--\w", word))
     return [name for name in names if not any(option.startswith(name) for option in known)]
+
+
+def _names(words: Iterable[str]) -> Iterable[str]:
+    """Return words without the values that follow ``=``, each once."""
+    return dict.fromkeys(word.partition("=")[0] for word in words)
 
 
 def suggestions(unknown: Iterable[str], known: Iterable[str], hints: Mapping[str, str] = HINTS) -> str:
     """Return the end of an error message about unknown options: what to use in place of each, if one resembles it."""
-    known = list(known)
-    told = ""
-    for name in dict.fromkeys(word.partition("=")[0] for word in unknown):
-        if not name.startswith("-"):
-            continue
-        near = [name] if name in hints else difflib.get_close_matches(name, [*known, *hints], 1, cutoff=0.8)
-        for option in near:
-            told += f"; {hints[option]}" if option in hints and option not in known else f"; is {option} meant?"
-    return told
+    advice = ""
+    for name in _names(word for word in unknown if word.startswith("-")):
+        options = [name] if name in hints else difflib.get_close_matches(name, [*known, *hints], 1, cutoff=0.8)
+        for option in options:
+            is_hint = option in hints and option not in known
+            advice += f"; {hints[option]}" if is_hint else f"; is {option} meant?"
+    return advice
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one message."""
 
     def error(self, message: str) -> typing.NoReturn:
-        told = suggestions(message.partition(UNRECOGNIZED)[2].split(), self._option_string_actions)
-        message = f"error: {message}{told}; {self.prog} --help describes the arguments"
+        _, _, unknown = message.partition(UNRECOGNIZED)
+        advice = suggestions(unknown.split(), self._option_string_actions)
+        message = f"error: {message}{advice}; {self.prog} --help describes the arguments\n"
         # A name that is not UTF-8 could not be printed.
-        self.exit(2, message.encode(errors="backslashreplace").decode() + "\n")
+        self.exit(2, message.encode(errors="backslashreplace").decode())
+
+    def refuse(self, unknown: Sequence[str]) -> None:
+        """End the program if there are words that the parser does not know."""
+        if unknown:
+            self.error(f"{UNRECOGNIZED}{' '.join(unknown)}")
 
 
 def make_parser(options: type, description: str | None, prog: str) -> Parser:
     """Return the parser of a dataclass of options, whose help begins with a description."""
-    of = field_types(options)
-    others = [kind.argument.metavar for kind in of.values() if kind.argument.rest and kind.argument.positional]
-    parser = Parser(
-        prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=not others
-    )
+    kinds = field_types(options)
+    others = [kinds[name].argument.metavar for name in _rest_fields(kinds, is_positional=True)]
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog, description=description, formatter_class=formatter, allow_abbrev=not others)
     texts = helps(options)
-    for field, (name, kind) in zip(fields(options), of.items(), strict=True):
+    for field in fields(options):
+        kind = kinds[field.name]
         if kind.argument.rest:  # since Python 3.12.7, argparse gives the values of unknown options to a positional "*"
             continue
-        default = field.default
-        text = texts[name].replace("%", "%%")
-        text += f"; one of {', '.join(kind.choices)}" if kind.choices and kind.argument.metavar else ""
-        is_unset = default in (MISSING, None, ()) or default is False  # 0 is a default, though it equals False
-        is_stated = not is_unset and "(default" not in text
-        how: dict[str, Any] = {"help": f"{text} (default: {default})" if is_stated else text}
-        if kind.type is bool:
-            how |= {"action": "store_true"}
-        else:
-            how |= {"type": kind.argument.parse or kind.type, "choices": kind.choices, "metavar": kind.argument.metavar}
-            how |= {"nargs": "+"} if kind.is_many else {}
-            how |= {"default": None if default is MISSING else default}
+        settings = _argument_settings(kind, field.default, texts[field.name])
         if kind.argument.positional:
-            how |= {} if default is MISSING else {"nargs": "*" if kind.is_many else "?"}
-            parser.add_argument(name, **how)
+            parser.add_argument(field.name, **settings)
         else:
-            parser.add_argument(f"--{name.replace('_', '-')}", **how, required=default is MISSING)
+            parser.add_argument(_option(field.name), **settings, required=field.default is MISSING)
     for metavar in others:
-        parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [{metavar} ...]"
+        usage = parser.format_usage().removeprefix("usage: ").rstrip()
+        parser.usage = f"{usage} [{metavar} ...]"
     return parser
+
+
+def _rest_fields(kinds: Mapping[str, FieldType], is_positional: bool) -> list[str]:
+    """Return the fields that take all words after ``--``, or those that take all words that nothing else takes."""
+    rest = {name: kind.argument for name, kind in kinds.items() if kind.argument.rest}
+    return [name for name, argument in rest.items() if argument.positional == is_positional]
+
+
+def _option(name: str) -> str:
+    """Return the option of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _argument_settings(kind: FieldType, default: Any, text: str) -> dict[str, Any]:
+    """Return the settings of argparse for a field."""
+    text = text.replace("%", "%%")
+    if kind.choices and kind.argument.metavar:
+        text += f"; one of {', '.join(kind.choices)}"
+    is_unset = default in (MISSING, None, ()) or default is False  # 0 is a default, though it equals False
+    if not is_unset and "(default" not in text:
+        text += f" (default: {default})"
+    if kind.type is bool:
+        return {"help": text, "action": "store_true"}
+    settings = {
+        "help": text,
+        "type": kind.argument.parse or kind.type,
+        "choices": kind.choices,
+        "metavar": kind.argument.metavar,
+        "default": None if default is MISSING else default,
+    }
+    if kind.argument.positional and default is not MISSING:
+        settings["nargs"] = "*" if kind.is_many else "?"
+    elif kind.is_many:
+        settings["nargs"] = "+"
+    return settings
 
 
 def parse(options: type, words: Sequence[str], description: str | None, prog: str) -> Any:
     """Return the options that the words of a command line state; end the program with exit code 2 if they are wrong."""
-    parser, kind_of = make_parser(options, description, prog), field_types(options)
-    rest = [name for name, kind in kind_of.items() if kind.argument.rest and not kind.argument.positional]
-    end = words.index("--") if rest and "--" in words else len(words)
-    takes_all = [name for name, kind in kind_of.items() if kind.argument.rest and kind.argument.positional]
-    # argparse would rather say that the option that was misspelt is missing.
-    unknown = [] if takes_all else unknown_options(words[:end], parser._option_string_actions)
-    parsed, unknown = (None, unknown) if unknown else parser.parse_known_args(words[:end])
-    if unknown and not takes_all:
-        parser.error(f"{UNRECOGNIZED}{' '.join(unknown)}")
-    given = vars(parsed)
-    given |= {name: [word for word in unknown if word != "--"] for name in takes_all}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    parser = make_parser(options, description, prog)
+    kinds = field_types(options)
+    take_rest = _rest_fields(kinds, is_positional=False)
+    take_unknown = _rest_fields(kinds, is_positional=True)
+
+    end = words.index("--") if take_rest and "--" in words else len(words)
+    before, after = words[:end], words[end + 1 :]
+    if not take_unknown:
+        # argparse would rather say that the option that was misspelt is missing.
+        parser.refuse(unknown_options(before, parser._option_string_actions))
+    parsed, unknown = parser.parse_known_args(before)
+    if not take_unknown:
+        parser.refuse(unknown)
+
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
+    values |= dict.fromkeys(take_unknown, tuple(word for word in unknown if word != "--"))
+    values |= dict.fromkeys(take_rest, tuple(after))
     try:
-        parsed = options(**given, **dict.fromkeys(rest, tuple(words[end + 1 :])))
+        parsed = options(**values)
     except ValueError as problem:
         name, _, message = str(problem).partition(" ")
-        parser.error(f"--{name.replace('_', '-')} {message}" if name in kind_of else str(problem))
-    paths = [os.path.realpath(value) for value in vars(parsed).values() if isinstance(value, Path)]
+        parser.error(f"{_option(name)} {message}" if name in kinds else str(problem))
+
+    paths = [os.path.realpath(value) for value in values.values() if isinstance(value, Path)]
     for text in (*words, *paths):
         if not is_utf8(text):
             parser.error(f"{text!a} is not UTF-8; rename the file or directory")

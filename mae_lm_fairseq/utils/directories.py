@@ -84,7 +84,9 @@ def replacing_files(directory: Path, record: str, stale: Sequence[str] = ()) -> 
         yield made
         finish_directory(made)
         new = sorted(os.listdir(made), key=lambda name: (name == record, name))
-        old = [name for pattern in stale for name in fnmatch.filter(os.listdir(directory), pattern)]
+        old = []
+        for pattern in stale:
+            old += fnmatch.filter(os.listdir(directory), pattern)
         with uninterrupted():
             retract(directory, record, *old, *new)
             for name in new:

@@ -15,7 +15,11 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str):
-        super().__init__("".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message))
+        super().__init__("".join(map(_escaped, message)))
+
+
+def _escaped(sign: str) -> str:
+    return sign if sign.isprintable() else ascii(sign)[1:-1]
 
 
 class RefusedFile(UserError):

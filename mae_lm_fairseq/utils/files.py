@@ -162,9 +162,16 @@ def check_link(path: Path) -> None:
         UserError: if it is.
     """
     directory = path.parent.resolve()
-    blobs = next((one.parent / "blobs" for one in directory.parents if one.name == "snapshots"), directory)
+    snapshots = next((parent for parent in directory.parents if parent.name == "snapshots"), None)
+    blobs = snapshots.parent / "blobs" if snapshots else directory
     if path.resolve().parent not in (directory, blobs):
         raise UserError(f"{path} is a link to another directory; put the file itself there")
+
+
+def leads_outside(name: str) -> bool:
+    """Return whether the name of a file in a list leads out of the directory of the list."""
+    path = Path(name)
+    return path.is_absolute() or ".." in path.parts
 
 
 def file_sha256(path: Path) -> str:
@@ -188,11 +195,12 @@ def directory_sha256(path: Path) -> str:
     """
     if not path.is_dir():
         return file_sha256(path)
-    files = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
-    counted = {name: file for name, file in files.items() if name.suffix != ".log" and not name.name.startswith(".")}
-    return hashlib.sha256(
-        "".join(f"{name} {file_sha256(file)}\n" for name, file in counted.items()).encode()
-    ).hexdigest()
+    lines = []
+    for file in sorted(path.rglob("*")):
+        is_counted = file.suffix != ".log" and not file.name.startswith(".")
+        if is_counted and file.is_file():
+            lines.append(f"{file.relative_to(path)} {file_sha256(file)}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def make_output_directory(path: Path) -> None:
@@ -243,8 +251,10 @@ def system_error(error: BaseException) -> str | None:
     """
     cause = error
     while cause is not None:
+        if isinstance(cause, OSError) and cause.filename:
+            return f"{cause.filename}: {cause.strerror}"
         if isinstance(cause, OSError):
-            return f"{cause.filename}: {cause.strerror}" if cause.filename else cause.strerror or str(cause)
+            return cause.strerror or str(cause)
         if quoted := re.search(r"\(os error (\d+)\)", str(cause)):
             return os.strerror(int(quoted[1]))
         cause = cause.__cause__ or cause.__context__

@@ -14,23 +14,27 @@ DEVICES = Path("/dev")
 
 def check_gpu() -> None:
     """Raise a UserError if CUDA cannot use the GPUs of this machine: training would fall back to the CPU."""
-    if found := unusable_gpu():
-        raise UserError(f'{found}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""')
+    if problem := unusable_gpu():
+        raise UserError(f'{problem}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""')
 
 
 def unusable_gpu() -> str | None:
     """Return why CUDA cannot use the GPU of this machine, and what to do; None if it can, or there is none to use."""
     import torch
 
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1", "NoDevFiles")
-    if torch.cuda.is_available() or is_hidden or (found := gpu_and_driver()) is None:
+    first_visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    is_hidden = first_visible.strip() in ("", "-1", "NoDevFiles")
+    if is_hidden or torch.cuda.is_available():
+        return None
+    gpu = gpu_and_driver()
+    if gpu is None:
         return None
     try:
         torch.cuda.init()
         reason = "no device"
     except (RuntimeError, AssertionError) as error:  # AssertionError if torch was built without CUDA
         reason = first_line(error)
-    name, driver = found
+    name, driver = gpu
     return (
         f"torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use {name} with driver {driver}: {reason}; "
         "update the driver, install a torch that was built for it, or check CUDA_VISIBLE_DEVICES"

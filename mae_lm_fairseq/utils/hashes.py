@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, read_bytes, write_text
+from mae_lm_fairseq.utils.files import file_sha256, leads_outside, read_bytes, write_text
 
 HASHES = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -22,9 +22,11 @@ def write_hashes(directory: Path, without: Collection[str] = ()) -> None:
     Raises:
         UserError: if a file cannot be read or written.
     """
-    paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
-    names = [str(path.relative_to(directory)) for path in paths]
-    lines = [f"{file_sha256(directory / name)}  {name}\n" for name in names if name not in without]
+    lines = []
+    for path in sorted(directory.rglob("*")):
+        name = str(path.relative_to(directory))
+        if path.is_file() and name not in without:
+            lines.append(f"{file_sha256(path)}  {name}\n")
     write_text(directory / HASHES, "".join(lines))
 
 
@@ -37,11 +39,12 @@ def read_hashes(directory: Path) -> dict[str, str] | None:
     path = directory / HASHES
     if not os.path.lexists(path):
         return None
-    lines = [_LINE.fullmatch(line) for line in read_bytes(path).decode(errors="replace").splitlines()]
-    hashes = {line[2]: line[1] for line in lines if line is not None}
-    if None in lines or not lines or any(Path(name).is_absolute() or ".." in Path(name).parts for name in hashes):
+    lines = read_bytes(path).decode(errors="replace").splitlines()
+    matches = list(map(_LINE.fullmatch, lines))
+    is_intact = all(matches) and not any(leads_outside(match[2]) for match in matches)
+    if not matches or not is_intact:
         raise UserError(f"{path} is damaged; restore it, or remove it to read the files without comparing them")
-    return hashes
+    return {match[2]: match[1] for match in matches}
 
 
 def check_hashes(directory: Path, needed: Collection[str] = ()) -> dict[str, str]:
@@ -59,9 +62,10 @@ def check_hashes(directory: Path, needed: Collection[str] = ()) -> dict[str, str
     if missing := set(needed) - hashes.keys():
         raise UserError(f"{directory / HASHES} is damaged: it lacks {min(missing)}; restore it")
     for name, stated in hashes.items():
-        if file_sha256(directory / name) != stated:
+        path = directory / name
+        if file_sha256(path) != stated:
             raise UserError(
-                f"{directory / name} is damaged: its hash is not the one in {HASHES}; restore it. If you changed it, "
+                f"{path} is damaged: its hash is not the one in {HASHES}; restore it. If you changed it, "
                 f"remove {directory / HASHES}"
             )
     return hashes

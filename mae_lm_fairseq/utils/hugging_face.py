@@ -83,7 +83,9 @@ def without_code(content: Any) -> Any:
     """
     if isinstance(content, dict):
         return {name: without_code(value) for name, value in content.items() if name not in _CODE}
-    return [without_code(value) for value in content] if isinstance(content, list) else content
+    if isinstance(content, list):
+        return list(map(without_code, content))
+    return content
 
 
 def file_without_code(name: str, content: bytes) -> bytes:
@@ -99,4 +101,6 @@ def file_without_code(name: str, content: bytes) -> bytes:
         return content
     if name == TOKENIZER_CONFIG and isinstance(kept, dict):
         kept = {key: value for key, value in kept.items() if not key.endswith("_file")}
-    return content if kept == parsed else (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
+    if kept == parsed:
+        return content
+    return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()

@@ -86,8 +86,9 @@ def lock_directory(directory: Path) -> None:
             continue
         _held[key] = descriptor
         if is_new:
+            holder = f"process {os.getpid()} on {socket.gethostname()}\n"
             with contextlib.suppress(OSError):  # the disk may be full
-                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+                os.pwrite(descriptor, holder.encode(), 0)
 
 
 def _open(path: Path) -> tuple[int, bool]:

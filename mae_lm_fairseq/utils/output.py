@@ -68,9 +68,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], is_mark
 
     Its cells are escaped, see :func:`escaped`, unless they are Markdown that this package wrote.
     """
-    cells = [header, *rows] if is_markdown else [list(map(escaped, row)) for row in (header, *rows)]
-    lines = [cells[0], ["---"] * len(header), *cells[1:]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = [header, *rows]
+    if not is_markdown:
+        cells = [list(map(escaped, row)) for row in cells]
+    cells.insert(1, ["---"] * len(header))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 _IN_MARKDOWN = {"&(?=#?[A-Za-z0-9]+;)": "&amp;", "<(?=[A-Za-z/!?])": "&lt;", "[|]": "&#124;", "](?=[(])": "&#93;"}
@@ -79,7 +81,7 @@ _IN_MARKDOWN = {"&(?=#?[A-Za-z0-9]+;)": "&amp;", "<(?=[A-Za-z/!?])": "&lt;", "[|
 
 def escaped(text: str) -> str:
     """Return a name or a message for Markdown, in which it makes no HTML, no link, and no cell or line of its own."""
-    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    line = _one_line(text)
     for pattern, entity in _IN_MARKDOWN.items():
         line = re.sub(pattern, entity, line)
     return line
@@ -87,14 +89,21 @@ def escaped(text: str) -> str:
 
 def code(text: str) -> str:
     """Return text as a span of code in Markdown, outside of a table."""
-    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    line = _one_line(text)
+    if "`" not in line:
+        return f"`{line}`"
     fence = "`" * (_longest_run(line) + 1)
-    return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
+    return f"{fence} {line} {fence}"
+
+
+def _one_line(text: str) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def code_block(language: str, lines: Sequence[str]) -> list[str]:
     """Return the lines of a block of code in Markdown, which no line in it can end."""
-    fence = "`" * max(3, max(map(_longest_run, lines), default=0) + 1)
+    longest = max(map(_longest_run, lines), default=0)
+    fence = "`" * max(3, longest + 1)
     return [f"{fence}{language}", *lines, fence]
 
 
@@ -104,4 +113,5 @@ def _longest_run(text: str) -> int:
 
 def accuracy_cell(row: Mapping[str, float]) -> str:
     """Format an accuracy with its interval (``accuracy``, ``low`` and ``high``, all in [0, 1]) in per cent."""
-    return f"{row['accuracy']:.1%} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+    interval = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+    return f"{row['accuracy']:.1%} {interval}"

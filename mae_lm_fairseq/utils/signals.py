@@ -34,8 +34,9 @@ def handled_by(handler: Callable | signal.Handlers, *numbers: signal.Signals) ->
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    keeps_running = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    handled = [number for number in numbers if not (keeps_running and number is signal.SIGHUP)]
+    handled = list(numbers)
+    if signal.SIGHUP in handled and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        handled.remove(signal.SIGHUP)
     before = {number: signal.signal(number, handler) for number in handled}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
     try:

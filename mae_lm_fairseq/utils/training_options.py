@@ -33,19 +33,19 @@ _OF_OTHER_PROGRAMS = ("common_eval", "generation", "eval_lm", "interactive", "sc
 """Groups of fairseq's configuration."""
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the options that change what a training computes and differ, as in ``mask_prob 0.3 -> 0.15``.
 
     Args:
         before: a configuration of fairseq, as plain values by group.
-        now: another one. Options that one of them does not have are left out.
+        after: another one. Options that one of them does not have are left out.
     """
-    values_before, values_now = _values(before), _values(now)
-    return [
-        f"{name} {_shown(values_before[name])} -> {_shown(value)}"
-        for name, value in values_now.items()
-        if name in values_before and values_before[name] != value
-    ]
+    values_before = _values(before)
+    changes = []
+    for name, value in _values(after).items():
+        if name in values_before and values_before[name] != value:
+            changes.append(f"{name} {_shown(values_before[name])} -> {_shown(value)}")
+    return changes
 
 
 def _values(configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,10 +56,17 @@ def _values(configuration: Mapping[str, Any]) -> dict[str, Any]:
         if group in _OF_OTHER_PROGRAMS:
             continue
         for name, value in _options(options):
-            option = {"model": "arch"}.get(group, group) if name == "_name" else name
+            option = option_of(group, name)
             if option.replace("_", "-") not in ignored:
                 values.setdefault(option, value)
     return values
+
+
+def option_of(group: str, name: str) -> str:
+    """Return the option for a name in a group of fairseq's configuration; ``_name`` is the group's own."""
+    if name != "_name":
+        return name
+    return "arch" if group == "model" else group
 
 
 def _options(group: Any) -> Iterator[tuple[str, Any]]:
@@ -71,4 +78,6 @@ def _options(group: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: Any) -> str:
-    return str(value[0] if isinstance(value, list) and len(value) == 1 else value)
+    if isinstance(value, list) and len(value) == 1:
+        return str(value[0])
+    return str(value)

@@ -27,14 +27,17 @@ def typed(value: Any, kind: Any) -> Any:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
-        for one in arguments:
+        for alternative in arguments:
             with contextlib.suppress(ValueError):
-                return typed(value, one)
+                return typed(value, alternative)
     elif origin is tuple and isinstance(value, list | tuple):
-        kinds = repeat(arguments[0], len(value)) if arguments[-1] is Ellipsis else arguments
-        return tuple(typed(each, one) for each, one in zip(value, kinds, strict=True))
+        kinds = arguments
+        if arguments[-1] is Ellipsis:
+            kinds = repeat(arguments[0], len(value))
+        return tuple(typed(item, of_item) for item, of_item in zip(value, kinds, strict=True))
     elif origin is Mapping and isinstance(value, dict):
-        return {typed(name, arguments[0]): typed(each, arguments[1]) for name, each in value.items()}
+        of_keys, of_values = arguments
+        return {typed(name, of_keys): typed(item, of_values) for name, item in value.items()}
     elif is_dataclass(kind) and isinstance(value, dict):
         return _dataclass(value, kind)
     elif isinstance(kind, type) and issubclass(kind, Enum | Path) and isinstance(value, str):
@@ -51,16 +54,17 @@ def typed(value: Any, kind: Any) -> Any:
 
 
 def _dataclass(values: dict[str, Any], kind: type) -> Any:
-    types, given = get_type_hints(kind), {}
+    types = get_type_hints(kind)
+    fields = {}
     for name, value in values.items():
         if name not in types:
             raise ValueError(f"{name}: unknown key; there are {', '.join(types)}")
         try:
-            given[name] = typed(value, types[name])
+            fields[name] = typed(value, types[name])
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     try:
-        return kind(**given)
+        return kind(**fields)
     except TypeError as error:  # a field is missing
         raise ValueError(str(error)) from None
 
@@ -81,8 +85,11 @@ class Document:
 
     def error(self, key: Key, message: str) -> UserError:
         """Return an error about a key, such as ``model[1].options.lr``; the items of an array are counted from 1."""
-        written = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
-        return UserError(f"{self.name}: {written}{': ' if written else ''}{message}")
+        if not key:
+            return UserError(f"{self.name}: {message}")
+        parts = [f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in key]
+        written = "".join(parts).removeprefix(".")
+        return UserError(f"{self.name}: {written}: {message}")
 
     def read(self, kind: type[Kind], value: Any, key: Key = ()) -> Kind:
         """Return a value of the document as a type, see :func:`typed`.

@@ -33,7 +33,8 @@ def package_version(package: str) -> str:
 
 def provenance() -> dict[str, object]:
     """Return what every published measurement needs beside it: command, commit, hardware and versions."""
-    command = shlex.join([os.path.relpath(sys.argv[0], Path(__file__).parents[2]), *sys.argv[1:]])
+    program = os.path.relpath(sys.argv[0], Path(__file__).parents[2])
+    command = shlex.join([program, *sys.argv[1:]])
     return {"command": command, "commit": commit(), "machine": machine(), "versions": versions()}
 
 
@@ -50,8 +51,9 @@ def commit() -> str | None:
     """Return the commit of the package's git checkout, with "+" if files were changed; None outside of a checkout."""
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
-    found = _git("rev-parse", "HEAD")
-    return found and found + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    head = _git("rev-parse", "HEAD")
+    is_changed = _git("status", "--porcelain", "--untracked-files=no")
+    return f"{head}+" if head and is_changed else head
 
 
 def _git(*words: str) -> str | None:

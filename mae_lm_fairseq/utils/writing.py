@@ -34,7 +34,8 @@ def create_file(path: Path) -> BinaryIO:
         OSError: if it cannot be created.
     """
     path.unlink(missing_ok=True)
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    return open(descriptor, "wb")
 
 
 def append_to_file(path: Path) -> BinaryIO:

@@ -10,7 +10,7 @@ import pytest
 
 from mae_lm_fairseq.measures.minimal_pairs import read_paradigms
 from mae_lm_fairseq.text.conllu import read_conllu
-from mae_lm_fairseq.text.corpus import Reading, open_corpus, sample_corpus
+from mae_lm_fairseq.text.corpus import RecordOptions, open_corpus, sample_corpus
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.text.text_samples import read_text
@@ -54,9 +54,9 @@ READERS = {
     "pairs.txt": lambda path: read_paradigms(path.parent),
     "pairs.jsonl": lambda path: read_paradigms(path.parent),
     "plain.txt": lambda path: list(read_text(path)),
-    "corpus.txt": lambda path: list(sample_corpus(open_corpus([path], Reading()), Reading(), 1000)),
-    "corpus.csv": lambda path: open_corpus([path], Reading()),
-    "corpus.tsv": lambda path: open_corpus([path], Reading()),
+    "corpus.txt": lambda path: list(sample_corpus(open_corpus([path], RecordOptions()), RecordOptions(), 1000)),
+    "corpus.csv": lambda path: open_corpus([path], RecordOptions()),
+    "corpus.tsv": lambda path: open_corpus([path], RecordOptions()),
 }
 
 

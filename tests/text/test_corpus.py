@@ -16,10 +16,10 @@ import zstandard
 from hypothesis import given, strategies as st
 from pyarrow import parquet
 
-from mae_lm_fairseq.text.corpus import Reading, divide, open_corpus, read_piece, sample_corpus
+from mae_lm_fairseq.text.corpus import RecordOptions, divide, open_corpus, read_stretch, sample_corpus
 from mae_lm_fairseq.utils.errors import UserError
 
-READING = Reading()
+OPTIONS = RecordOptions()
 PACKERS = {
     "": bytes,
     ".gz": gzip.compress,
@@ -69,14 +69,14 @@ def write(directory, kind, texts):
 
 
 def whole(files):
-    """Return each file as one piece."""
-    return divide(files, READING, 1 << 40)
+    """Return each file as one stretch."""
+    return divide(files, 1 << 40)
 
 
-def content(pieces, reading=READING, **options):
+def content(stretches, record_options=OPTIONS, **options):
     """Return the text of the chunks, with the blank lines that preparation adds between records and files."""
     text = b""
-    for chunk in (chunk for piece in pieces for chunk in read_piece(piece, reading, **options)):
+    for chunk in (chunk for stretch in stretches for chunk in read_stretch(stretch, record_options, **options)):
         text += b"\n" if chunk.begins_document and text and not text.endswith(b"\n\n") else b""
         text += chunk.data
     return text
@@ -87,22 +87,22 @@ KINDS = [f"{name}{packer}" for name in TEXT_FORMATS for packer in PACKERS] + ["p
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_same_text_and_a_bounded_sample(tmp_path, kind):
-    """Also when it is read in small pieces."""
+    """Also when it is read in small stretches."""
     texts = documents()
-    files = open_corpus([write(tmp_path, kind, texts)], READING)
+    files = open_corpus([write(tmp_path, kind, texts)], OPTIONS)
     expected = TEXT_FORMATS["txt"](texts)
     assert content(whole(files), chunk_bytes=1000) == expected
-    pieces = divide(files, READING, 2000)
-    assert len(pieces) > 4 or "." in kind or kind in ("csv", "tsv")
-    assert content(pieces) == expected
-    sample = [line for line in sample_corpus(files, READING, 10**9) if line]
+    stretches = divide(files, 2000)
+    assert len(stretches) > 4 or "." in kind or kind in ("csv", "tsv")
+    assert content(stretches) == expected
+    sample = [line for line in sample_corpus(files, OPTIONS, 10**9) if line]
     assert sample == [line for line in expected.decode().split("\n") if line]
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "txt.gz"])
 def test_the_sample_is_bounded_if_text_is_larger_than_its_compressed_size_suggests(tmp_path, kind):
-    files = open_corpus([write(tmp_path, kind, ["the same line again"] * 100_000)], READING)
-    sample = list(sample_corpus(files, READING, 100_000))
+    files = open_corpus([write(tmp_path, kind, ["the same line again"] * 100_000)], OPTIONS)
+    sample = list(sample_corpus(files, OPTIONS, 100_000))
     assert sum(len(line.encode()) + 1 for line in sample) < 105_000
 
 
@@ -113,7 +113,7 @@ def test_a_small_sample_of_records_is_spread_over_one_file_or_many(tmp_path, kin
     for number in range(files):
         (tmp_path / str(number)).mkdir()
         write(tmp_path / str(number), kind, texts[4000 * number // files : 4000 * (number + 1) // files])
-    sample = list(sample_corpus(open_corpus([tmp_path], READING), READING, 50_000))
+    sample = list(sample_corpus(open_corpus([tmp_path], OPTIONS), OPTIONS, 50_000))
     assert 30_000 < sum(len(line.encode()) + 1 for line in sample) < 75_000
     found = {number // 400 for number, text in enumerate(texts) if set(text.split("\n")) <= set(sample)}
     assert found == set(range(10))
@@ -123,23 +123,23 @@ def test_files_directories_and_globs_mix(tmp_path):
     for name in ("a.txt", "b.jsonl", "c/d.parquet", "c/e.txt.zst"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write(tmp_path, name.split(".", 1)[1], [name]).rename(tmp_path / name)
-    files = open_corpus([tmp_path / "[ab].*", tmp_path / "c"], READING)
+    files = open_corpus([tmp_path / "[ab].*", tmp_path / "c"], OPTIONS)
     assert content(whole(files)).split() == [b"a.txt", b"b.jsonl", b"c/d.parquet", b"c/e.txt.zst"]
     with pytest.raises(UserError, match=r"\*\.csv: no file matches"):
-        open_corpus([tmp_path / "*.csv"], READING)
+        open_corpus([tmp_path / "*.csv"], OPTIONS)
 
 
 def test_a_record_is_one_document(tmp_path):
     text = "one\r\n\n \n\u200b\ufeff\n\uf0b7\u2066\n▁ \ufffd\ntwo\n…\n"
     (tmp_path / "a.jsonl").write_text(json.dumps({"body": text}) + "\n\n" + json.dumps({"body": " "}))
-    files = open_corpus([tmp_path / "a.jsonl"], Reading("body"))
-    assert content(whole(files), Reading("body")).decode() == "one\ntwo\n…\n"
+    files = open_corpus([tmp_path / "a.jsonl"], RecordOptions("body"))
+    assert content(whole(files), RecordOptions("body")).decode() == "one\ntwo\n…\n"
 
 
 @pytest.mark.parametrize("name", ["a.JSONL", "a.jsonlines", "a.Csv", "a.TSV", "a.Parquet", "a.jsonl.GZ"])
 def test_the_case_of_a_suffix_is_ignored(tmp_path, name):
     path = write(tmp_path, name[2:].lower().replace("jsonlines", "jsonl"), ["one"]).rename(tmp_path / name)
-    assert content(whole(open_corpus([path], READING))) == b"one\n"
+    assert content(whole(open_corpus([path], OPTIONS))) == b"one\n"
 
 
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.txt"])
@@ -148,14 +148,14 @@ def test_archives_and_other_binary_files_are_refused(tmp_path, name):
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a.txt")
     with pytest.raises(UserError, match=rf"{name}: has NUL bytes, as archives, other binary files and UTF-16 have"):
-        open_corpus([tmp_path / name], READING)
+        open_corpus([tmp_path / name], OPTIONS)
 
 
 @pytest.mark.parametrize("text", ['id,text\n1,a\n2,"b\n3,c\n', 'id,text\n1,a\n2,"b\n3,"c"\n'])
 def test_a_quote_that_is_not_closed_is_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(UserError, match=r"a\.csv: line 3 is not CSV .*; check the quotes"):
-        content(whole(open_corpus([tmp_path / "a.csv"], READING)))
+        content(whole(open_corpus([tmp_path / "a.csv"], OPTIONS)))
 
 
 def test_a_large_window_of_zstandard(tmp_path):
@@ -165,7 +165,7 @@ def test_a_large_window_of_zstandard(tmp_path):
     )
     compressor = zstandard.ZstdCompressor(compression_params=window).compressobj()
     (tmp_path / "a.txt.zst").write_bytes(compressor.compress(b"one\n") + compressor.flush())
-    assert content(whole(open_corpus([tmp_path], READING))) == b"one\n"
+    assert content(whole(open_corpus([tmp_path], OPTIONS))) == b"one\n"
 
 
 @pytest.mark.parametrize(
@@ -182,13 +182,13 @@ def test_a_large_window_of_zstandard(tmp_path):
 )
 def test_malformed_records_are_named_or_skipped_and_counted(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
-    pieces = whole(open_corpus([tmp_path], READING))
+    stretches = whole(open_corpus([tmp_path], OPTIONS))
     with pytest.raises(UserError, match=message):
-        content(pieces)
+        content(stretches)
     if name.endswith("jsonl"):
         with pytest.raises(UserError, match=message):
-            content(divide([tmp_path / name], READING, 5))
-    chunks = [chunk for piece in pieces for chunk in read_piece(piece, Reading(skip_malformed=True))]
+            content(divide([tmp_path / name], 5))
+    chunks = [chunk for stretch in stretches for chunk in read_stretch(stretch, RecordOptions(skip_malformed=True))]
     assert sum(chunk.malformed for chunk in chunks) == 1
     assert b"".join(chunk.data for chunk in chunks) in (b"a\n", b"a\nb\n")
 
@@ -197,7 +197,7 @@ def test_malformed_records_are_named_or_skipped_and_counted(tmp_path, name, data
 def test_a_file_without_the_field_is_refused_even_if_malformed_records_are_skipped(tmp_path, kind):
     write(tmp_path, kind, documents(3))
     with pytest.raises(UserError, match=r"has no field 'body'; its fields are id, text"):
-        open_corpus([tmp_path], Reading("body", skip_malformed=True))
+        open_corpus([tmp_path], RecordOptions("body", skip_malformed=True))
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv.gz", "parquet"])
@@ -208,14 +208,14 @@ def test_two_fields_of_one_name_are_refused(tmp_path, kind):
         data = b"text,text\na,b\n" if kind == "csv" else b"text\ttext\na\tb\n"
         (tmp_path / f"a.{kind}").write_bytes(PACKERS[kind[3:]](data))
     with pytest.raises(UserError, match=r"has 2 field 'text'; its fields are text, text"):
-        open_corpus([tmp_path], READING)
+        open_corpus([tmp_path], OPTIONS)
 
 
 def test_null_rows_are_named(tmp_path):
     parquet.write_table(pa.table({"text": ["a", "b", None, "c"]}), tmp_path / "a.parquet", row_group_size=2)
     for size in (1, 10**6):
         with pytest.raises(UserError, match=r"a\.parquet: row 3 has a 'text' that is not text"):
-            content(divide([tmp_path / "a.parquet"], READING, size))
+            content(divide([tmp_path / "a.parquet"], size))
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.xz", "a.bz2", "a.zst"])
@@ -247,7 +247,7 @@ def test_a_truncated_parquet_file_is_refused(tmp_path):
     path = write(tmp_path, "parquet", documents(200))
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(UserError, match=r"corpus\..*: damaged"):
-        open_corpus([path], READING)
+        open_corpus([path], OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.xz"])

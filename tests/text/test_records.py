@@ -62,7 +62,7 @@ def read_every_flip(path: Path) -> None:
         with contextlib.suppress(UserError):
             parquet_rows(path)
         with contextlib.suppress(UserError):
-            Parquet().stretches(path, "sentence", 100)
+            Parquet().stretches(path, 100)
 
 
 @pytest.mark.integration

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import options as fairseq_options
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import preset_config
@@ -14,9 +13,8 @@ from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.trained.info import ModelInfo
 from mae_lm_fairseq.trained.opening import Description
-from mae_lm_fairseq.training.command import check_option_names, train_command
+from mae_lm_fairseq.training.command import train_command
 from tests.support.tokenizers import make
-from tests.support.training import RECIPE
 
 COMMON = {f"user-dir {PACKAGE}", "required-batch-size-multiple 1", "no-epoch-checkpoints"}
 COMMON |= {"adam-betas (0.9, 0.98)", "adam-eps 1e-06", "lr-scheduler polynomial_decay"}
@@ -62,17 +60,6 @@ def test_fine_tuning(tmp_path):
 def test_flags_and_further_words():
     words = train_command("data", {"lr": 0.1, "cpu": True, "fp16": False}, ["--lr", "0.2"])
     assert words[1:] == ["-m", "fairseq_cli.train", "data", "--lr", "0.1", "--cpu", "--lr", "0.2"]
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_every_option_that_fairseq_takes_is_known():
-    parser = fairseq_options.get_training_parser()
-    fairseq_options.parse_args_and_arch(parser, ["data", *RECIPE, "--arch", "mae_lm_tiny"])
-    names = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
-    assert len(names) > 200
-    check_option_names([*names, "--save-interval-upd", "--lr=1", "-1", "--", "value"])  # fairseq takes abbreviations
-    with pytest.raises(ValueError, match=r"^unknown option --update-frequ of fairseq-train; is --update-freq meant\?"):
-        check_option_names(["--lr", "1", "--update-frequ=2"])
 
 
 def test_every_training_of_the_package_is_a_fairseq_train_process():

@@ -22,18 +22,12 @@ from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.command import as_options, split_global_batch
 from mae_lm_fairseq.training.estimate import (
     describe_length,
+    describe_risk,
     duration,
-    hours_between_checkpoints,
     planned_run,
     warnings_about,
 )
-from mae_lm_fairseq.training.pretrain import (
-    AT_RISK,
-    configure,
-    often_enough,
-    parse_configuration,
-    processes,
-)
+from mae_lm_fairseq.training.pretrain import configure, parse_configuration, processes
 from mae_lm_fairseq.training.settings import ARCHITECTURES, describe_amount, recipe, settings
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
@@ -237,19 +231,15 @@ def test_the_estimate_is_the_planners(data_bin, monkeypatch):
     assert f"about {duration(hours)} on this CPU" in describe_length(cfg, 1, [data_bin])
 
 
-@pytest.mark.parametrize(("rate", "interval"), [(1e13, 10), (1e15, 1_000), (1e17, 10_000)])
-def test_a_kill_costs_half_an_hour(monkeypatch, rate, interval):
-    """An option is added where the recipe would save later, unless it is given, or other processes also save."""
-    monkeypatch.setattr("mae_lm_fairseq.training.estimate.matrix_rate", lambda: rate)
-    words, cfg = configure("mae_lm_base", "data", "saved", ["--cpu"])
-    assert not often_enough(cfg, 1, Path("data"), ["--save-interval-updates=10000"])
-    with monkeypatch.context() as patch:
-        for name, value in {"MASTER_ADDR": "node0", "WORLD_SIZE": "2", "RANK": "0"}.items():
-            patch.setenv(name, value)
-        assert not often_enough(cfg, 2, Path("data"), [])
-    words += often_enough(cfg, 1, Path("data"), [])
-    assert parse_configuration(words).checkpoint.save_interval_updates == interval
-    assert hours_between_checkpoints(cfg, 1, Path("data")) < 1.5 * AT_RISK
+def test_the_risk_of_a_kill_is_the_time_between_checkpoints(data_bin, monkeypatch):
+    monkeypatch.setattr("mae_lm_fairseq.training.estimate.matrix_rate", lambda: 1e12)
+    cfg = configured("mae_lm_tiny", "--cpu", "--max-update", "1000000", "--save-interval-updates", "5000")
+    run = planned_run(cfg, len(read_symbols(data_bin / "dict.txt")), 5000, kind="h100", precision="fp32")
+    at_risk = duration(run.tokens * flops_per_token(run).total / 0.5e12 / 3600)
+    assert describe_risk(cfg, 1, data_bin) == (
+        f"a checkpoint every 5,000 updates: a kill costs at most about {at_risk} of training"
+    )
+    assert describe_risk(configured("mae_lm_tiny", "--save-interval-updates", "0"), 1, data_bin) is None
 
 
 def test_no_estimate_without_a_number_of_updates(data_bin):

@@ -27,10 +27,10 @@ LIBRARIES = {"save_file", "save_pretrained", "savefig"}
 ALLOWED = {
     "utils/writing.py": "the functions that all others use",
     "utils/locks.py": "locks are files that stay where they are",
+    "utils/made.py": "gives a new directory its name",
     "utils/directories.py": "renames what was written to a directory of its own",
     "utils/files.py": "removes directories that are empty",
     "text/moving.py": "moves files after it has checked what is in their places",
-    "text/parts.py": "gives a new directory its name",
     "text/preparation.py": "gives a new directory its name",
     "measures/figures.py": "figures are drawn in a new directory",
     "study/report.py": "figures are drawn in a new directory",
