@@ -26,7 +26,7 @@ setup(
     ],
     entry_points={"console_scripts": ["mae-lm = mae_lm_fairseq.cli:main"]},
     extras_require={
-        "analysis": ["matplotlib", "scikit-learn", "scipy", "tensorboardX"],
+        "analysis": ["matplotlib", "pandas>=2", "scikit-learn", "scipy", "tensorboardX"],
         "parquet": ["pyarrow"],
         "corpora": ["pyarrow", "zstandard"],
         "dask": ["distributed"],

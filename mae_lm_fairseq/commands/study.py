@@ -1,8 +1,8 @@
 """Compare models over seeds, as a plan says: train, measure, test, report.
 
 PLAN is the name of a plan of this package or a TOML file of yours (docs/studies.md); "mae-lm study list" lists the
-former, and what can be measured. Writes OUT/results.json, OUT/report.md and figures. The same command resumes, and runs
-only what is new after a change of the plan.
+former, and what can be measured. Writes OUT/results.json, OUT/results.csv, OUT/report.md and figures. The same command
+resumes, and runs only what is new after a change of the plan.
 
 Example:
     mae-lm study presets --out presets --jobs 2
@@ -15,6 +15,7 @@ from typing import Annotated
 from mae_lm_fairseq.study.checks import check, dry_run
 from mae_lm_fairseq.study.engine import PLAN, run_study
 from mae_lm_fairseq.study.plan import listing, read_plan
+from mae_lm_fairseq.study.report import TABLE
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options as Base
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS
@@ -52,9 +53,10 @@ def main(options: Options) -> None:
     if options.out is None:
         raise UserError("--out is missing; only --dry-run needs none")
     import matplotlib  # noqa: F401  before long work that ends in figures
+    import pandas  # noqa: F401  and in tables
 
     check(plan)
-    owned = (PLAN, RESULTS, REPORT, "runs")
+    owned = (PLAN, RESULTS, REPORT, TABLE, "runs")
     with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm study", owned):
         run_study(plan, options.out, options.jobs)
     print(f"Report: {options.out / 'report.md'}")

@@ -10,14 +10,14 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from difflib import unified_diff
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,8 +26,8 @@ from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.looks import Look, new_looks
 from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Model, Plan
-from mae_lm_fairseq.study.report import Results, write_report
-from mae_lm_fairseq.study.results import Training, measure
+from mae_lm_fairseq.study.report import TABLE, Results, write_report
+from mae_lm_fairseq.study.results import Training, measure_checkpoint
 from mae_lm_fairseq.study.training import Workspace, measuring_weight, training_runs
 from mae_lm_fairseq.training.keys import key_of
 from mae_lm_fairseq.training.runner import Run, read_result, run_all
@@ -64,18 +64,29 @@ def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = 
         UserError: if a run fails.
     """
 
+    names = {}
+    for model in workspace.plan.models:
+        for measure in workspace.plan.measures:
+            names[workspace.key(measure, model)] = measure.name
+
     def print_run(run: Run) -> None:
         after = f", after {run.updates[1]:,} updates" if run.updates else ""
-        names = {workspace.key(one, model): one.name for model in plan.models for one in plan.measures}
         for key, values in read_result(run)["measures"].items():
-            last = {name: value[-1] if isinstance(value, list) else value for name, value in values.items()}
-            shown = ", ".join(f"{name} {value:.4g}" for name, value in last.items() if value is not None)
-            print(f"{run.name}{after}: {names[key]}: {shown}", flush=True)
+            print(f"{run.name}{after}: {names[key]}: {_in_one_line(values)}", flush=True)
         finished()
 
-    plan = workspace.plan
     while any(not run.result.exists() for run in all_runs(workspace)):
         run_all(all_runs(workspace), jobs, workspace.threads, _environments(), print_run)
+
+
+def _in_one_line(values: Mapping[str, Any]) -> str:
+    """Return the values that are defined, those by layer at the last one."""
+    shown = []
+    for name, value in values.items():
+        number = value[-1] if isinstance(value, list) else value
+        if number is not None:
+            shown.append(f"{name} {number:.4g}")
+    return ", ".join(shown)
 
 
 def all_runs(workspace: Workspace) -> list[Run]:
@@ -92,31 +103,44 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
         UserError: if the directory cannot be written, or ``plan.json`` is damaged.
     """
     make_output_directory(out)
-    threads, versions, looks = max(1, (os.cpu_count() or 1) // jobs), [], []
-    if (path := out / PLAN).exists():
-        threads, versions, looks = read_history(path)
-    files = fingerprints(plan.data, [*(one.options for one in plan.measures), *plan.models])
-    now = {"date": str(date.today()), "plan": plan.document.text, "files": files}
-    if not versions or {**versions[-1], "date": now["date"]} != now:
-        write_record(path, {"threads": threads, "versions": [*versions, now], "looks": looks})
-    return Workspace(plan, out, threads, files)
+    path = out / PLAN
+    history = History(max(1, (os.cpu_count() or 1) // jobs), [], [])
+    if path.exists():
+        history = read_history(path)
+
+    measures = [measure.options for measure in plan.measures]
+    files = fingerprints(plan.data, [*measures, *plan.models])
+    version = {"date": str(date.today()), "plan": plan.document.text, "files": files}
+    is_changed = not history.versions or {**history.versions[-1], "date": version["date"]} != version
+    if is_changed:
+        history = history._replace(versions=[*history.versions, version])
+        write_record(path, history._asdict())
+    return Workspace(plan, out, history.threads, files)
 
 
-def read_history(path: Path) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what ``plan.json`` has: the number of threads, the versions of the plan, and the looks.
+class History(NamedTuple):
+    """Content of ``plan.json``: the number of threads of each run, the versions of the plan, and the looks."""
+
+    threads: int
+    versions: list[dict[str, Any]]
+    looks: list[dict[str, Any]]
+
+
+def read_history(path: Path) -> History:
+    """Read ``plan.json``.
 
     Raises:
         UserError: if it is damaged.
     """
 
-    def parts(content: dict[str, Any]) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
+    def checked(content: dict[str, Any]) -> History:
         typed(content["threads"], int)
         typed(content["versions"], tuple[Version, ...])
         typed(content["looks"], tuple[Look, ...])
-        return content["threads"], content["versions"], content["looks"]
+        return History(content["threads"], content["versions"], content["looks"])
 
     remedy = "restore it: it has the number of threads, and the looks at the results"
-    return read_record(path, parts, remedy)
+    return read_record(path, checked, remedy)
 
 
 @dataclass(frozen=True)
@@ -132,14 +156,20 @@ def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return date and lines of each change of a plan, those that were removed and added; files count as lines."""
 
     def lines(version: Mapping[str, Any]) -> list[str]:
-        return [*(f"{path}: {key[:10]}" for path, key in version["files"].items()), *version["plan"].splitlines()]
+        files = [f"{path}: {fingerprint[:10]}" for path, fingerprint in version["files"].items()]
+        return files + version["plan"].splitlines()
 
-    found = []
+    changed = []
     for before, after in pairwise(versions):
-        differing = [*unified_diff(lines(before), lines(after), n=0, lineterm="")][2:]
-        if stated := [line for line in differing if line[1:].strip() and line[0] != "@" and line[1] != "#"]:
-            found.append({"date": after["date"], "lines": stated})
-    return found
+        differing = unified_diff(lines(before), lines(after), n=0, lineterm="")
+        stated = []
+        for line in islice(differing, 2, None):  # after the names of the versions, which are empty
+            is_place, is_comment = line[0] == "@", line[1:].startswith("#")
+            if line[1:].strip() and not is_place and not is_comment:
+                stated.append(line)
+        if stated:
+            changed.append({"date": after["date"], "lines": stated})
+    return changed
 
 
 def needed(workspace: Workspace) -> list[Training]:
@@ -148,20 +178,25 @@ def needed(workspace: Workspace) -> list[Training]:
     Seed by seed, so that every model has its first results early.
     """
     plan = workspace.plan
-    at_all_rates = [
-        workspace.training(model, rate, seed)
-        for model in plan.models
-        for rate in model.learning_rates
-        for seed in model.all_seeds
-    ]
-    trainings = [one for one in at_all_rates if plan.rates and one.seed in one.model.all_seeds[: plan.rates.seeds]]
+    at_all_rates = []
+    for model in plan.models:
+        for rate in model.learning_rates:
+            at_all_rates += [workspace.training(model, rate, seed) for seed in model.all_seeds]
+
+    trainings = []
+    if plan.rates:
+        for training in at_all_rates:
+            if training.seed in training.model.all_seeds[: plan.rates.seeds]:
+                trainings.append(training)
     chosen = {model.name: choose(workspace, model) for model in plan.models}
-    for seed in sorted({seed for model in plan.models for seed in model.all_seeds}):
+    seeds = set().union(*(model.all_seeds for model in plan.models))
+    for seed in sorted(seeds):
         for model in plan.models:
-            if seed in model.all_seeds and chosen[model.name].is_known:
-                trainings.append(workspace.training(model, chosen[model.name].rate, seed))
+            choice = chosen[model.name]
+            if seed in model.all_seeds and choice.is_known:
+                trainings.append(workspace.training(model, choice.rate, seed))
     # Trainings of a rate that was left after damage with all seeds are also reported.
-    trainings += [one for one in at_all_rates if one.result(plan.train.updates).exists()]
+    trainings += [training for training in at_all_rates if training.result(plan.train.updates).exists()]
     return [*{training.folder: training for training in trainings}.values()]
 
 
@@ -182,33 +217,51 @@ class Choice:
 
 def choose(workspace: Workspace, model: Model) -> Choice:
     """Apply the rule for learning rates to a model."""
-    plan, rates, rule = workspace.plan, model.learning_rates, workspace.plan.rates
-    if not rates or rule is None:
-        return Choice(*rates)
-    first = model.all_seeds[: rule.seeds]
-
-    def mean(value: str, endpoint: str, rate: float, seeds: Sequence[int]) -> float | None:
-        """Return the mean of an endpoint over some seeds at a learning rate; None if one of them is missing."""
-        measure, name = plan.measured_value(value)
-        runs = [workspace.values(workspace.training(model, rate, seed), measure) for seed in seeds]
-        if any(plan.train.updates not in run for run in runs):
-            return None
-        return float(ENDPOINTS[endpoint](Values(runs, name)).mean())
-
-    means = (
-        {rate: mean(rule.lowest, "last", rate, first) for rate in rates} if len(rates) > 1 else dict.fromkeys(rates, 0)
-    )
-    if None in means.values():
+    rule = workspace.plan.rates
+    if rule is None or not model.learning_rates:
+        return Choice(*model.learning_rates)
+    rate = _lowest_rate(workspace, model)
+    if rate is None:
         return Choice(is_known=False)
-    rate = min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
     if rule.halve is None:
         return Choice(rate)
+
+    def damage(seeds: Sequence[int]) -> float | None:
+        trainings = [workspace.training(model, rate, seed) for seed in seeds]
+        return _mean(workspace, trainings, rule.halve, "end_less_best_checkpoint")
+
     # First by the seeds that the rate was chosen with, so that damage is found before the others are trained.
-    found = [mean(rule.halve, "end_less_best_checkpoint", rate, seeds) for seeds in (first, model.all_seeds)]
-    damage = next((one for one in found if one is not None and one < -rule.by), found[0])
-    is_damaged = damage is not None and damage < -rule.by
-    is_defined = damage is not None and not math.isnan(damage)
-    return Choice(rate / 2 if is_damaged else rate, found[0] is not None, damage if is_defined else None)
+    at_first, at_all = damage(model.all_seeds[: rule.seeds]), damage(model.all_seeds)
+    if at_first is None:
+        return Choice(rate, is_known=False)
+    if at_first < -rule.by:
+        return Choice(rate / 2, damage=at_first)
+    if at_all is not None and at_all < -rule.by:
+        return Choice(rate / 2, damage=at_all)
+    return Choice(rate, damage=None if math.isnan(at_first) else at_first)
+
+
+def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
+    """Return the learning rate with the lowest value, those without a number last; None if results are missing."""
+    rule, rates = workspace.plan.rates, model.learning_rates
+    if len(rates) == 1:
+        return rates[0]
+    means = {}
+    for rate in rates:
+        trainings = [workspace.training(model, rate, seed) for seed in model.all_seeds[: rule.seeds]]
+        means[rate] = _mean(workspace, trainings, rule.lowest, "last")
+    if None in means.values():
+        return None
+    return min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
+
+
+def _mean(workspace: Workspace, trainings: Iterable[Training], value: str, endpoint: str) -> float | None:
+    """Return the mean of an endpoint over some trainings; None if one of them is not measured at its end."""
+    measure, name = workspace.plan.measured_value(value)
+    by_seed = [workspace.values(training, measure) for training in trainings]
+    if any(workspace.plan.train.updates not in values for values in by_seed):
+        return None
+    return float(ENDPOINTS[endpoint](Values(by_seed, name)).mean())
 
 
 def runs_of(workspace: Workspace, training: Training) -> list[Run]:
@@ -216,14 +269,17 @@ def runs_of(workspace: Workspace, training: Training) -> list[Run]:
     runs = []
     for updates, run in training_runs(workspace, training).items():
         runs.append(run)
-        done, measuring = training.measured(updates), workspace.measuring(training, updates)
-        missing = {key: one for key, one in measuring.measures.items() if key not in done}
+        measuring, done = workspace.measuring(training, updates), training.measured(updates)
+        missing = {key: measure for key, measure in measuring.measures.items() if key not in done}
         if run.result.exists() and missing:
-            name = f"{training.name}, after {updates:,} updates"
-            weight = measuring_weight(workspace.plan) * len(missing)
-            result = training.folder / f"measures-{updates}-{key_of([*missing])}.json"
-            read = partial(measure, measuring=replace(measuring, measures=missing))
-            runs.append(Run(name, (), result, read, weight=weight))
+            measuring_run = Run(
+                name=f"{training.name}, after {updates:,} updates",
+                command=(),
+                result=training.folder / f"measures-{updates}-{key_of([*missing])}.json",
+                read_result=partial(measure_checkpoint, measuring=replace(measuring, measures=missing)),
+                weight=measuring_weight(workspace.plan) * len(missing),
+            )
+            runs.append(measuring_run)
     return runs
 
 
@@ -233,22 +289,25 @@ def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
     The report of earlier results is removed.
     """
     plan, out = workspace.plan, workspace.out
-    _, versions, looks = read_history(out / PLAN)
+    history = read_history(out / PLAN)
+    rows = [row_of(workspace, training) for training in needed(workspace)]
     content = {
         "title": plan.title,
         "plan": plan.document.text,
         "files": dict(workspace.files),
         "threads": workspace.threads,
-        "changes": changes(versions),
-        "looks": looks,
+        "changes": changes(history.versions),
+        "looks": history.looks,
         "rates": {model.name: vars(choose(workspace, model)) for model in plan.models},
-        "runs": [row for training in needed(workspace) if (row := row_of(workspace, training))],
+        "runs": [row for row in rows if row],
     }
-    if is_reported and (new := new_looks(Results(content).tested(), plan, looks, str(date.today()))):
-        content["looks"] = [*looks, *new]
-        write_record(out / PLAN, {"threads": workspace.threads, "versions": versions, "looks": content["looks"]})
+    if is_reported:
+        new = new_looks(Results(content).tested(), plan, history.looks, str(date.today()))
+        if new:
+            content["looks"] = [*history.looks, *new]
+            write_record(out / PLAN, history._replace(looks=content["looks"])._asdict())
     json.dumps(content, allow_nan=False)  # other programs could not read NaN
-    retract(out, REPORT)  # which would be that of other results
+    retract(out, REPORT, TABLE)  # which would be those of other results
     write_record(out / RESULTS, content, indent=None)
     return content
 
@@ -256,29 +315,38 @@ def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
 def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
     """Return the results of a training; empty if nothing is finished."""
     records = [record for updates in workspace.plan.checkpoints for record in training.records(updates)]
+    if not records:
+        return {}
     results = [record["result"] for record in records]
-    values = {one.name: found for one in workspace.plan.measures if (found := workspace.values(training, one))}
-    names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
+    values = {measure.name: workspace.values(training, measure) for measure in workspace.plan.measures}
+    measured = {name: by_updates for name, by_updates in values.items() if by_updates}
+    versions = [", ".join(map(" ".join, result["versions"].items())) for result in results]
+    seconds = math.fsum(record["seconds"] for record in records)
     measuring = math.fsum(result["seconds"] for result in results)
-    return records and {
+    return {
         "model": training.model.name,
         "learning_rate": training.learning_rate,
         "seed": training.seed,
         "directory": training.folder.name,
-        "commands": [shlex.join(names.get(word, word) for word in one["command"]) for one in records if one["command"]],
+        "commands": [_plain_command(record["command"]) for record in records if record["command"]],
         "commits": sorted({str(result["commit"]) for result in results}),
         "machines": sorted({result["machine"] for result in results}),
-        "versions": sorted({", ".join(map(" ".join, result["versions"].items())) for result in results}),
-        "seconds": {
-            "training": round(math.fsum(record["seconds"] for record in records) - measuring, 1),
-            "measuring": round(measuring, 1),
-        },
-        "measures": json.loads(json.dumps(values), parse_constant=lambda constant: None),
+        "versions": sorted(set(versions)),
+        "seconds": {"training": round(seconds - measuring, 1), "measuring": round(measuring, 1)},
+        "measures": json.loads(json.dumps(measured), parse_constant=lambda constant: None),
     }
+
+
+def _plain_command(words: Sequence[str]) -> str:
+    """Return a command without the paths of this installation."""
+    names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
+    return shlex.join(names.get(word, word) for word in words)
 
 
 def _environments() -> list[dict[str, str]]:
     """Return the environment of the runs at the same time: each has a GPU of its own, as far as there are any."""
+    if not torch.cuda.is_available():
+        return [{}]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-    return [{"CUDA_VISIBLE_DEVICES": device} for device in devices if torch.cuda.is_available()] or [{}]
+    devices = visible.split(",") if visible else map(str, range(torch.cuda.device_count()))
+    return [{"CUDA_VISIBLE_DEVICES": device} for device in devices]

@@ -130,6 +130,10 @@ class Contrast(Options):
     primary: bool = False
     claim: str = ""
 
+    def in_words(self) -> str:
+        """Return what is compared: the model, or the two models."""
+        return f"{self.model} less {self.less}" if self.less else self.model
+
 
 @dataclass(frozen=True)
 class Rates(Options):

@@ -17,6 +17,7 @@ from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.docstrings import PACKAGES, docstring_documents, write_corpus
 from mae_lm_fairseq.study.engine import run_study
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
+from mae_lm_fairseq.study.report import TABLE
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import prepare
@@ -32,7 +33,7 @@ from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.output import markdown_table, step
 from mae_lm_fairseq.utils.signals import signals_as_errors
 
-OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, REPORT)
+OWNED = ("text", "data-bin", "runs", "models", "plan.json", RESULTS, REPORT, TABLE)
 _FEW = 100
 """Number of updates below which nothing is learned."""
 
@@ -77,6 +78,7 @@ class Options(Base):
 def main(options: Options) -> None:
     """Run the command."""
     import matplotlib  # noqa: F401  before long work that ends in figures
+    import pandas  # noqa: F401  and in tables
 
     out = options.directory
     with signals_as_errors(), directory_lock(out), Products(out, "mae-lm quickstart", OWNED) as products:

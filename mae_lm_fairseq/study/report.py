@@ -1,23 +1,42 @@
-"""The report of a study: contrasts, tables and figures, made from ``results.json`` alone."""
+"""The report of a study: contrasts, tables and figures, made from ``results.json`` alone.
 
-from collections.abc import Mapping, Sequence
+The contrasts are computed from arrays of seeds and layers, all tables and figures of measures from the long table of
+:mod:`~mae_lm_fairseq.study.tables`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import numpy as np
-
-from mae_lm_fairseq.measures.figures import COLOURS, LAYER, Lines
+from mae_lm_fairseq.measures.figures import COLOURS, LAYER
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values, last_layer
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.looks import marked
-from mae_lm_fairseq.study.plan import CONTRASTS, Measure, Plan, parse_plan
+from mae_lm_fairseq.study.plan import CONTRASTS, Contrast, Measure, Plan, parse_plan
+from mae_lm_fairseq.study.tables import (
+    cells,
+    constants,
+    lines_of,
+    long_table,
+    mean_cell,
+    names_by_layer,
+    of_all_seeds,
+    of_last_layer,
+    seeds_cell,
+    to_markdown,
+)
 from mae_lm_fairseq.utils.directories import REPORT, replacing_files
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import code, code_block, escaped, markdown_table
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TABLE = "results.csv"
+"""File with a row for each number, beside the report."""
 NOTES = """\
 - The quantity is the endpoint of the model, less the endpoint of the other model with the same seed. In brackets 95 %
   intervals of the mean (Student), not corrected.
@@ -29,124 +48,180 @@ NOTES = """\
 - ± below is the standard deviation over the seeds, every one of which is in `results.json`.
 - *Not shown* is no evidence of the opposite. Descriptive contrasts have no verdict."""
 
+EXPLORATORY = """
+- *Exploratory*: seeds were added, or the prediction was changed, after results had been seen, so that p is too small. \
+`looks` in the plan states such looks beforehand."""
+
 
 class Results:
     """Content of ``results.json``."""
 
     def __init__(self, content: Mapping[str, Any]):
-        self.content, self.plan = content, parse_plan(content["plan"], "results.json")
+        self.content = content
+        self.plan = parse_plan(content["plan"], "results.json")
 
     def runs(self, model: str) -> list[dict[str, Any]]:
         """Return the runs of a model at its chosen learning rate, by seed."""
         rate = self.content["rates"][model]["rate"]
-        found = [run for run in self.content["runs"] if (run["model"], run["learning_rate"]) == (model, rate)]
-        return sorted(found, key=lambda run: run["seed"])
+        runs = [run for run in self.content["runs"] if run["model"] == model and run["learning_rate"] == rate]
+        return sorted(runs, key=lambda run: run["seed"])
+
+    def all_runs(self) -> list[dict[str, Any]]:
+        """Return the runs of all models at their chosen learning rates."""
+        return [run for model in self.plan.models for run in self.runs(model.name)]
 
     def values(self, model: str, value: str) -> tuple[list[int], Values]:
         """Return seeds and values of a model, of the seeds that are measured after the last update."""
-        runs, values = self.complete(self.runs(model), value)
-        return [run["seed"] for run in runs], values
+        measure, name = self.plan.measured_value(value)
+        runs = self.complete(self.runs(model), measure)
+        return [run["seed"] for run in runs], values_of(runs, measure, name)
+
+    def complete(self, runs: Iterable[dict[str, Any]], measure: Measure) -> list[dict[str, Any]]:
+        """Return those of some runs that are measured after the last update."""
+        last = str(self.last_checkpoint(measure))
+        return [run for run in runs if last in run["measures"].get(measure.name, {})]
+
+    def last_checkpoint(self, measure: Measure) -> int:
+        """Return the last checkpoint at which something is measured."""
+        return measure.checkpoints(self.plan.checkpoints)[-1]
 
     def progress(self) -> tuple[int, int]:
         """Return how many trainings at the chosen rates are measured after the last update, and how many there are."""
-        runs = [run for model in self.plan.models for run in self.runs(model.name) if run["seed"] in model.all_seeds]
+        planned = {(model.name, seed) for model in self.plan.models for seed in model.all_seeds}
+        runs = [run for run in self.all_runs() if (run["model"], run["seed"]) in planned]
         for measure in self.plan.measures:
-            runs, _ = self.complete(runs, measure.name)
-        return len(runs), sum(len(model.all_seeds) for model in self.plan.models)
+            runs = self.complete(runs, measure)
+        return len(runs), len(planned)
 
     def identical_models(self) -> list[tuple[str, str]]:
         """Return the pairs of models whose values are equal in all measures, seeds and checkpoints, times apart.
 
         Such a pair says nothing of an option by which the models differ, but that it has no effect.
         """
-        of_models = {model.name: self._all_values(model.name) for model in self.plan.models}
+        times = [measure.name for measure in self.plan.measures if isinstance(measure.options, Seconds)]
+        table = long_table(self.all_runs())
+        table = table[~table["measure"].isin(times)]
+        by_model = dict([*table.groupby("model", sort=False)])
         pairs = []
-        for first, second in combinations(of_models, 2):
-            seeds = of_models[first].keys() & of_models[second].keys()
-            if seeds and all(of_models[first][seed] == of_models[second][seed] for seed in seeds):
+        for first, second in combinations(by_model, 2):
+            if _are_equal(by_model[first], by_model[second]):
                 pairs.append((first, second))
         return pairs
-
-    def _all_values(self, model: str) -> dict[int, dict[str, Any]]:
-        """Return the values of a model by seed and measure, without those of seconds and without empty seeds."""
-        measures = [measure.name for measure in self.plan.measures if not isinstance(measure.options, Seconds)]
-        by_seed = {}
-        for run in self.runs(model):
-            values = {name: run["measures"][name] for name in measures if name in run["measures"]}
-            if values:
-                by_seed[run["seed"]] = values
-        return by_seed
 
     def tested(self) -> list[Outcome]:
         """Return the outcomes of the contrasts that can be tested."""
         return marked(outcomes(self.plan, self.values), self.plan, self.content.get("looks", ()))
 
-    def complete(self, runs: Sequence[dict[str, Any]], value: str) -> tuple[list[dict[str, Any]], Values]:
-        """Return those of some runs that are measured after the last update, and their values."""
-        measure, name = self.plan.measured_value(value)
-        last = str(self.last_checkpoint(measure))
-        complete = [run for run in runs if last in run["measures"].get(measure.name, {})]
-        measured = [run["measures"][measure.name] for run in complete]
-        return complete, Values([{int(updates): found for updates, found in run.items()} for run in measured], name)
+    def measured(self, measure: Measure) -> "DataFrame":
+        """Return the long table of a measure: its values at the chosen learning rates, of the complete seeds."""
+        table = long_table(self.complete(self.all_runs(), measure))
+        return table[table["measure"] == measure.name]
 
-    def last_checkpoint(self, measure: Measure) -> int:
-        """Return the last checkpoint at which something is measured."""
-        return measure.checkpoints(self.plan.checkpoints)[-1]
 
-    def measured(self, measure: str) -> dict[str, Values]:
-        """Return the values of all models that have some after the last update; their name is still empty."""
-        found = {model.name: self.values(model.name, measure)[1] for model in self.plan.models}
-        return {model: values for model, values in found.items() if values.runs}
+def values_of(runs: Iterable[Mapping[str, Any]], measure: Measure, name: str) -> Values:
+    """Return a value of a measure in some runs."""
+    by_seed = []
+    for run in runs:
+        measured = run["measures"][measure.name]
+        by_seed.append({int(updates): values for updates, values in measured.items()})
+    return Values(by_seed, name)
+
+
+def _are_equal(first: "DataFrame", second: "DataFrame") -> bool:
+    """Return whether the tables of two models have common seeds, and equal numbers with all of them."""
+    seeds = {*first["seed"]} & {*second["seed"]}
+    place = ["seed", "updates", "measure", "value", "layer"]
+    numbers = []
+    for table in (first, second):
+        table = table[table["seed"].isin(seeds)]
+        numbers.append(table.set_index(place)["number"].sort_index())
+    return bool(seeds) and numbers[0].equals(numbers[1])
 
 
 def write_report(out: Path, content: Mapping[str, Any]) -> None:
-    """Replace ``report.md`` and its figures in the directory of ``results.json``, whose content is given."""
+    """Replace ``report.md``, its figures and ``results.csv`` in the directory of ``results.json``.
+
+    Args:
+        content: the content of ``results.json``.
+    """
     with replacing_files(out, REPORT) as made:
         write_text(made / REPORT, "\n".join(_report(made, content)))
+        write_text(made / TABLE, long_table(content["runs"]).to_csv(index=False))
 
 
 def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
     """Return the lines of a report, after drawing its figures in a directory."""
     results = Results(content)
-    plan, lines = results.plan, [f"# {escaped(content['title'])}", ""]
-    done, planned = results.progress()
-    if done < planned:
-        lines += [f"**Incomplete: {done} of {planned} trainings have all measurements.**", ""]
+    plan = results.plan
     identical = results.identical_models()
-    for first, second in identical:
-        pair = escaped(f"{first} and {second}")
-        lines += [f"**{pair} are identical in every value**: their differences in the plan have no effect.", ""]
-    if tested := results.tested():
+    lines = [f"# {escaped(content['title'])}", "", *_incomplete(results), *_identical(identical)]
+
+    tested = results.tested()
+    if tested:
         lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
         plot_contrasts(made / f"{CONTRASTS}.png", tested, plan)
         lines += [f"![contrasts]({CONTRASTS}.png)", ""]
-    if looks := content.get("looks"):
+    looks = content.get("looks")
+    if looks:
         lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
-    names = [one.contrast.name for one in tested]
-    if untested := [one.name for one in plan.contrasts if one.name not in names]:
-        reason = "as fewer than two seeds of each model have the value" if done == planned else "as results are missing"
-        lines += [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
-    if extended := content.get("extended"):  # in studies of earlier versions, which accepted no other changes
-        lines += ["Added to the plan after the study had begun:", "", *(f"- {escaped(one)}" for one in extended), ""]
-    for change in content.get("changes", ()):
-        lines += [f"The plan was changed on {escaped(change['date'])}:", "", *code_block("diff", change["lines"]), ""]
-    lines += _rates(results)
+    lines += [*_untested(results, tested), *_changes(content)]
+
+    if plan.rates is not None:
+        lines += ["## Learning rates", "", *_chosen_rates(results), "", _tried_rates(results), ""]
     for measure in plan.measures:
-        if measured := results.measured(measure.name):
-            lines += _measure(made, measure, measured, results.last_checkpoint(measure))
+        if results.complete(results.all_runs(), measure):
+            lines += _measure(made, results, measure)
     return [*lines, "## Made by", "", *_made_by(content), ""]
 
 
-def look_table(looks: Sequence[Mapping[str, Any]]) -> str:
+def _incomplete(results: Results) -> list[str]:
+    done, planned = results.progress()
+    if done == planned:
+        return []
+    return [f"**Incomplete: {done} of {planned} trainings have all measurements.**", ""]
+
+
+def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    lines = []
+    for first, second in pairs:
+        names = escaped(f"{first} and {second}")
+        lines += [f"**{names} are identical in every value**: their differences in the plan have no effect.", ""]
+    return lines
+
+
+def _untested(results: Results, tested: Iterable[Outcome]) -> list[str]:
+    """Return a line with the contrasts that could not be tested, and why; nothing if all were."""
+    names = [outcome.contrast.name for outcome in tested]
+    untested = [contrast.name for contrast in results.plan.contrasts if contrast.name not in names]
+    if not untested:
+        return []
+    done, planned = results.progress()
+    reason = "as fewer than two seeds of each model have the value" if done == planned else "as results are missing"
+    return [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
+
+
+def _changes(content: Mapping[str, Any]) -> list[str]:
+    """Return the changes of the plan since the study began."""
+    lines = []
+    extended = content.get("extended")  # in studies of earlier versions, which accepted no other changes
+    if extended:
+        names = [f"- {escaped(name)}" for name in extended]
+        lines += ["Added to the plan after the study had begun:", "", *names, ""]
+    for change in content.get("changes", ()):
+        lines += [f"The plan was changed on {escaped(change['date'])}:", "", *code_block("diff", change["lines"]), ""]
+    return lines
+
+
+def look_table(looks: Iterable[Mapping[str, Any]]) -> str:
     """Return a table of the looks so far."""
-    rows = [
-        [look["contrast"], look["date"], str(len(look["seeds"])), _p(look["p"]), _p(look["corrected"]), look["verdict"]]
-        for look in looks
-    ]
+    rows = []
+    for look in looks:
+        seeds = str(len(look["seeds"]))
+        rows.append([look["contrast"], look["date"], seeds, _p(look["p"]), _p(look["corrected"]), look["verdict"]])
     return markdown_table(["contrast", "date", "seeds", "p", "p (Holm)", "verdict"], rows)
 
 
-def contrast_table(tested: Sequence[Outcome], identical: Sequence[tuple[str, str]] = ()) -> str:
+def contrast_table(tested: Iterable[Outcome], identical: Iterable[tuple[str, str]] = ()) -> str:
     """Return a table of contrasts with every seed.
 
     Args:
@@ -154,218 +229,207 @@ def contrast_table(tested: Sequence[Outcome], identical: Sequence[tuple[str, str
     """
     pairs = [{*pair} for pair in identical]
     rows = []
-    for one in tested:
-        contrast, (low, high) = one.contrast, one.interval
-        margin = f" ± {contrast.margin:g}" if contrast.predicted == "equivalent" else ""
-        margin = f" than -{contrast.margin:g}" if contrast.predicted == "not worse" else margin
-        quantity = f"{contrast.endpoint} of {contrast.of}, {contrast.model}"
-        seeds = ", ".join(f"{value:+.3g}" for value in one.values.values())
-        verdict = "identical models" if {contrast.model, contrast.less} in pairs else one.verdict
-        rows.append(
-            [
-                f"{contrast.name}{f': {contrast.claim}' if contrast.claim else ''}",
-                quantity + (f" less {contrast.less}" if contrast.less else ""),
-                f"{contrast.predicted or '-'}{margin}",
-                f"{one.mean:+.3g} [{low:+.3g}, {high:+.3g}]",
-                seeds,
-                *map(_p, (one.p, one.sign_flip, one.corrected)),
-                f"**{verdict}**" if contrast.primary else verdict,
-            ]
-        )
+    for outcome in tested:
+        contrast = outcome.contrast
+        low, high = outcome.interval
+        verdict = "identical models" if {contrast.model, contrast.less} in pairs else outcome.verdict
+        row = [
+            f"{contrast.name}: {contrast.claim}" if contrast.claim else contrast.name,
+            f"{contrast.endpoint} of {contrast.of}, {contrast.in_words()}",
+            _prediction(contrast),
+            f"{outcome.mean:+.3g} [{low:+.3g}, {high:+.3g}]",
+            ", ".join(f"{value:+.3g}" for value in outcome.values.values()),
+            _p(outcome.p),
+            _p(outcome.sign_flip),
+            _p(outcome.corrected),
+            f"**{verdict}**" if contrast.primary else verdict,
+        ]
+        rows.append(row)
     header = ["contrast", "quantity", "predicted", "mean [95 %]", "seeds", "p", "p (signs)", "p (Holm)", "verdict"]
     return markdown_table(header, rows)
 
 
+def _prediction(contrast: Contrast) -> str:
+    if contrast.predicted == "equivalent":
+        return f"equivalent ± {contrast.margin:g}"
+    if contrast.predicted == "not worse":
+        return f"not worse than -{contrast.margin:g}"
+    return contrast.predicted or "-"
+
+
 def _p(value: float | None) -> str:
-    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _notes(plan: Plan, tested: Sequence[Outcome]) -> str:
-    seeds = max(len(one.values) for one in tested)
+def _notes(plan: Plan, tested: Iterable[Outcome]) -> str:
+    seeds = max(len(outcome.values) for outcome in tested)
     primaries = sum(contrast.primary for contrast in plan.contrasts)
     notes = NOTES.format(primaries=primaries, seeds=seeds, least=2 / 2**seeds)
     if plan.looks:
         numbers = " and ".join(map(str, plan.looks))
         notes += f"\n- The plan has looks at {numbers} seeds; p (Holm) is corrected for them, too (Pocock)."
-    if any(one.is_exploratory for one in tested):
-        notes += (
-            "\n- *Exploratory*: seeds were added, or the prediction was changed, after results had been seen, so that "
-            "p is too small. `looks` in the plan states such looks beforehand."
-        )
+    if any(outcome.is_exploratory for outcome in tested):
+        notes += EXPLORATORY
     return notes
 
 
-def _rates(results: Results) -> list[str]:
-    plan = results.plan
-    if plan.rates is None:
-        return []
-    lines = ["## Learning rates", ""]
-    for model in (model for model in plan.models if model.learning_rates):
+def _chosen_rates(results: Results) -> list[str]:
+    """Return a line with the chosen learning rate for each model that has several, and the damage that it does."""
+    lines = []
+    for model in results.plan.models:
+        if not model.learning_rates:
+            continue
         choice = results.content["rates"][model.name]
-        rate = f"{choice['rate']:g}" if choice["is_known"] else "not chosen yet"
+        line = f"- {escaped(model.name)}: "
+        line += f"{choice['rate']:g}" if choice["is_known"] else "not chosen yet"
         damage = choice["damage"]
-        ending = "" if damage is None else f"; last layer at the end less its best checkpoint: {damage:+.2f}"
-        halved = ", **half of the chosen one**" if damage is not None and damage < -plan.rates.by else ""
-        lines.append(f"- {escaped(model.name)}: {rate}{halved}{ending}")
-    compared = dict.fromkeys((one.of, one.endpoint) for one in plan.contrasts if one.of != plan.rates.lowest)
-    columns = {plan.rates.lowest: (plan.rates.lowest, "last")}
-    columns |= {f"{endpoint} of {of}": (of, endpoint) for of, endpoint in compared}
-    rows = [
-        [
-            run["model"],
-            f"{run['learning_rate']:g}",
-            str(run["seed"]),
-            *(_of_run(results, run, *of) for of in columns.values()),
-        ]
-        for run in results.complete(results.content["runs"], plan.rates.lowest)[0]
-        if run["learning_rate"]
-    ]
-    return [*lines, "", markdown_table(["model", "learning rate", "seed", *columns], rows), ""]
-
-
-def _of_run(results: Results, run: dict[str, Any], of: str, endpoint: str) -> str:
-    runs, values = results.complete([run], of)
-    return f"{ENDPOINTS[endpoint](values)[0]:.4g}" if runs and values.name in values.final_names() else "-"
-
-
-def _measure(made: Path, measure: Measure, measured: Mapping[str, Values], last: int) -> list[str]:
-    names = value_names(measured)
-    shown = [name for name in measure.options.shown or names if name in names]
-    same = {} if len(measured) == 1 else _same_everywhere(measured, [name for name in names if name not in shown])
-    others = [name for name in names if name not in shown and name not in same]
-    lines = [f"## {escaped(measure.name)}", "", *_settings(measure)]
-    lines += [f"After {last:,} updates:", "", *_final(measured, shown)]
-    if above := [model for model, values in measured.items() if _is_above_entropy(values)]:
-        listed = escaped("; ".join(above))
-        lines += [f"**Loss not below the unigram entropy**, which takes frequencies of tokens alone: {listed}.", ""]
-    lines += _by_updates(measured, shown)
-    figure = made / f"{measure.name}.png"
-    if plot_measure(figure, measure, measured):
-        lines += [f"![{escaped(measure.name)}]({quote(figure.name)})", ""]
-    if same:
-        shared = ", ".join(f"{name} {value:.4g}" for name, value in same.items())
-        lines += [f"Of all models, seeds and checkpoints: {escaped(shared)}.", ""]
-    if others:
-        lines += ["<details>", "<summary>All other values</summary>", "", *_final(measured, others), "</details>", ""]
+        if damage is not None:
+            line += ", **half of the chosen one**" if damage < -results.plan.rates.by else ""
+            line += f"; last layer at the end less its best checkpoint: {damage:+.2f}"
+        lines.append(line)
     return lines
 
 
-def _is_above_entropy(values: Values) -> bool:
-    if not {"loss", "unigram_entropy"} <= {*values.final_names()}:
-        return False
-    return bool((values.other("loss").final() >= values.other("unigram_entropy").final()).any())
+def _tried_rates(results: Results) -> str:
+    """Return a table of all rates that were tried, with what the rule and the contrasts compare."""
+    plan, lowest = results.plan, results.plan.rates.lowest
+    columns = {lowest: (lowest, "last")}
+    for contrast in plan.contrasts:
+        if contrast.of != lowest:
+            columns[f"{contrast.endpoint} of {contrast.of}"] = (contrast.of, contrast.endpoint)
+
+    rows = []
+    measure, _ = plan.measured_value(lowest)
+    for run in results.complete(results.content["runs"], measure):
+        if run["learning_rate"]:
+            cells = [_of_run(results, run, value, endpoint) for value, endpoint in columns.values()]
+            rows.append([run["model"], f"{run['learning_rate']:g}", str(run["seed"]), *cells])
+    return markdown_table(["model", "learning rate", "seed", *columns], rows)
+
+
+def _of_run(results: Results, run: dict[str, Any], value: str, endpoint: str) -> str:
+    """Return an endpoint of one training."""
+    measure, name = results.plan.measured_value(value)
+    if not results.complete([run], measure):
+        return "-"
+    values = values_of([run], measure, name)
+    return f"{ENDPOINTS[endpoint](values)[0]:.4g}" if name in values.final_names() else "-"
+
+
+def _measure(made: Path, results: Results, measure: Measure) -> list[str]:
+    """Return the section of a measure, after drawing its figure in a directory."""
+    measured = results.measured(measure)
+    last = results.last_checkpoint(measure)
+    table = of_all_seeds(measured, last)
+    final = table[table["updates"] == last]
+    models = [*measured["model"].unique()]
+    by_layer = names_by_layer(final)
+
+    shown = [name for name in measure.options.shown or by_layer if name in by_layer]
+    baselines = constants(measured)
+    same = {}
+    if len(models) > 1:
+        same = {name: baselines[name] for name in by_layer if name in baselines and name not in shown}
+    others = [name for name in by_layer if name not in shown and name not in same]
+
+    lines = [f"## {escaped(measure.name)}", "", *_settings(measure)]
+    lines += [f"After {last:,} updates:", "", *_final(final, shown, models)]
+    lines += _above_entropy(final)
+    lines += _by_updates(table, shown)
+    figure = made / f"{measure.name}.png"
+    if plot_measure(figure, measure, table, baselines):
+        lines += [f"![{escaped(measure.name)}]({quote(figure.name)})", ""]
+    if same:
+        numbers = ", ".join(f"{name} {number:.4g}" for name, number in same.items())
+        lines += [f"Of all models, seeds and checkpoints: {escaped(numbers)}.", ""]
+    if others:
+        folded = _final(final, others, models)
+        lines += ["<details>", "<summary>All other values</summary>", "", *folded, "</details>", ""]
+    return lines
 
 
 def _settings(measure: Measure) -> list[str]:
     options = ", ".join(f"{name} {value}" for name, value in vars(measure.options).items() if value is not None)
-    what = measure.options.__doc__.splitlines()[0].replace("``", "`")
-    return [f"{what} {code(options)}" if options else what, ""]
+    description = measure.options.__doc__.splitlines()[0].replace("``", "`")
+    return [f"{description} {code(options)}" if options else description, ""]
 
 
-def _same_everywhere(measured: Mapping[str, Values], names: Sequence[str]) -> dict[str, float]:
-    """Return the numbers that are equal in all models, seeds and checkpoints, such as baselines: not results."""
-    found = {
-        name: {
-            None if isinstance(value := found_then.get(name), list) else value
-            for values in measured.values()
-            for run in values.runs
-            for found_then in run.values()
-        }
-        for name in names
-    }
-    return {name: float(*values) for name, values in found.items() if len(values) == 1 and None not in values}
-
-
-def _final(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
-    by_layer = value_names(measured)
-    plain = [name for name in names if not by_layer[name]]
-    rows = [
-        [model, *(_cell(values.other(name).final()) if name in values.final_names() else "-" for name in plain)]
-        for model, values in measured.items()
-    ]
-    lines = [markdown_table(["model", *plain], rows), ""] if plain else []
-    for name in (name for name in names if by_layer[name]):
-        lines += _by_layer(name, {model: values.final() for model, values in _that_have(measured, name).items()})
-    return lines
-
-
-def _by_updates(measured: Mapping[str, Values], names: Sequence[str]) -> list[str]:
-    by_layer, lines = value_names(measured), []
+def _final(final: "DataFrame", names: Sequence[str], models: Sequence[str]) -> list[str]:
+    """Return a table of the values that are not by layer, and one for each value by layer."""
+    by_layer = names_by_layer(final)
+    numbers = [name for name in names if not by_layer[name]]
+    lines = []
+    if numbers:
+        table = cells(final[final["value"].isin(numbers)], "value", seeds_cell)
+        lines += to_markdown("model", table.reindex(index=models, columns=numbers).fillna("-"))
     for name in names:
-        found = _that_have(measured, name)
-        checkpoints = sorted({updates for values in found.values() for updates in values.checkpoints})
-        rows = [[model, *(_at(values, updates) for updates in checkpoints)] for model, values in found.items()]
-        title = f"{name}{' of the last layer' if by_layer[name] else ''}, by updates"
-        table = markdown_table([title, *(f"{updates:,}" for updates in checkpoints)], rows)
-        lines += [table, ""] if len(checkpoints) > 1 else []
+        if by_layer[name]:
+            table = cells(final[final["value"] == name], "layer", mean_cell)
+            lines += to_markdown(f"{name}, by layer", table.fillna(""))
     return lines
 
 
-def _at(values: Values, updates: int) -> str:
-    return _cell(last_layer(values.at(updates)), seeds=False) if updates in values.checkpoints else "-"
+def _by_updates(table: "DataFrame", names: Iterable[str]) -> list[str]:
+    """Return a table for each value, with a column for each checkpoint, if there are several."""
+    by_layer = names_by_layer(table)
+    lines = []
+    for name in names:
+        of_name = of_last_layer(table[table["value"] == name])
+        by_updates = cells(of_name, "updates", mean_cell).fillna("-")
+        if len(by_updates.columns) > 1:
+            by_updates.columns = [f"{updates:,}" for updates in by_updates.columns]
+            layer = " of the last layer" if by_layer[name] else ""
+            lines += to_markdown(f"{name}{layer}, by updates", by_updates)
+    return lines
 
 
-def _that_have(measured: Mapping[str, Values], name: str) -> dict[str, Values]:
-    return {model: values.other(name) for model, values in measured.items() if name in values.final_names()}
-
-
-def _by_layer(name: str, of_models: Mapping[str, np.ndarray]) -> list[str]:
-    layers = max(values.shape[1] for values in of_models.values())
-    rows = [
-        [model, *(_cell(column, seeds=False) for column in values.T), *[""] * (layers - values.shape[1])]
-        for model, values in of_models.items()
-    ]
-    return [markdown_table([f"{name}, by layer", *map(str, range(layers))], rows), ""]
-
-
-def _cell(values: np.ndarray, seeds: bool = True) -> str:
-    if np.isnan(values).all():
-        return "-"
-    mean = f"{np.nanmean(values):.4g}"
-    if len(values) == 1:
-        return mean
-    every = f" ({', '.join(f'{value:.4g}' for value in values)})" if seeds else ""
-    return f"{mean} ± {np.nanstd(values, ddof=1):.2g}{every}"
+def _above_entropy(final: "DataFrame") -> list[str]:
+    """Return a line with the models whose loss is that of a model without context, or above it."""
+    if not {"loss", "unigram_entropy"} <= {*final["value"]}:
+        return []
+    values = final.pivot(index=["model", "seed"], columns="value", values="number")
+    above = values[values["loss"] >= values["unigram_entropy"]].index.get_level_values("model")
+    models = [model for model in final["model"].unique() if model in above]
+    if not models:
+        return []
+    listed = escaped("; ".join(models))
+    return [f"**Loss not below the unigram entropy**, which takes frequencies of tokens alone: {listed}.", ""]
 
 
 def _made_by(content: Mapping[str, Any]) -> list[str]:
     runs = content["runs"]
     if not runs:
         return ["Nothing is finished yet."]
-    hours = sum(sum(run["seconds"].values()) for run in runs) * content["threads"] / 3600
-    commits, machines, versions = (
-        "; ".join(sorted({one for run in runs for one in run[name]})) for name in ("commits", "machines", "versions")
-    )
-    made_by = escaped(f"{commits}; {machines}; {versions}")
+    seconds = sum(sum(run["seconds"].values()) for run in runs)
+    hours = seconds * content["threads"] / 3600
+    names = []
+    for kind in ("commits", "machines", "versions"):
+        of_runs = set().union(*(run[kind] for run in runs))
+        names.append("; ".join(sorted(of_runs)))
     return [
         f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours, pauses included ({content['threads']} threads "
-        f"per run), commit {made_by}. `results.json` has the plan, every command, seed and checkpoint.",
+        f"per run), commit {escaped('; '.join(names))}. `results.json` has the plan, every command, seed and "
+        "checkpoint.",
         "",
         *code_block("toml", content["plan"].rstrip("\n").split("\n")),
     ]
 
 
-def value_names(measured: Mapping[str, Values]) -> dict[str, bool]:
-    """Return the names of all values of a measure, and whether they are by layer."""
-    return {
-        name: isinstance(values.runs[0][values.checkpoints[-1]][name], list)
-        for values in measured.values()
-        for name in values.final_names()
-    }
+def plot_measure(path: Path, measure: Measure, table: "DataFrame", same: Mapping[str, float]) -> bool:
+    """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything.
 
-
-def plot_measure(path: Path, measure: Measure, measured: Mapping[str, Values]) -> bool:
-    """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything."""
-    by_layer = value_names(measured)
-    has_layers, lines = any(by_layer.values()), {}
-    for name in (name for name in by_layer if by_layer[name] == has_layers):
-        of_model = lines.setdefault(name, {})
-        for model, values in ((model, values.other(name)) for model, values in measured.items()):
-            if name in values.final_names():
-                y = values.final() if has_layers else np.stack([values.at(one) for one in values.checkpoints], axis=1)
-                of_model[model] = Lines(np.arange(y.shape[1]) if has_layers else np.array(values.checkpoints), y)
-    same = _same_everywhere(measured, [name for name in by_layer if not by_layer[name]])
-    return measure.options.figure(path, measure.name, LAYER if has_layers else "updates", lines, same)
+    Args:
+        table: the values that all seeds have, see :func:`~mae_lm_fairseq.study.tables.of_all_seeds`.
+        same: the numbers that are equal in all models, such as baselines.
+    """
+    has_layer = table["layer"].notna()
+    if has_layer.any():
+        is_last = table["updates"] == table["updates"].max()
+        lines = lines_of(table[has_layer & is_last], "layer")
+        return measure.options.figure(path, measure.name, LAYER, lines, same)
+    return measure.options.figure(path, measure.name, "updates", lines_of(table, "updates"), same)
 
 
 def plot_contrasts(path: Path, tested: Sequence[Outcome], plan: Plan) -> None:
@@ -373,19 +437,25 @@ def plot_contrasts(path: Path, tested: Sequence[Outcome], plan: Plan) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 0.6 + 1.1 * len(tested)), layout="constrained")
-    for axes, one in zip(figure.subplots(len(tested), 1, squeeze=False)[:, 0], tested, strict=True):
-        (low, high), colour = one.interval, COLOURS[0] if one.contrast.primary else "grey"
+    grid = figure.subplots(len(tested), 1, squeeze=False)
+    for axes, outcome in zip(grid[:, 0], tested, strict=True):
+        contrast = outcome.contrast
+        colour = COLOURS[0] if contrast.primary else "grey"
         axes.axvline(0, color="black", linewidth=0.8)
-        for margin in (one.contrast.margin or 0.0, -(one.contrast.margin or 0.0)):
-            axes.axvline(margin, color="black", linewidth=0.8, linestyle=":")
-        axes.plot([low, high], [0, 0], color=colour, linewidth=2)
-        axes.plot([one.mean], [0], "D", color=colour)
-        axes.plot([*one.values.values()], [0.5] * len(one.values), "o", color=colour, alpha=0.5, markersize=4)
-        less = f" less {one.contrast.less}" if one.contrast.less else ""
-        axes.set_title(f"{one.contrast.name}: {one.contrast.model}{less}", fontsize=8, loc="left")
-        measure, value = plan.measured_value(one.contrast.of)
-        endpoint = "" if one.contrast.endpoint == "last" else f": {one.contrast.endpoint.replace('_', ' ')}"
-        axes.set_xlabel(measure.options.in_words(value) + endpoint, fontsize=7)
+        margin = contrast.margin or 0.0
+        for x in (margin, -margin):
+            axes.axvline(x, color="black", linewidth=0.8, linestyle=":")
+        axes.plot(outcome.interval, [0, 0], color=colour, linewidth=2)
+        axes.plot([outcome.mean], [0], "D", color=colour)
+        seeds = [*outcome.values.values()]
+        axes.plot(seeds, [0.5] * len(seeds), "o", color=colour, alpha=0.5, markersize=4)
+
+        axes.set_title(f"{contrast.name}: {contrast.in_words()}", fontsize=8, loc="left")
+        measure, value = plan.measured_value(contrast.of)
+        label = measure.options.in_words(value)
+        if contrast.endpoint != "last":
+            label += f": {contrast.endpoint.replace('_', ' ')}"
+        axes.set_xlabel(label, fontsize=7)
         axes.set(ylim=(-0.5, 1), yticks=[])
         axes.tick_params(labelsize=7)
     figure.suptitle("Contrasts: seeds (dots), mean and 95 % interval; primary ones in colour", fontsize=9)

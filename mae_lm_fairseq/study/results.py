@@ -60,8 +60,10 @@ class Training:
 
     def measured(self, updates: int) -> dict[str, dict[str, Any]]:
         """Return what was measured after a number of updates, by the measures' keys."""
-        results = (record["result"]["measures"] for record in self.records(updates))
-        return {key: values for measures in results for key, values in measures.items()}
+        measured = {}
+        for record in self.records(updates):
+            measured |= record["result"]["measures"]
+        return measured
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, An
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
     keep(state, measuring.training.checkpoint(updates))
-    return measure(run, measuring)
+    return measure_checkpoint(run, measuring)
 
 
 def keep_untrained_and_measure(run: Run, measuring: Measuring, words: Sequence[str], save: Path) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def keep_untrained_and_measure(run: Run, measuring: Measuring, words: Sequence[s
     path = save / "checkpoint_untrained.pt"
     write_untrained(words, path)
     keep(load_as_data(path), measuring.training.checkpoint(measuring.updates))
-    return measure(run, measuring)
+    return measure_checkpoint(run, measuring)
 
 
 def keep(state: dict[str, Any], path: Path) -> None:
@@ -108,28 +110,34 @@ def keep(state: dict[str, Any], path: Path) -> None:
         torch.save(state, file)
 
 
-def measure(run: Run, measuring: Measuring) -> dict[str, Any]:
+def measure_checkpoint(run: Run, measuring: Measuring) -> dict[str, Any]:
     """Measure a kept checkpoint; return the values by the measures' keys, the seconds, and what measured."""
     training, updates = measuring.training, measuring.updates
-    path, log = training.checkpoint(updates), training.result(updates).with_suffix(".log")
-    began, found, hashes = time.monotonic(), {}, {}
-    for key, one in measuring.measures.items():
-        kept = training.folder / f"{one.options.kind}-{updates}-{key}"
+    began = time.monotonic()
+    values, hashes = {}, {}
+    for key, measure in measuring.measures.items():
+        kept = training.folder / f"{measure.options.kind}-{updates}-{key}"
         model = Trained(
-            label=one.name,
-            path=path,
+            label=measure.name,
+            path=training.checkpoint(updates),
             data=measuring.data,
             masks=training.model.masks,
-            random_weights=one.options.random_weights,
+            random_weights=measure.options.random_weights,
             kept=kept,
-            log=log,
+            log=training.result(updates).with_suffix(".log"),
         )
-        found[key] = one.options.recorded(one.options.measure(model))
-        if (moments := kept.with_suffix(".safetensors")).exists():
+        values[key] = measure.options.recorded(measure.options.measure(model))
+        moments = kept.with_suffix(".safetensors")
+        if moments.exists():
             hashes[moments.name] = file_sha256(moments)
-    seconds = round(time.monotonic() - began, 1)
-    made_by = {"commit": commit(), "machine": machine(), "versions": versions()}
-    return made_by | {"seconds": seconds, "measures": found, KEPT: hashes}
+    return {
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "seconds": round(time.monotonic() - began, 1),
+        "measures": values,
+        KEPT: hashes,
+    }
 
 
 def remove_checkpoints(run: Run, folder: Path) -> None:

@@ -18,7 +18,7 @@ from mae_lm_fairseq.study.results import (
     Training,
     keep_and_measure,
     keep_untrained_and_measure,
-    measure,
+    measure_checkpoint,
     remove_checkpoints,
 )
 from mae_lm_fairseq.training.command import (
@@ -59,9 +59,30 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
     Raises:
         UserError: if the recipe's number of sequences cannot be divided into batches of this size.
     """
-    chosen, given = settings(model.arch), {**plan.options, **model.options}
-    scheduler = given.get("lr-scheduler", chosen["lr_scheduler"]["_name"])
-    if scheduler != chosen["lr_scheduler"]["_name"]:
+    stated = {**plan.options, **model.options}
+    options = _schedule(plan, model, stated)
+    options["log-interval"] = max(1, min(options["log-interval"], plan.train.updates // 4))
+    options |= stated
+    if not {"update-freq", "max-tokens"} & stated.keys():
+        sequences = recipe(model.arch)["sequences"].value
+        is_batch_smaller = "batch-size" not in stated
+        size, accumulated = split_global_batch(sequences, 1, int(options["batch-size"]), smaller=is_batch_smaller)
+        options |= {"batch-size": size, "update-freq": accumulated}
+    if torch.cuda.is_available() and not set(PRECISIONS) & stated.keys():
+        options["fp16"] = True
+    return options | as_options(unattended_settings())
+
+
+def _schedule(plan: Plan, model: Model, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the recipe, with schedules of the length of the training.
+
+    Args:
+        stated: options that the plan states; another learning rate schedule takes the place of the recipe's.
+    """
+    chosen = settings(model.arch)
+    of_recipe = chosen["lr_scheduler"]["_name"]
+    scheduler = stated.get("lr-scheduler", of_recipe)
+    if scheduler != of_recipe:
         del chosen["lr_scheduler"]
     options = as_options(chosen)
     if scheduler in ("polynomial_decay", "cosine", "inverse_sqrt", "fixed"):
@@ -70,17 +91,9 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
         options["total-num-update"] = plan.train.updates
     if scheduler == "cosine":
         options["lr-period-updates"] = plan.train.updates - plan.train.warmup
-    if given.get("mask-prob-end"):
+    if stated.get("mask-prob-end"):
         options["mask-prob-updates"] = plan.train.updates
-    options |= {"log-interval": max(1, min(options["log-interval"], plan.train.updates // 4))} | given
-    sequences = recipe(model.arch)["sequences"].value
-    if not {"update-freq", "max-tokens"} & given.keys():
-        batch = int(options["batch-size"])
-        size, accumulated = split_global_batch(sequences, 1, batch, smaller="batch-size" not in given)
-        options |= {"batch-size": size, "update-freq": accumulated}
-    if torch.cuda.is_available() and not set(PRECISIONS) & given.keys():
-        options["fp16"] = True
-    return options | as_options(unattended_settings())
+    return options
 
 
 def train_options(plan: Plan, training: Training, updates: int, save: Path) -> dict[str, Any]:
@@ -90,9 +103,13 @@ def train_options(plan: Plan, training: Training, updates: int, save: Path) -> d
         options["lr"] = training.learning_rate
     if training.model.start is not None:
         options.setdefault("finetune-from-model", training.model.start)
-    every = max(1, plan.train.updates // SAVED)
-    options |= {"save-dir": save, "save-interval-updates": every, "keep-interval-updates": 1}
-    return options | {"no-epoch-checkpoints": True, "disable-validation": True}
+    return options | {
+        "save-dir": save,
+        "save-interval-updates": max(1, plan.train.updates // SAVED),
+        "keep-interval-updates": 1,
+        "no-epoch-checkpoints": True,
+        "disable-validation": True,
+    }
 
 
 class Workspace:
@@ -111,35 +128,44 @@ class Workspace:
     def training(self, model: Model, rate: float | None, seed: int) -> Training:
         """Return a training, in its directory ``MODEL-seedN-KEY``."""
         if (model.name, rate, seed) not in self._trainings:
-            plan, training = self.plan, Training(model, rate, seed)
-            options = train_options(plan, training, plan.train.updates, Path())
-            inputs = {"data": plan.data.data_bin, "finetune-from-model": model.start}
-            read = {name: self.files[str(path)] for name, path in inputs.items() if path}
-            if model.random:
-                read["weights"] = "random"
-            key = run_key(options, (), self.threads, read)
-            folder = self.out / "runs" / f"{model.directory}-seed{seed}-{key}"
+            training = Training(model, rate, seed)
+            folder = self.out / "runs" / f"{model.directory}-seed{seed}-{self._key_of_training(training)}"
             self._trainings[model.name, rate, seed] = replace(training, folder=folder)
         return self._trainings[model.name, rate, seed]
 
+    def _key_of_training(self, training: Training) -> str:
+        options = train_options(self.plan, training, self.plan.train.updates, Path())
+        inputs = {"data": self.files[str(self.plan.data.data_bin)]}
+        if training.model.start is not None:
+            inputs["finetune-from-model"] = self.files[str(training.model.start)]
+        if training.model.random:
+            inputs["weights"] = "random"
+        return run_key(options, (), self.threads, inputs)
+
     def key(self, measure: Measure, model: Model) -> str:
         """Return the key of a measure of a model: its kind, options and files, and where ``[MASK]`` is."""
-        options = without_defaults(measure.options)
-        read = {name: self.files[str(path)] for name, path in measure.options.files(self.plan.data).items()}
-        return key_of({"kind": measure.options.kind, **options, **read, "masks": model.masks})
+        content = {"kind": measure.options.kind, **without_defaults(measure.options)}
+        for name, path in measure.options.files(self.plan.data).items():
+            content[name] = self.files[str(path)]
+        return key_of({**content, "masks": model.masks})
 
     def measuring(self, training: Training, updates: int) -> Measuring:
         """Return what the plan measures of a training after a number of updates."""
-        of_plan = self.plan.checkpoints
-        measures = [one for one in self.plan.measures if updates in one.checkpoints(of_plan)]
-        by_key = {self.key(one, training.model): one for one in measures}
+        by_key = {}
+        for measure in self.plan.measures:
+            if updates in measure.checkpoints(self.plan.checkpoints):
+                by_key[self.key(measure, training.model)] = measure
         return Measuring(training, updates, self.plan.data, by_key)
 
     def values(self, training: Training, measure: Measure) -> dict[int, dict[str, Any]]:
         """Return what was measured of a training by number of updates."""
         key = self.key(measure, training.model)
-        found = {updates: training.measured(updates) for updates in measure.checkpoints(self.plan.checkpoints)}
-        return {updates: values[key] for updates, values in found.items() if key in values}
+        values = {}
+        for updates in measure.checkpoints(self.plan.checkpoints):
+            measured = training.measured(updates)
+            if key in measured:
+                values[updates] = measured[key]
+        return values
 
 
 def measuring_weight(plan: Plan) -> float:
@@ -153,44 +179,51 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
     A checkpoint that was added to the plan after training had gone further is trained again from the first update, in a
     directory for resuming of its own.
     """
-    plan, runs = workspace.plan, {}
+    plan = workspace.plan
     if training.model.random:
         return {plan.train.updates: untrained_run(workspace, training)}
+
     finished = [updates for updates in plan.checkpoints if training.result(updates).exists()]
-    saved = [int(file.stem.rpartition("_")[2]) for file in training.folder.glob("checkpoints/checkpoint_*_*.pt")]
+    saved = [int(path.stem.rpartition("_")[2]) for path in training.folder.glob("checkpoints/checkpoint_*_*.pt")]
+    latest = max([*finished, *saved], default=0)
+    runs = {}
     for updates in plan.checkpoints:
         measuring = workspace.measuring(training, updates)
         if updates == 0:
-            runs[0] = Run(training.name, (), training.result(0), partial(measure, measuring=measuring), weight=0)
+            read_start = partial(measure_checkpoint, measuring=measuring)
+            runs[0] = Run(training.name, (), training.result(0), read_start, weight=0)
             continue
-        is_late = updates not in finished and any(updates < later for later in (*finished, *saved))
+        is_late = updates not in finished and updates < latest
+        before = 0 if is_late else max(runs, default=0)
         save = training.folder / (f"checkpoints-{updates}" if is_late else "checkpoints")
-        before = max((one for one in runs if not is_late), default=0)
-        ends = is_late or updates == plan.train.updates
+        is_last_of_directory = is_late or updates == plan.train.updates
+        measuring_time = measuring_weight(plan) * len(measuring.measures)
+        weight = updates - before + measuring_time
         runs[updates] = Run(
-            training.name,
-            train_command(plan.data.data_bin, train_options(plan, training, updates, save)),
-            training.result(updates),
-            partial(keep_and_measure, measuring=measuring, save=save),
+            name=training.name,
+            command=train_command(plan.data.data_bin, train_options(plan, training, updates, save)),
+            result=training.result(updates),
+            read_result=partial(keep_and_measure, measuring=measuring, save=save),
             updates=(before, updates),
-            clean_up=partial(remove_checkpoints, folder=save) if ends else keep_everything,
+            clean_up=partial(remove_checkpoints, folder=save) if is_last_of_directory else keep_everything,
             after=[runs[before]] if before else [],
-            weight=updates - before + (measuring_time := measuring_weight(plan) * len(measuring.measures)),
-            evaluation=measuring_time / (updates - before + measuring_time),
+            weight=weight,
+            evaluation=measuring_time / weight,
         )
     return runs
 
 
 def untrained_run(workspace: Workspace, training: Training) -> Run:
     """Return the run that measures a model with random weights, where others are measured after the last update."""
-    plan, last = workspace.plan, workspace.plan.train.updates
+    plan = workspace.plan
+    last = plan.train.updates
     measuring, save = workspace.measuring(training, last), training.folder / "checkpoints"
     words = arguments(plan.data.data_bin, train_options(plan, training, last, save))
     return Run(
-        training.name,
-        (),
-        training.result(last),
-        partial(keep_untrained_and_measure, measuring=measuring, words=words, save=save),
+        name=training.name,
+        command=(),
+        result=training.result(last),
+        read_result=partial(keep_untrained_and_measure, measuring=measuring, words=words, save=save),
         clean_up=partial(remove_checkpoints, folder=save),
         weight=measuring_weight(plan) * len(measuring.measures),
     )

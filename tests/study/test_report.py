@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import pandas
 import pytest
 from markdown_it import MarkdownIt
 
@@ -104,6 +105,19 @@ def test_committed_reports_follow_from_their_results(study, tmp_path):
     committed = ROOT / "scripts/results" / study
     report.write_report(tmp_path, json.loads((committed / "results.json").read_bytes()))
     assert (tmp_path / "report.md").read_text() == (committed / "report.md").read_text()
+
+
+def test_the_table_has_a_row_for_each_number(written):
+    table = pandas.read_csv(written / "results.csv")
+    assert [*table] == ["model", "rate", "seed", "updates", "measure", "value", "layer", "number"]
+    assert len(table) == 2 * 2 * 2 * (2 + 2 + 1 + 1 + 2 + 2 + 3 * 2)
+    rows = table[(table["model"] == "MAE-LM") & (table["seed"] == 2) & (table["updates"] == 8)]
+    numbers = {(row["value"], row["layer"]): row["number"] for _, row in rows[rows["layer"].notna()].iterrows()}
+    assert numbers["accuracy", 1] == 52.08
+    assert np.isnan(numbers["types_lowest", 0])
+    [lookup] = rows[rows["value"] == "lookup"].itertuples()
+    assert (lookup.measure, lookup.number) == ("probe", 82.5)
+    assert np.isnan(lookup.layer)
 
 
 def test_every_figure_that_the_report_names_exists(written):
