@@ -9,17 +9,16 @@ from safetensors.torch import load_file, save_file
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.weight_files import read_weights
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.families import stock_model
+from tests.support.families import change_json
 
 SAFE, PICKLED = ("model.safetensors", "model-{}.safetensors"), ("pytorch_model.bin", "pytorch_model-{}.bin")
 BOTH = pytest.mark.parametrize("names", [SAFE, PICKLED], ids=["safetensors", "pickles"])
 
 
 @pytest.fixture
-def whole(tmp_path):
-    """Save a model in one file and return the directory."""
-    stock_model(tmp_path / "stock", "roberta")
-    return tmp_path / "stock"
+def whole(copy_of):
+    """Return the directory of a model in one file."""
+    return copy_of("roberta")
 
 
 def split(directory, names):
@@ -73,9 +72,8 @@ def test_a_directory_of_the_hubs_cache(whole, tmp_path):
 def test_an_index_cannot_name_files_elsewhere(path, whole):
     save_file({"x": torch.zeros(1)}, whole.parent / "secret.safetensors")
     index = split(whole, SAFE)
-    content = json.loads(index.read_bytes())
-    content["weight_map"][min(content["weight_map"])] = path
-    index.write_text(json.dumps(content))
+    places = json.loads(index.read_bytes())["weight_map"]
+    change_json(index, weight_map=places | {min(places): path})
     with pytest.raises(UserError, match=r"index\.json has other content.*; restore it"):
         import_foreign(whole, "mae_lm")
 
