@@ -61,17 +61,6 @@ def with_facts(model: Pretrained, **facts) -> Pretrained:
     return replace(model, about=replace(model.about, **facts))
 
 
-def pieces(model: bytes) -> list[str]:
-    """Return the symbols of fairseq's dictionary for a sentencepiece model."""
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ids = range(processor.get_piece_size())
-    return [
-        *SPECIALS,
-        *(processor.id_to_piece(i) for i in ids if not (processor.is_unknown(i) or processor.is_control(i))),
-        MASK,
-    ]
-
-
 def train_sentencepiece(lines, model_type="bpe", byte_fallback=False, vocab_size=450, **options) -> bytes:
     """Train a sentencepiece model and return its serialized bytes."""
     model = io.BytesIO()

@@ -187,6 +187,25 @@ def change_json(path: Path, **changes) -> None:
     path.write_text(json.dumps(before | changes))
 
 
+def put_behind_link(path: Path, elsewhere: Path) -> None:
+    """Move a file or directory into another one, and leave a link to it."""
+    path.rename(elsewhere / path.name)
+    path.symlink_to(elsewhere / path.name)
+
+
+def as_in_the_hubs_cache(directory: Path) -> Path:
+    """Move a model into a cache of the Hugging Face hub, where all files are links to blobs; return its directory."""
+    snapshot, blobs = directory.parent / "hub" / "snapshots" / "abc", directory.parent / "hub" / "blobs"
+    snapshot.parent.mkdir(parents=True)
+    blobs.mkdir()
+    directory.rename(snapshot)
+    for path in [path for path in snapshot.rglob("*") if path.is_file()]:
+        blob = blobs / str(path.relative_to(snapshot)).replace("/", "-")
+        path.rename(blob)
+        path.symlink_to(blob)
+    return snapshot
+
+
 def change_weights(directory: Path, change: Callable[[dict], dict]) -> None:
     """Replace the weights of a model by those that a function returns."""
     path = directory / "model.safetensors"

@@ -31,7 +31,15 @@ from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece
-from tests.support.families import change_json, change_weights, check_outputs, lines, load_stock, round_trip
+from tests.support.families import (
+    change_json,
+    change_weights,
+    check_outputs,
+    lines,
+    load_stock,
+    put_behind_link,
+    round_trip,
+)
 from tests.support.finetuning import run_here
 from tests.support.glue import make_rows, write_official
 from tests.support.training import RECIPE, parse
@@ -187,8 +195,7 @@ def test_what_computes_something_else_is_refused(kind, task, changes, copy_of):
 def test_a_link_among_the_kept_files_is_refused(name, imported, tmp_path):
     """An export would hold a copy of what it leads to."""
     bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
-    (bundle / "original" / name).rename(tmp_path / name)
-    (bundle / "original" / name).symlink_to(tmp_path / name)
+    put_behind_link(bundle / "original" / name, tmp_path)
     with pytest.raises(UserError, match="is a link to another directory"):
         open_pretrained(bundle)
 

@@ -50,26 +50,26 @@ def predictions(directory, bundle, columns: dict[str, list[str]], *options) -> p
     return pandas.read_csv(directory / "found.tsv", sep="\t")
 
 
-def check_classes(found, logits):
-    probabilities = found[[f"probability_{label}" for label in LABELS]]
-    torch.testing.assert_close(torch.tensor(probabilities.to_numpy()).float(), logits.softmax(1), **CLOSE)
-    assert found["prediction"].tolist() == [LABELS[number] for number in logits.argmax(1)]
+PAIRS = {"premise": TEXTS, "hypothesis": [text[:8] for text in reversed(TEXTS)]}
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_classifier_predicts_its_labels(kind, stock, bundle_of, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "columns", "options"),
+    [
+        ("bert", {"text": TEXTS}, []),
+        ("roberta", {"text": TEXTS}, []),
+        ("roberta", PAIRS, ["--text", "premise", "--text-pair", "hypothesis"]),
+    ],
+)
+def test_a_classifier_predicts_its_labels(kind, columns, options, stock, bundle_of, tmp_path):
     source = stock(kind, "ForSequenceClassification", labels=LABELS)
-    check_classes(predictions(tmp_path, bundle_of(source), {"text": TEXTS}), stock_logits(source, TEXTS))
+    found = predictions(tmp_path, bundle_of(source), columns, *options)
+    logits = stock_logits(source, *columns.values())
+    probabilities = found[[f"probability_{label}" for label in LABELS]].to_numpy()
+    torch.testing.assert_close(torch.tensor(probabilities).float(), logits.softmax(1), **CLOSE)
+    assert found["prediction"].tolist() == [LABELS[number] for number in logits.argmax(1)]
     export_stock(import_foreign(source, "mae_lm"), tmp_path / "out")
     assert transformers.AutoConfig.from_pretrained(tmp_path / "out").id2label == dict(enumerate(LABELS))
-
-
-def test_a_classifier_of_pairs_predicts_its_labels(stock, bundle_of, tmp_path):
-    source = stock("roberta", "ForSequenceClassification", labels=LABELS)
-    others = [text[:8] for text in reversed(TEXTS)]
-    columns = {"premise": TEXTS, "hypothesis": others}
-    found = predictions(tmp_path, bundle_of(source), columns, "--text", "premise", "--text-pair", "hypothesis")
-    check_classes(found, stock_logits(source, TEXTS, others))
 
 
 def predicted_scores(directory, bundle):

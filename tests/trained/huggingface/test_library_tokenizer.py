@@ -43,7 +43,7 @@ def ids_of_all(fast):
 
 
 def test_stock_models_and_their_tokenizer(tokenizer, tmp_path):
-    """The exporter itself compares ids, hidden states and predictions with the original's."""
+    """The exporter itself compares ids, hidden states and predictions. The tokenizer is the one that was used."""
     export_stock(model(tokenizer, "mae_lm_roberta"), tmp_path / "out", lines=paragraphs(20, seed=3))
     fast = AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = fast("the of", "is not")["input_ids"]
@@ -52,14 +52,8 @@ def test_stock_models_and_their_tokenizer(tokenizer, tmp_path):
     assert ids == [bos, *first, eos, eos, *second, eos]
     config = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config
     assert [config.bos_token_id, config.pad_token_id, config.eos_token_id] == ids_of_all(fast)
-
-
-def test_the_file_is_the_one_that_was_used(tokenizer, tmp_path):
-    export_stock(model(tokenizer), tmp_path / "out")
-    ours, theirs = (
-        json.loads(content)
-        for content in (exported_library(tokenizer).to_str(), (tmp_path / "out" / "tokenizer.json").read_bytes())
-    )
+    ours = json.loads(exported_library(tokenizer).to_str())
+    theirs = json.loads((tmp_path / "out" / "tokenizer.json").read_bytes())
     for part in ("model", "normalizer", "pre_tokenizer", "decoder", "added_tokens"):
         assert theirs[part] == ours[part]
 

@@ -12,6 +12,7 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign, notes
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from tests.support.exports import WITHOUT_BIAS, pretrained
+from tests.support.families import as_in_the_hubs_cache, put_behind_link
 from tests.support.huggingface import save_model
 
 WORDS = ["the", "dog", "sleeps", "fox"]
@@ -146,20 +147,15 @@ def test_settings_that_lead_to_code_are_named(released):
 
 
 def test_links_to_other_directories_are_refused(released, tmp_path):
-    (released / "1_Pooling").rename(tmp_path / "elsewhere")
-    (released / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    put_behind_link(released / "1_Pooling", tmp_path)
     with pytest.raises(UserError, match="1_Pooling is a link to another directory"):
         import_foreign(released, "mae_lm_roberta")
 
 
-def test_the_hubs_cache_has_links(released, tmp_path):
-    snapshot, blob = tmp_path / "hub" / "snapshots" / "abc", tmp_path / "hub" / "blobs" / "blob"
-    snapshot.parent.mkdir(parents=True)
-    blob.parent.mkdir()
-    released.rename(snapshot)
-    (snapshot / FILES[1]).rename(blob)
-    (snapshot / FILES[1]).symlink_to("../../../blobs/blob")
-    assert import_foreign(snapshot, "mae_lm_roberta").original.files[FILES[1]] == blob.read_bytes()
+def test_the_hubs_cache_has_links(released):
+    content = (released / FILES[1]).read_bytes()
+    snapshot = as_in_the_hubs_cache(released)
+    assert import_foreign(snapshot, "mae_lm_roberta").original.files[FILES[1]] == content
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
