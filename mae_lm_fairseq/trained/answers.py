@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.text.span_windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows
+from mae_lm_fairseq.text.span_windows import DOC_STRIDE, MIN_SAMPLE, TOKENS_PER_SAMPLE, SpanWindows, Window
 from mae_lm_fairseq.text.squad import Paragraph, read_squad
 from mae_lm_fairseq.trained.info import AnswerTask
 from mae_lm_fairseq.trained.logits import batch_logits, by_length, with_progress
@@ -77,11 +77,14 @@ def best_spans(logits: Tensor, answerable: Tensor, max_answer: int = MAX_ANSWER,
         scores [B, N], the sums of the two logits, -inf for invalid spans; starts and ends [B, N]. N is ``n_best``, or
         the number of token pairs T * T if that is smaller.
     """
-    start, end = logits.float().masked_fill(~answerable[..., None], -torch.inf).unbind(-1)
+    logits = logits.float().masked_fill(~answerable[..., None], -torch.inf)
+    start, end = logits.unbind(-1)
+    scores = start[:, :, None] + end[:, None, :]
     length = start.shape[1]
-    allowed = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu().tril(max_answer - 1)
-    scores = (start[:, :, None] + end[:, None, :]).masked_fill(~allowed, -torch.inf).flatten(1)
-    scores, pairs = scores.topk(min(n_best, length * length), dim=1)
+    allowed = torch.ones_like(scores[0], dtype=torch.bool).triu().tril(max_answer - 1)
+    scores = scores.masked_fill(~allowed, -torch.inf).flatten(1)
+    count = min(n_best, scores.shape[1])
+    scores, pairs = scores.topk(count, dim=1)
     return scores, pairs // length, pairs % length
 
 
@@ -93,33 +96,36 @@ def answer_all(batches: Iterator[tuple[dict, Tensor]], windows: SpanWindows) -> 
     """
     answers = {window.question.id: Answers() for window in windows.windows}
     for batch, logits in batches:
-        null_scores = logits[:, NO_ANSWER].float().sum(-1).tolist()
         answerable = batch["answerable"].to(logits.device)
-        spans = (each.tolist() for each in best_spans(logits, answerable))
-        for index, null_score, *of_window in zip(batch["id"].tolist(), null_scores, *spans, strict=True):
+        null_scores = logits[:, NO_ANSWER].float().sum(-1)
+        columns = (batch["id"], null_scores, *best_spans(logits, answerable))
+        for index, null_score, *spans in zip(*(column.tolist() for column in columns), strict=True):
             window = windows.windows[index]
-            found = answers[window.question.id]
-            found.null_score = min(found.null_score, null_score)
-            for score, start, end in zip(*of_window, strict=True):
-                if score > -torch.inf:
-                    begin, end = window.slice_of_context(start, end)
-                    text = window.question.context.text[begin:end]
-                    found.candidates.append(Candidate(text, begin, end, score))
-    for found in answers.values():
-        best = {}  # by span: overlapping windows, and several subwords of one character, repeat some
-        # Break ties by position, so that the order of the batches does not matter.
-        for candidate in sorted(found.candidates, key=lambda each: (-each.score, each.begin, each.end)):
-            best.setdefault((candidate.begin, candidate.end), candidate)
-        found.candidates = list(best.values())[:N_BEST]
+            answer = answers[window.question.id]
+            answer.null_score = min(answer.null_score, null_score)
+            answer.candidates += _candidates(window, *spans)
+    for answer in answers.values():
+        answer.candidates = _best(answer.candidates)
     return answers
 
 
-def logits_of_batches(
-    model: torch.nn.Module, windows: SpanWindows, progress: Callable[[Sequence], Iterable] = iter
-) -> Iterator[tuple[dict, Tensor]]:
-    """Yield batches of windows of similar length, with their start and end logits."""
-    batches = progress(by_length(windows.sizes, BATCH))
-    return ((batch, logits) for _, batch, logits in batch_logits(model, windows, windows.batch, batches, ANSWER_HEAD))
+def _candidates(window: Window, scores: list[float], starts: list[int], ends: list[int]) -> Iterator[Candidate]:
+    """Yield the valid ones of the spans of a window."""
+    for score, start, end in zip(scores, starts, ends, strict=True):
+        if score > -torch.inf:
+            begin, end = window.slice_of_context(start, end)
+            yield Candidate(window.question.context.text[begin:end], begin, end, score)
+
+
+def _best(candidates: list[Candidate]) -> list[Candidate]:
+    """Return the best candidate of each span: overlapping windows, and several subwords of one character, repeat some.
+
+    Ties are broken by position, so that the order of the batches does not matter.
+    """
+    by_span = {}
+    for candidate in sorted(candidates, key=lambda candidate: (-candidate.score, candidate.begin, candidate.end)):
+        by_span.setdefault((candidate.begin, candidate.end), candidate)
+    return list(by_span.values())[:N_BEST]
 
 
 def answers_to(
@@ -127,9 +133,12 @@ def answers_to(
 ) -> dict[str, Answers]:
     """Return the answers of a fine-tuned model's hub interface by id; sequences are those of the fine-tuning."""
     task = task_of(model)
-    length = min(max(task.tokens_per_sample, MIN_SAMPLE), model.model.max_positions())
+    length = max(task.tokens_per_sample, MIN_SAMPLE)
+    length = min(length, model.model.max_positions())
     windows = SpanWindows(paragraphs, model.tokenizer, length, task.doc_stride, seed=0)
-    return answer_all(logits_of_batches(model.model, windows, progress), windows)
+    batches = progress(by_length(windows.sizes, BATCH))
+    outputs = batch_logits(model.model, windows, windows.batch, batches, ANSWER_HEAD)
+    return answer_all(((batch, logits) for _, batch, logits in outputs), windows)
 
 
 def task_of(model: torch.nn.Module) -> AnswerTask:
@@ -153,7 +162,8 @@ def answer_file(model: torch.nn.Module, source: Path, out: Path):
     answers = answers_to(model, paragraphs, with_progress)
     threshold = math.inf
     if task_of(model).version_2:
-        threshold = (model.about.development_set or {}).get("best_f1_thresh", EVEN_CHANCE)
+        scores = model.about.development_set or {}
+        threshold = scores.get("best_f1_thresh", EVEN_CHANCE)
     texts = {}
     for name, answer in answers.items():
         texts[name] = "" if answer.no_answer_probability > threshold else answer.text

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mae_lm_fairseq.core.config import TRAINING_OPTIONS, plain_values
 from mae_lm_fairseq.trained.checkpoint_file import content_errors, load_as_data, value_at
-from mae_lm_fairseq.trained.validation import check_tensors, saved_config, tied_names
+from mae_lm_fairseq.trained.validation import check_tensors, saved_config, shapes_of, tied_names
 from mae_lm_fairseq.utils.errors import UserError
 
 EMA, EXACT_EMA = "ema", "ema_fp32_params"
@@ -31,9 +31,12 @@ def with_ema(state: dict[str, Any], path: str | Path, option: str = "--ema") -> 
 
 
 def _with_weights(state: dict[str, Any], weights: dict[str, Tensor], averaged: str) -> dict[str, Any]:
-    kept = {name: value for name, value in state.items() if name != "last_optimizer_state"}
-    extra = {name: value for name, value in state.get("extra_state", {}).items() if name not in (EMA, EXACT_EMA)}
-    return kept | {"model": weights, "extra_state": extra, "averaged": averaged}
+    extra = dict(state.get("extra_state", {}))
+    for name in (EMA, EXACT_EMA):
+        extra.pop(name, None)
+    changed = state | {"model": weights, "extra_state": extra, "averaged": averaged}
+    changed.pop("last_optimizer_state", None)
+    return changed
 
 
 def average(paths: Sequence[str | Path]) -> dict[str, Any]:
@@ -44,26 +47,34 @@ def average(paths: Sequence[str | Path]) -> dict[str, Any]:
     Raises:
         UserError: if a checkpoint cannot be read, or two are of different networks.
     """
-    network, newest, total, updates = {}, {}, {}, []
+    network = {}
+    sums = {}
+    updates = []
     for path in paths:
         state = load_as_data(path)
-        with content_errors(path):
-            check_tensors(state["model"])
-            values = plain_values(saved_config(state))
-            described = {name: value for name, value in values.items() if name not in TRAINING_OPTIONS}
-            described |= {name: list(weight.shape) for name, weight in state["model"].items()}
-            described["the dictionary"] = value_at(state, "task_state", "dictionary")
+        described = _described_network(state, path)
         network = network or described
-        if differing := [name for name in network | described if network.get(name) != described.get(name)]:
-            values = " and ".join(str(each.get(differing[0])) for each in (network, described))
-            raise UserError(f"{paths[0]} and {path} are of different networks: {differing[0]} is {values}")
+        for name in network | described:
+            first, value = network.get(name), described.get(name)
+            if first != value:
+                raise UserError(f"{paths[0]} and {path} are of different networks: {name} is {first} and {value}")
         for name, weight in state["model"].items():
-            total[name] = total[name].add_(weight) if name in total else weight.double()
+            sums[name] = sums[name].add_(weight) if name in sums else weight.double()
         count = value_at(state, "optimizer_history", -1, "num_updates")
         updates.append(count if isinstance(count, int) else 0)
         if updates[-1] == max(updates):
             newest = state
-    mean = {name: (weight / len(paths)).float() for name, weight in total.items()}
+    mean = {name: (weight / len(paths)).float() for name, weight in sums.items()}
     mean |= {name: mean[first] for name, first in tied_names(saved_config(newest), mean).items()}
     numbers = ", ".join(map(str, sorted(updates)))
     return _with_weights(newest, mean, f"mean of {len(paths)} checkpoints, updates {numbers}")
+
+
+def _described_network(state: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """Return what must be the same in checkpoints for a mean of their weights: options, shapes and dictionary."""
+    with content_errors(path):
+        check_tensors(state["model"])
+        described = plain_values(saved_config(state)) | shapes_of(state["model"])
+    for name in TRAINING_OPTIONS:
+        described.pop(name, None)
+    return described | {"the dictionary": value_at(state, "task_state", "dictionary")}

@@ -14,7 +14,7 @@ from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
 from mae_lm_fairseq.trained.original import CONFIG
 from mae_lm_fairseq.trained.reading import MODEL_TYPE, WEIGHTS, Pretrained
 from mae_lm_fairseq.trained.token_order import TokenOrder, token_order
-from mae_lm_fairseq.trained.validation import ADDED, tied_names, token_weights
+from mae_lm_fairseq.trained.validation import ADDED, tied_names
 from mae_lm_fairseq.utils.directories import new_directory
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.hashes import write_hashes
@@ -35,9 +35,10 @@ def write_bundle(
         UserError: if the directory exists already or cannot be written.
     """
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
-    tied = tied_names(pretrained.config, pretrained.weights)
-    stored = {name: weight for name, weight in pretrained.weights.items() if name not in tied}
-    stored = order.exported(stored, token_weights(pretrained.config))
+    stored = dict(pretrained.weights)
+    for name in tied_names(pretrained.config, stored):
+        stored.pop(name, None)
+    stored = order.exported(stored, pretrained.config)
     weights = {name: weight.contiguous() for name, weight in stored.items()}
     with new_directory(Path(out)) as directory:
         save_safetensors(weights, directory / WEIGHTS)
@@ -53,16 +54,20 @@ def write_bundle(
 
 
 def _description(pretrained: Pretrained, order: TokenOrder) -> dict:
+    network = asdict(pretrained.config)
+    for name, default in ADDED:
+        if network[name] == default:
+            del network[name]
     return {
         "model_type": MODEL_TYPE,
         "architectures": ["MAELMForMaskedLM"],
-        "network": {name: value for name, value in asdict(pretrained.config).items() if (name, value) not in ADDED},
+        "network": network,
         "vocab_size": len(pretrained.symbols),
         "bos_token_id": order[BOS],
         "pad_token_id": order[PAD],
         "eos_token_id": order[EOS],
         "mask_token_id": order[pretrained.mask],
-        "dtype": str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
+        "dtype": pretrained.precision,
         "tokenizer": pretrained.tokenizer and pretrained.tokenizer.FILES[0],
         "about": pretrained.about.to_json(),
     }

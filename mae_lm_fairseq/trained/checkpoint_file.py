@@ -25,10 +25,10 @@ from mae_lm_fairseq.utils.writing import replacing_file
 
 ALIGNMENT = 64
 """Alignment of torch's tensors in bytes. Most weights in a bundle are aligned alike."""
-_DAMAGED = "it is damaged, or not a checkpoint"
+_LENGTH_BYTES = 8
+"""Bytes at the start of a file of safetensors that give the length of its header."""
 _BEGINNING = 100
 """Bytes of a file by which a pointer of Git LFS is recognised."""
-_TOO_LARGE = "not enough memory"
 
 
 def allow_plain_values() -> None:
@@ -38,17 +38,12 @@ def allow_plain_values() -> None:
     SciPy and scikit-learn, in the meters and the best score). Without this, resuming fails since torch 2.6. NumPy 1
     pickles its scalars as ``numpy.core...``, NumPy 2 as ``numpy._core...``; both versions must load either.
     """
-    scalar = np.float64().__reduce__()[0]
-    scalar_types = (np.bool_, np.int32, np.int64, np.float16, np.float32, np.float64)
-    torch.serialization.add_safe_globals(
-        [
-            Namespace,
-            np.dtype,
-            *(type(np.dtype(scalar_type)) for scalar_type in scalar_types),
-            (scalar, "numpy.core.multiarray.scalar"),
-            (scalar, "numpy._core.multiarray.scalar"),
-        ]
-    )
+    make_scalar = np.float64().__reduce__()[0]
+    plain = [Namespace, np.dtype]
+    plain += [(make_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+    for scalar_type in (np.bool_, np.int32, np.int64, np.float16, np.float32, np.float64):
+        plain.append(type(np.dtype(scalar_type)))
+    torch.serialization.add_safe_globals(plain)
 
 
 def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
@@ -58,17 +53,33 @@ def read_checked(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
         RefusedFile: if reading it could run code.
         UserError: if it is damaged, or not a checkpoint of fairseq.
     """
+    with pickle_errors(path, f"cannot read the checkpoint {path}", "it is damaged, or not a checkpoint"):
+        state = load(*args, **kwargs)
+    if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
+        raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
+    return state
+
+
+@contextlib.contextmanager
+def pickle_errors(path: str | Path, problem: str, otherwise: str) -> Iterator[None]:
+    """Check the integrity of a file that the ``with`` block reads, and convert what reading it raises.
+
+    Args:
+        problem: the beginning of the message.
+        otherwise: the reason in the message, see :func:`unreadable`.
+
+    Raises:
+        RefusedFile: if reading it could run code.
+        UserError: if it is damaged, or cannot be read.
+    """
     try:
         check_sums(path)
-        state = load(*args, **kwargs)
+        yield
     except UserError:
         raise
     except Exception as error:  # a damaged file can raise anything
         refuse_code(path, error)
-        raise UserError(f"cannot read the checkpoint {path}: {unreadable(path, error, _DAMAGED)}") from error
-    if not isinstance(state, dict) or "model" not in state or not {"cfg", "args"} & state.keys():
-        raise UserError(f"{path} is not a checkpoint of fairseq: it has no model or no configuration")
-    return state
+        raise UserError(f"{problem}: {unreadable(path, error, otherwise)}") from error
 
 
 def _beginning(path: str | Path) -> bytes:
@@ -89,7 +100,7 @@ def unreadable(path: str | Path, error: Exception, otherwise: str) -> str:
     """
     refuse_pointer(_beginning(path), path)
     if is_out_of_memory(error):
-        return _TOO_LARGE
+        return "not enough memory"
     # EINVAL does not help: torch seeks before the start of a damaged file.
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
         return error.strerror
@@ -105,12 +116,15 @@ def refuse_code(path: str | Path, error: Exception) -> None:
     """Raise RefusedFile if ``error`` says that a pickle needs more than plain values; otherwise do nothing."""
     # torch's message is a page long, and its first line advises disabling the protection. It does not name what a
     # pickle of protocol 4 imports, whose frames and strings it refuses; so it does with noise, which is no pickle.
-    path, forbidden = Path(path), re.search(r"GLOBAL (\S+)|Unsupported operand (140|147|149)\b", str(error))
-    if forbidden and (
-        forbidden[1] or path.is_dir() or zipfile.is_zipfile(path) or path.read_bytes()[:1] == pickle.PROTO
-    ):
-        refers = f", it refers to {forbidden[1]}" if forbidden[1] else ""
-        raise RefusedFile(f"refused {path}: loading it could run code{refers}") from error
+    forbidden = re.search(r"GLOBAL (\S+)|Unsupported operand (140|147|149)\b", str(error))
+    if forbidden is None:
+        return
+
+    imported = forbidden[1]
+    if imported:
+        raise RefusedFile(f"refused {path}: loading it could run code, it refers to {imported}") from error
+    if os.path.isdir(path) or zipfile.is_zipfile(path) or Path(path).read_bytes()[:1] == pickle.PROTO:
+        raise RefusedFile(f"refused {path}: loading it could run code") from error
 
 
 def load_as_data(path: str | Path, mapped: bool = False) -> dict[str, Any]:
@@ -122,8 +136,8 @@ def load_as_data(path: str | Path, mapped: bool = False) -> dict[str, Any]:
         UserError: if the file cannot be read, is damaged, could run code, or is not a checkpoint.
     """
     allow_plain_values()
-    options = {"map_location": "cpu", "weights_only": True, "mmap": mapped and zipfile.is_zipfile(path)}
-    return read_checked(torch.load, str(path), path, **options)
+    mapped = mapped and zipfile.is_zipfile(path)
+    return read_checked(torch.load, str(path), path, map_location="cpu", weights_only=True, mmap=mapped)
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
@@ -201,7 +215,10 @@ def load_safetensors(path: Path, remedy: str) -> dict[str, Tensor]:
     """
     with opened_safetensors(path, remedy) as file:
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    return {name: weight.clone() if weight.data_ptr() % ALIGNMENT else weight for name, weight in weights.items()}
+    for name, weight in weights.items():
+        if weight.data_ptr() % ALIGNMENT:
+            weights[name] = weight.clone()
+    return weights
 
 
 def save_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
@@ -214,9 +231,11 @@ def save_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
         # Not directly: the library follows links, or creates files that only their owner can read.
         save_file(dict(weights), directory / path.name, metadata={"format": "pt"})
         with open(directory / path.name, "rb") as source, replacing_file(path) as file:
-            header = source.read(int.from_bytes(source.read(8), "little"))
-            header += b" " * (-(8 + len(header)) % ALIGNMENT)
-            file.write(len(header).to_bytes(8, "little") + header)
+            length = int.from_bytes(source.read(_LENGTH_BYTES), "little")
+            padding = -(_LENGTH_BYTES + length) % ALIGNMENT
+            header = source.read(length).ljust(length + padding)
+            file.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
+            file.write(header)
             shutil.copyfileobj(source, file, 1 << 20)
 
 
@@ -236,9 +255,11 @@ def check_sums(path: str | Path) -> None:
     Also if its parts are larger than the file, because they are compressed or overlap: torch writes no such file, and a
     small one would fill the memory.
     """
-    if os.path.isfile(path) and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as file:
-            if sum(part.file_size for part in file.infolist()) > os.path.getsize(path):
-                raise ValueError("its parts are larger than the file")
-            if file.testzip() is not None:
-                raise ValueError("a checksum is wrong")
+    if not os.path.isfile(path) or not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as file:
+        size = sum(part.file_size for part in file.infolist())
+        if size > os.path.getsize(path):
+            raise ValueError("its parts are larger than the file")
+        if file.testzip() is not None:
+            raise ValueError("a checksum is wrong")

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
 _DECODER = f"{NETWORK}decoder."
+_PRESET_OPTIONS = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
+"""Options that a preset determines, beside those of the decoder."""
 _OF_PRESET = (_DECODER, f"{NETWORK}encoder.embed_clones.", f"{NETWORK}lm_head.transitions.")
 """Weights that models of another preset lack."""
 
@@ -38,13 +40,18 @@ def read_training_state(bundle: str | Path) -> dict[str, Any]:
     pretrained = read_bundle(bundle)
     model = {"_name": architecture_of(pretrained), **plain_values(pretrained.config)}
     task = "sentence_prediction" if head_names(pretrained.weights) else "masked_autoencoder_lm"
-    names = {"criterion_name": "none", "optimizer_name": "none", "lr_scheduler_state": {}}
+    history = {
+        "criterion_name": "none",
+        "optimizer_name": "none",
+        "lr_scheduler_state": {},
+        "num_updates": pretrained.about.updates or 0,
+    }
     return {
         "args": None,
         "cfg": {"model": model, "task": {"_name": task}},
         "model": pretrained.weights,
         "task_state": {"dictionary": dictionary_fingerprint(pretrained.symbols)},
-        "optimizer_history": [names | {"num_updates": pretrained.about.updates or 0}],
+        "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1}},
         "last_optimizer_state": None,
     }
@@ -69,8 +76,9 @@ def why_no_predictions(pretrained: Pretrained) -> str:
     """Return why a model predicts no tokens, for messages: fine-tuning drops weights, and imports may lack some."""
     if not any(name.startswith(f"{NETWORK}lm_head.") for name in pretrained.weights):
         return "was fine-tuned and predicts no tokens; use the pretrained model that it started from"
-    if added := pretrained.about.untrained:
-        return f"predicts nothing yet, because it was imported without {' and '.join(added)}; pretrain it further first"
+    if pretrained.about.untrained:
+        added = " and ".join(pretrained.about.untrained)
+        return f"predicts nothing yet, because it was imported without {added}; pretrain it further first"
     return ""
 
 
@@ -81,27 +89,35 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     :func:`new_decoder`. What else is missing starts from random weights. Heads of tasks are dropped. The weights are
     float32.
     """
-    same = preset_of(pretrained) == preset
-    config = pretrained.config
-    if not same:
-        names = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
-        values = vars(preset_config(preset, "base")).items()
-        around = {name: value for name, value in values if name in names or name.startswith("decoder_")}
-        config = replace(config, **around)
+    config, about = pretrained.config, pretrained.about
     # Fine-tuning drops the decoder, and imports add a new one.
     has_decoder = any(name.startswith(_DECODER) for name in pretrained.weights)
-    keeps_decoder = same and has_decoder and "decoder" not in pretrained.about.untrained
-    dropped = () if keeps_decoder else (_DECODER,) if same else _OF_PRESET
-    kept = {
-        name: weight.float()
-        for name, weight in pretrained.weights.items()
-        if name.startswith(NETWORK) and not name.startswith(dropped)
-    }
-    config, new = (config, {}) if keeps_decoder else new_decoder(config, kept)
-    weights = completed(config, kept | new, len(pretrained.symbols), seed)
-    _, size = ARCHITECTURES[architecture_of(pretrained)]
-    changed = {} if same else {"architecture": f"{preset}_{size}", "mask_in_encoder": 0.0}
-    return replace(pretrained, config=config, weights=weights, about=replace(pretrained.about, **changed))
+    keeps_decoder = has_decoder and "decoder" not in about.untrained
+    dropped = () if keeps_decoder else _DECODER
+    if preset_of(pretrained) != preset:
+        _, size = ARCHITECTURES[architecture_of(pretrained)]
+        about = replace(about, architecture=f"{preset}_{size}", mask_in_encoder=0.0)
+        config = _with_options_of(preset, config)
+        keeps_decoder, dropped = False, _OF_PRESET
+
+    weights = {}
+    for name, weight in pretrained.weights.items():
+        if name.startswith(NETWORK) and not name.startswith(dropped):
+            weights[name] = weight.float()
+    if not keeps_decoder:
+        config, decoder = new_decoder(config, weights)
+        weights |= decoder
+    weights = completed(config, weights, len(pretrained.symbols), seed)
+    return replace(pretrained, config=config, weights=weights, about=about)
+
+
+def _with_options_of(preset: str, config: MaskedAutoencoderConfig) -> MaskedAutoencoderConfig:
+    """Return a configuration with the options of a preset, except for those of the encoder and of sizes."""
+    options = {}
+    for name, value in vars(preset_config(preset, "base")).items():
+        if name in _PRESET_OPTIONS or name.startswith("decoder_"):
+            options[name] = value
+    return replace(config, **options)
 
 
 def new_decoder(
@@ -115,31 +131,39 @@ def new_decoder(
     has no counterpart in the encoder. There are no weights if the decoder has layers of other sizes than the encoder,
     or more.
     """
-    if config.wrapped and has_own_decoder(of_its_type := replace(config, decoder_relative_buckets=0)):
-        named = {name.removeprefix(NETWORK): weight for name, weight in weights.items()}
-        return of_its_type, {f"{NETWORK}{name}": x for name, x in own_decoder(of_its_type, named).items()}
-    if config.decoder_layers:
-        buckets = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
-        config = replace(config, **buckets)
+    if config.wrapped:
+        own_type = replace(config, decoder_relative_buckets=0)
+        if has_own_decoder(own_type):
+            named = {name.removeprefix(NETWORK): weight for name, weight in weights.items()}
+            copied = own_decoder(own_type, named)
+            return own_type, {NETWORK + name: weight for name, weight in copied.items()}
+    if not config.decoder_layers:
+        return config, {}
+
+    bias = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
+    config = replace(config, **bias)
     encoder, decoder = config.encoder, config.decoder
     below = encoder.layers - decoder.layers
-    sizes = ("dim", "ffn_dim", "heads")
-    if not decoder.layers:
-        return config, {}
-    if config.wrapped or below < 0 or any(getattr(encoder, size) != getattr(decoder, size) for size in sizes):
+    are_alike = (encoder.dim, encoder.ffn_dim, encoder.heads) == (decoder.dim, decoder.ffn_dim, decoder.heads)
+    if config.wrapped or below < 0 or not are_alike:
         logger.warning("the new decoder starts from random weights, because the encoder has no such layers")
         return config, {}
-    norm = "embed_layer_norm" if config.pre_norm or not below else f"layers.{below - 1}.final_layer_norm"
+
     sources = {f"layers.{layer}": f"layers.{below + layer}" for layer in range(decoder.layers)}
-    sources |= {name: name for name in ("embed_positions", "output_layer_norm")} | {"embed_layer_norm": norm}
+    sources["embed_positions"] = "embed_positions"
+    sources["output_layer_norm"] = "output_layer_norm"
+    reads_embeddings = config.pre_norm or not below
+    sources["embed_layer_norm"] = "embed_layer_norm" if reads_embeddings else f"layers.{below - 1}.final_layer_norm"
     if encoder.relative_buckets == decoder.relative_buckets:
         sources["relative_bias"] = "relative_bias"
-    return config, {
-        f"{_DECODER}{target}{name.removeprefix(prefix)}": weight.clone()
-        for target, source in sources.items()
-        for name, weight in weights.items()
-        if name.startswith((prefix := f"{NETWORK}encoder.{source}") + ".")
-    }
+
+    copied = {}
+    for target, source in sources.items():
+        prefix = f"{NETWORK}encoder.{source}."
+        for name, weight in weights.items():
+            if name.startswith(prefix):
+                copied[f"{_DECODER}{target}.{name.removeprefix(prefix)}"] = weight.clone()
+    return config, copied
 
 
 def completed(
@@ -149,5 +173,5 @@ def completed(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build_network(config, symbols, PAD, symbols - 1)
-    complete = {f"{NETWORK}{name}": weight for name, weight in network.state_dict().items()} | weights
+    complete = {NETWORK + name: weight for name, weight in network.state_dict().items()} | weights
     return complete | {name: complete[first] for name, first in tied_names(config, complete).items()}

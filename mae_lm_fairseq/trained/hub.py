@@ -82,11 +82,12 @@ class MAELMHubInterface(nn.Module):
         Raises:
             TypeError: if a text is not a string.
         """
-        ids = [BOS]
+        ids = []
         for part in (text, *more):
             if not isinstance(part, str):
                 raise TypeError(f"a text is a string, not {part!r:.80}")
-            ids += [*([EOS] if len(ids) > 1 else []), *self._tokenizer().encode_masked(part), EOS]
+            start = EOS if ids else BOS
+            ids += [start, *self._tokenizer().encode_masked(part), EOS]
         return torch.tensor(ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray | Tensor) -> str | list[str]:
@@ -120,14 +121,14 @@ class MAELMHubInterface(nn.Module):
         Raises:
             ValueError: if a text is longer than the model's maximum number of positions, or ids are padded on the left.
         """
-        listed, is_one = _listed(texts)
-        layers = self._layers(listed, return_all_hiddens, truncate)
-        if is_one:
+        layers = self._layers(_listed(texts), return_all_hiddens, truncate)
+        if _is_one(texts):
             layers = [states[0][None] for states in layers]
-        elif isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
-            width = min(texts.shape[1], self.model.max_positions()) if truncate else texts.shape[1]
-            layers = [nn.utils.rnn.pad_sequence(states, batch_first=True) for states in layers]
-            layers = [nn.functional.pad(x, (0, 0, 0, width - x.shape[1])) for x in layers]
+        elif _is_batch(texts):
+            width = texts.shape[1]
+            if truncate:
+                width = min(width, self.model.max_positions())
+            layers = [_padded(states, width) for states in layers]
         return layers if return_all_hiddens else layers[0]
 
     @torch.no_grad()
@@ -153,12 +154,17 @@ class MAELMHubInterface(nn.Module):
         is_mask = ids.eq(self.model.mask)
         if not is_mask.any():
             raise ValueError(f"the text {text!r} has no {MASK}, which stands for the mask token of every tokenizer")
-        probabilities, tokens = predictor(ids, is_mask).softmax(-1)[:, : len(self.symbols)].topk(topk)
+        probabilities = predictor(ids, is_mask).softmax(-1)[:, : len(self.symbols)]
+        best = probabilities.topk(topk)
         parts = text.split(MASK)
-        fillings = [
-            [self._filling(parts, place, *choice) for choice in zip(*choices, strict=True)]
-            for place, choices in enumerate(zip(tokens.tolist(), probabilities.tolist(), strict=True))
-        ]
+        fillings = []
+        for place, tokens in enumerate(best.indices.tolist(), start=1):
+            before = MASK.join(parts[:place]).rstrip()
+            after = MASK.join(parts[place:])
+            words = [self._tokenizer().token_text(token) for token in tokens]
+            filled = [f"{before}{word}{after}".lstrip() for word in words]
+            candidates = zip(filled, best.values[place - 1].tolist(), words, strict=True)
+            fillings.append([Filling(*candidate) for candidate in candidates])
         return fillings[0] if len(fillings) == 1 else fillings
 
     def score(self, sentences: str | Sequence[str], mask_words: bool = False) -> Tensor:
@@ -177,8 +183,10 @@ class MAELMHubInterface(nn.Module):
             ValueError: if a sentence is longer than the model's maximum number of positions, or the model was
                 fine-tuned and has no language model head.
         """
-        predictor, tokenizer = self._predictor(), self._tokenizer()
-        sentences = [sentences] if isinstance(sentences, str) else sentences
+        predictor = self._predictor()
+        tokenizer = self._tokenizer()
+        if isinstance(sentences, str):
+            sentences = [sentences]
         words = [as_words(tokenizer, text) for text in sentences]
         return torch.from_numpy(pseudo_log_likelihoods(predictor, words, mask_words))
 
@@ -205,8 +213,9 @@ class MAELMHubInterface(nn.Module):
         module = self._head(head, ClassificationHead)
         if self.about.problem_type == MULTI_LABEL and not return_logits:
             raise ValueError(f"the head {head} gives a text several labels at once; pass return_logits=True")
-        [states] = self._layers(_listed(texts)[0], all_layers=False, truncate=truncate)
-        logits = module(torch.stack([text[:1] for text in states])).float()
+        [states] = self._layers(_listed(texts), all_layers=False, truncate=truncate)
+        first = torch.stack([text[:1] for text in states])
+        logits = module(first).float()
         if return_logits:
             return logits
         if logits.shape[1] > 1:
@@ -258,8 +267,10 @@ class MAELMHubInterface(nn.Module):
         return Tagger(self).tag(text if isinstance(text, str) else list(text))
 
     def _head(self, name: str, kind: type[nn.Module]) -> nn.Module:
-        found = self.model.classification_heads.items()
-        heads = {x: head for x, head in found if kind in (type(head), getattr(head, "replaces", None))}
+        heads = {}
+        for other, head in self.model.classification_heads.items():
+            if kind in (type(head), getattr(head, "replaces", None)):
+                heads[other] = head
         if name not in heads:
             raise ValueError(f"the model has no {kind.__name__} {name!r}; it has {', '.join(heads) or 'none'}")
         return heads[name]
@@ -267,8 +278,9 @@ class MAELMHubInterface(nn.Module):
     def _predictor(self) -> NetworkPredictor:
         if self._why_no_predictions:
             raise ValueError(f"this model {self._why_no_predictions}")
-        self.model.resolve_backend(self.device)
-        return NetworkPredictor(self.model.autoencoder, self.model.pad, self.model.mask, self.mask_in_encoder)
+        model = self.model
+        model.resolve_backend(self.device)
+        return NetworkPredictor(model.autoencoder, model.pad, model.mask, self.mask_in_encoder)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -285,39 +297,40 @@ class MAELMHubInterface(nn.Module):
         return tokens
 
     def _checked_ids(self, ids: Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        ids, largest = torch.as_tensor(ids).cpu(), len(self.symbols) - 1
+        ids = torch.as_tensor(ids).cpu()
         if ids.dim() != 1 or (ids.is_floating_point() and ids.numel()):
             raise ValueError(f"the token ids of one text are integers [T], not {ids.dtype} {list(ids.shape)}")
         ids = ids.long()
-        if len(wrong := ids[(ids < 0) | (ids > largest)]):
+        largest = len(self.symbols) - 1
+        wrong = ids[(ids < 0) | (ids > largest)]
+        if len(wrong):
             raise ValueError(f"the token id {wrong[0]} is not in the dictionary, whose ids are 0 to {largest}")
         return ids
 
     def _layers(self, texts: Iterable[Text], all_layers: bool, truncate: bool) -> list[list[Tensor]]:
-        rows, longest = [self._ids(text) for text in texts], self.model.max_positions()
+        rows = [self._ids(text) for text in texts]
         if truncate:
-            rows = [torch.cat((row[: longest - 1], row[-1:])) if len(row) > longest else row for row in rows]
+            rows = [_truncated(row, self.model.max_positions()) for row in rows]
+        lengths = [len(row) for row in rows]
         count = len(self.model.autoencoder.encoder.layers) + 1 if all_layers else 1
         layers = [[None] * len(rows) for _ in range(count)]
-        for batch in batches_of_similar_length([len(row) for row in rows]):
-            for layer, states in zip(layers, self._encode([rows[index] for index in batch], all_layers), strict=True):
+        for batch in batches_of_similar_length(lengths):
+            encoded = self._encode([rows[index] for index in batch], all_layers)
+            for layer, states in zip(layers, encoded, strict=True):
                 for index, row in zip(batch, states, strict=True):
-                    layer[index] = row[: len(rows[index])]
+                    layer[index] = row[: lengths[index]]
         return layers
 
     def _encode(self, rows: list[Tensor], all_layers: bool) -> list[Tensor]:
         network, pad = self.model.autoencoder, self.model.pad
         tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
-        layout = batch_layout(tokens, torch.zeros_like(tokens, dtype=torch.bool), pad, self.model.mask)
-        layout = to_device(layout, self.device)
+        nowhere = torch.zeros_like(tokens, dtype=torch.bool)
+        layout = to_device(batch_layout(tokens, nowhere, pad, self.model.mask), self.device)
         self.model.resolve_backend(self.device)
-        layers = zip(network.encode(tokens.to(self.device), layout), network.encoder_layouts(layout), strict=True)
-        return [unpack(*layer, tokens.shape[1]) for layer in (layers if all_layers else [list(layers)[-1]])]
-
-    def _filling(self, parts: list[str], place: int, token: int, probability: float) -> Filling:
-        word = self._tokenizer().token_text(token)
-        before, after = MASK.join(parts[: place + 1]).rstrip(), MASK.join(parts[place + 1 :])
-        return Filling((before + word + after).lstrip(), probability, word)
+        states = network.encode(tokens.to(self.device), layout)
+        if all_layers:
+            return network.unpack_states(states, layout, tokens.shape[1])
+        return [unpack(states[-1], network.encoder_layouts(layout)[-1], tokens.shape[1])]
 
 
 def load(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> MAELMHubInterface:
@@ -379,11 +392,13 @@ def from_pretrained(
     """
     is_named = model_name_or_path or checkpoint_file or data_name_or_path
     if is_named or (data_bin is not None and os.path.isdir(path) and not os.path.isdir(data_bin)):
-        places = [place for place in (data_bin, ema) if not isinstance(place, bool | None)]
+        # fairseq's arguments by position, of those that are not named.
+        by_position = iter([value for value in (data_bin, ema) if not isinstance(value, bool | None)])
         directory = Path(model_name_or_path or path)
-        path = directory / (checkpoint_file or (places.pop(0) if places else "checkpoint_last.pt"))
-        data = str(data_name_or_path or (places.pop(0) if places else "."))
-        data_bin, ema = directory / data if data.startswith(".") else data, ema is True
+        path = directory / (checkpoint_file or next(by_position, "checkpoint_last.pt"))
+        data = str(data_name_or_path or next(by_position, "."))
+        data_bin = directory / data if data.startswith(".") else data
+        ema = ema is True
     return hub_interface(open_pretrained(path, data_bin, bool(ema)), model_type)
 
 
@@ -396,10 +411,30 @@ def hub_interface(pretrained: Pretrained, model_type: type[TrainedModel] = Train
     return MAELMHubInterface(model, pretrained).eval()
 
 
-def _listed(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
-    if isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2:
-        return list(texts), False
+def _is_batch(texts: Text | Sequence[Text]) -> bool:
+    """Return whether these are ids [B, T]."""
+    return isinstance(texts, np.ndarray | Tensor) and texts.ndim == 2
+
+
+def _is_one(texts: Text | Sequence[Text]) -> bool:
+    """Return whether this is one text: a string, or ids [T]."""
     if isinstance(texts, str | bytes | np.ndarray | Tensor):
-        return [texts], True
-    is_one = len(texts) > 0 and not isinstance(texts[0], str | bytes) and np.ndim(texts[0]) == 0
-    return ([texts], True) if is_one else (list(texts), False)
+        return not _is_batch(texts)
+    first = next(iter(texts), "")
+    return not isinstance(first, str | bytes) and np.ndim(first) == 0
+
+
+def _listed(texts: Text | Sequence[Text]) -> list[Text]:
+    return [texts] if _is_one(texts) else list(texts)
+
+
+def _truncated(ids: Tensor, longest: int) -> Tensor:
+    if len(ids) <= longest:
+        return ids
+    return torch.cat((ids[: longest - 1], ids[-1:]))
+
+
+def _padded(rows: list[Tensor], width: int) -> Tensor:
+    """Return rows [T_i, dim] as [B, width, dim]."""
+    padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return nn.functional.pad(padded, (0, 0, 0, width - padded.shape[1]))

@@ -33,7 +33,8 @@ class SentenceTask:
 
     def __post_init__(self):
         low, high = self.score_range or (0, 1)
-        if len(self.columns) > 2 or not math.isfinite(high - low) or low >= high:
+        is_range = math.isfinite(high - low) and low < high
+        if len(self.columns) > 2 or not is_range:
             raise ValueError(f"columns {self.columns} or score_range {self.score_range} are invalid")
         if not self.labels and self.score_range is None:
             raise ValueError("there are neither labels nor a score_range")
@@ -108,8 +109,9 @@ class ModelInfo:
 
     def __post_init__(self):
         for name in ("mask_in_encoder", "other_tokens"):
-            if not 0 <= (getattr(self, name) or 0) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, not a fraction")
+            fraction = getattr(self, name)
+            if not 0 <= (fraction or 0) <= 1:
+                raise ValueError(f"{name} is {fraction}, not a fraction")
         if self.problem_type not in (None, MULTI_LABEL):
             raise ValueError(f"problem_type is {self.problem_type!r}")
         if self.architecture not in (None, *ARCHITECTURES):
@@ -117,23 +119,28 @@ class ModelInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON. What is not known is missing, or null for a model that was trained here."""
-        is_trained, task = bool(self.versions), self.finetuned_on
-        values = vars(self) | {
-            "finetuned_on": task and {name: x for name, x in vars(task).items() if x is not None or is_trained}
-        }
-        return {
-            name: value
-            for name, value in values.items()
-            if value not in (None, ()) or (is_trained and name in _OF_A_TRAINING)
-        }
+        is_trained = bool(self.versions)
+        facts = {}
+        for name, value in vars(self).items():
+            if value not in (None, ()) or (is_trained and name in _OF_A_TRAINING):
+                facts[name] = value
+        task = facts.get("finetuned_on")
+        if task is not None:
+            values = vars(task).items()
+            facts["finetuned_on"] = {name: value for name, value in values if is_trained or value is not None}
+        return facts
 
     def labels_of(self, head: str) -> tuple[str, ...]:
         """Return the names of a head's classes; empty if they are not known."""
         task = self.finetuned_on
-        is_its_task = isinstance(task, WordTask) or (isinstance(task, SentenceTask) and task.head == head)
-        return task.labels if is_its_task else ()
+        if isinstance(task, WordTask) or self._is_of(head):
+            return task.labels
+        return ()
 
     def score_range_of(self, head: str) -> tuple[Number, Number] | None:
         """Return the scores that a head for regression gives as 0 and as 1; None if they are not known."""
-        task = self.finetuned_on
-        return task.score_range if isinstance(task, SentenceTask) and task.head == head else None
+        return self.finetuned_on.score_range if self._is_of(head) else None
+
+    def _is_of(self, head: str) -> bool:
+        """Return whether a head classifies the sentences of the model's task."""
+        return isinstance(self.finetuned_on, SentenceTask) and self.finetuned_on.head == head

@@ -20,7 +20,8 @@ def with_progress(batches: Sequence) -> Iterable:
 def by_length(sizes: Sequence[int], batch_size: int) -> list[np.ndarray]:
     """Return batches of the numbers of rows, given the rows' lengths; rows of similar length are together."""
     order = np.argsort(sizes, kind="stable")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    starts = range(0, len(order), batch_size)
+    return [order[start : start + batch_size] for start in starts]
 
 
 @torch.no_grad()
@@ -38,5 +39,6 @@ def batch_logits(
     device = next(model.parameters()).device
     for numbers in batches:
         batch = collate([samples[int(number)] for number in numbers])
-        logits, _ = model.classify(batch["net_input"]["src_tokens"].to(device), head)
+        tokens = batch["net_input"]["src_tokens"]
+        logits, _ = model.classify(tokens.to(device), head)
         yield numbers, batch, logits

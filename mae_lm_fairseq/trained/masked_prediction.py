@@ -42,6 +42,16 @@ class Masking(NamedTuple):
     """bool[rows, T]: the masked tokens whose predictions count."""
 
 
+class _Row(NamedTuple):
+    """A copy of a text with its masks."""
+
+    text: int
+    """Number of the text."""
+    ids: np.ndarray
+    hidden: np.ndarray
+    predicted: np.ndarray
+
+
 class Outcome(NamedTuple):
     """The predictions for each text, summed over its rows."""
 
@@ -81,7 +91,8 @@ class NetworkPredictor:
         *,
         without_masks: bool = False,
     ):
-        self.network, self.without_masks = network, without_masks
+        self.network = network
+        self.without_masks = without_masks
         self.pad, self.mask = pad, mask
         self.mask_in_encoder = mask_in_encoder
 
@@ -95,12 +106,14 @@ class NetworkPredictor:
         """
         if self.without_masks:
             # As in fairseq's dictionary: special tokens come first, <mask> last.
-            drawn = torch.from_numpy(np.random.default_rng(0).integers(len(SPECIALS), self.mask, tokens.shape[1]))
-            tokens = torch.where(tokens == self.mask, drawn, tokens)
+            generator = np.random.default_rng(0)
+            drawn = generator.integers(len(SPECIALS), self.mask, tokens.shape[1])
+            tokens = torch.where(tokens == self.mask, torch.from_numpy(drawn), tokens)
         device = self.network.encoder.embed_tokens.weight.device
         early = seen_masks(tokens, self.mask, self.mask_in_encoder)
-        layout = to_device(batch_layout(tokens, is_predicted, self.pad, self.mask, early), device)
-        return self.network(tokens.to(device), layout).float()
+        layout = batch_layout(tokens, is_predicted, self.pad, self.mask, early)
+        logits = self.network(tokens.to(device), to_device(layout, device))
+        return logits.float()
 
 
 def batches_of_similar_length(lengths: Sequence[int], tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
@@ -126,7 +139,10 @@ def unigram_entropy(texts: Iterable[np.ndarray | Tensor]) -> float:
     Args:
         texts: ids of the tokens that can be masked, int[T] each.
     """
-    return entropy_of_counts(Counter(index for ids in texts for index in ids.tolist()).values())
+    counts = Counter()
+    for ids in texts:
+        counts.update(ids.tolist())
+    return entropy_of_counts(counts.values())
 
 
 def each_token(words: np.ndarray) -> Masking:
@@ -137,8 +153,8 @@ def each_token(words: np.ndarray) -> Masking:
 
 def each_token_and_later_subwords(words: np.ndarray) -> Masking:
     """Mask each token with the later subwords of its word (Kauf and Ivanova, 2023, arXiv 2305.10588)."""
-    predicted = each_token(words).predicted
-    return Masking(np.triu(words[:, None] == words)[words != NEVER_MASKED], predicted)
+    is_later = np.triu(words[:, None] == words)
+    return Masking(is_later[words != NEVER_MASKED], each_token(words).predicted)
 
 
 def each_word(words: np.ndarray) -> Masking:
@@ -158,27 +174,33 @@ def predict(
     Args:
         progress: wraps the sequence of batches, for example to show a progress bar.
     """
-    rows = [(text, row) for text, masking in enumerate(maskings) for row in range(len(masking.predicted))]
-    batches = list(batches_of_similar_length([len(texts[text]) for text, _ in rows]))
-    outcome = Outcome(np.zeros(len(texts)), *np.zeros((2, len(texts)), dtype=np.int64))
+    rows = []
+    for text, (ids, masking) in enumerate(zip(texts, maskings, strict=True)):
+        ids = ids.astype(np.int64)
+        rows += [_Row(text, ids, hidden, predicted) for hidden, predicted in zip(*masking, strict=True)]
+    batches = list(batches_of_similar_length([len(row.ids) for row in rows]))
+
+    count = len(texts)
+    outcome = Outcome(np.zeros(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64))
     for batch in progress(batches):
-        of_batch = [rows[index] for index in batch]
-        ids = _padded([texts[text].astype(np.int64) for text, _ in of_batch], model.pad)
-        hidden, predicted = (
-            _padded([getattr(maskings[text], name)[row] for text, row in of_batch], False) for name in Masking._fields
-        )
+        owners, *columns = zip(*(rows[index] for index in batch), strict=True)
+        ids, hidden, predicted = map(_padded, columns, (model.pad, False, False))
         logits = model(ids.masked_fill(hidden, model.mask), predicted)
+
         targets = ids[predicted].to(logits.device)
-        chosen = logits.gather(1, targets[:, None]).squeeze(1) - logits.logsumexp(1)
-        owners = np.array([text for text, _ in of_batch])[predicted.nonzero()[:, 0].numpy()]
-        np.add.at(outcome.log_likelihoods, owners, chosen.double().cpu().numpy())
+        log_likelihoods = logits.gather(1, targets[:, None]).squeeze(1) - logits.logsumexp(1)
+        is_correct = logits.argmax(1).eq(targets)
+        row_numbers = predicted.nonzero()[:, 0].numpy()
+        owners = np.array(owners)[row_numbers]
+        np.add.at(outcome.log_likelihoods, owners, log_likelihoods.double().cpu().numpy())
         np.add.at(outcome.predicted, owners, 1)
-        np.add.at(outcome.correct, owners, logits.argmax(1).eq(targets).long().cpu().numpy())
+        np.add.at(outcome.correct, owners, is_correct.long().cpu().numpy())
     return outcome
 
 
-def _padded(rows: list[np.ndarray], padding: int) -> Tensor:
-    return nn.utils.rnn.pad_sequence([*map(torch.from_numpy, rows)], batch_first=True, padding_value=padding)
+def _padded(rows: Iterable[np.ndarray], padding: int) -> Tensor:
+    tensors = [torch.from_numpy(row) for row in rows]
+    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=padding)
 
 
 def pseudo_log_likelihoods(
@@ -197,5 +219,6 @@ def pseudo_log_likelihoods(
         float64[sentences].
     """
     masking = each_token_and_later_subwords if mask_words else each_token
+    texts = [sentence.ids for sentence in sentences]
     maskings = [masking(sentence.words) for sentence in sentences]
-    return predict(model, [sentence.ids for sentence in sentences], maskings, progress).log_likelihoods
+    return predict(model, texts, maskings, progress).log_likelihoods

@@ -70,7 +70,9 @@ def open_pretrained(
         raise UserError(f"--ema is for checkpoints of fairseq-train; {path} is a directory, which has no EMA weights")
     if data_bin is not None:
         raise UserError(f"{path} is a directory, which contains its dictionary; do not give a data-bin")
-    return import_foreign(path, "mae_lm_roberta", seed=seed) if transformers_type(path) else read_bundle(path)
+    if transformers_type(path):
+        return import_foreign(path, "mae_lm_roberta", seed=seed)
+    return read_bundle(path)
 
 
 def describe(path: str | Path) -> Description:
@@ -83,7 +85,9 @@ def describe(path: str | Path) -> Description:
     """
     path = Path(path)
     check_model_exists(path)
-    return _describe_bundle(path) if os.path.isdir(path) else _describe_checkpoint(path)
+    if os.path.isdir(path):
+        return _describe_bundle(path)
+    return _describe_checkpoint(path)
 
 
 def describe_random(architecture: str) -> Description:

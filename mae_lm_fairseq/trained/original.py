@@ -69,11 +69,17 @@ class Original:
         """Write the folder of a bundle."""
         directory = bundle / ORIGINAL
         directory.mkdir()
-        for name, content in self.files.items():
-            (directory / name).parent.mkdir(exist_ok=True)
-            write_bytes(directory / name, content)
+        write_files(self.files, directory)
         weights = {name: weight.contiguous() for name, weight in self.weights.items()}
         save_safetensors(weights, directory / KEPT_WEIGHTS)
+
+
+def write_files(files: Mapping[str, bytes], directory: Path):
+    """Write files by name, some of them into folders of the directory."""
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, content)
 
 
 def stock_files(directory: Path) -> dict[str, bytes]:
@@ -86,12 +92,14 @@ def stock_files(directory: Path) -> dict[str, bytes]:
         UserError: if one cannot be read, or is a link to another directory.
     """
     modules, lost = sentence_modules(directory)
-    names = [name for name in (*STOCK_FILES, *SENTENCE_FILES * bool(modules)) if (directory / name).exists()]
-    names += _files_of(modules, directory)
-    for name in names:
+    names = [*STOCK_FILES, *SENTENCE_FILES] if modules else STOCK_FILES
+    names = [name for name in names if (directory / name).exists()]
+    contents = {}
+    for name in (*names, *_files_of(modules, directory)):
+        path = directory / name
         check_link(directory / Path(name).parts[0])
-        check_link(directory / name)
-    contents = {name: _without_code(name, read_bytes(directory / name)) for name in names}
+        check_link(path)
+        contents[name] = _without_code(name, read_bytes(path))
     if modules and lost:
         contents[MODULES] = json.dumps(without_code(modules), indent=2).encode()
     return contents
@@ -102,14 +110,16 @@ def _files_of(modules: Sequence[Mapping[str, Any]], directory: Path) -> list[str
     names = []
     for module in modules:
         name = f"{module['path']}/{CONFIG}"
-        if module["path"] and (_kind(module) == POOLING or (directory / name).exists()):
+        is_needed = _kind(module) == POOLING or (directory / name).exists()
+        if module["path"] and is_needed:
             names.append(name)
     return names
 
 
 def _without_code(name: str, content: bytes) -> bytes:
-    is_configuration = Path(name).name == CONFIG or name in (TOKENIZER_CONFIG, *SENTENCE_FILES)
-    return file_without_code(name, content) if is_configuration else content
+    if Path(name).name == CONFIG or name in (TOKENIZER_CONFIG, *SENTENCE_FILES):
+        return file_without_code(name, content)
+    return content
 
 
 def sentence_modules(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -124,12 +134,17 @@ def sentence_modules(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     if not (directory / MODULES).exists():
         return [], []
     modules = read_json(directory / MODULES, _checked_modules, "restore it")
-    usable = [module for module in modules if _can_be_kept(module)]
-    kinds = [_kind(module) for module in usable]
-    if ENCODER not in kinds or (usable != modules and POOLING not in kinds):
-        usable = []
-    lost = [module for module in modules if module not in usable and not _is_stock_encoder(module)]
-    return usable, [f"{module['path']} ({module['type']})".strip() for module in lost]
+    kept = [module for module in modules if _can_be_kept(module)]
+    kinds = [_kind(module) for module in kept]
+    is_pooling_lost = kept != modules and POOLING not in kinds
+    if ENCODER not in kinds or is_pooling_lost:
+        kept = []
+    lost = []
+    for module in modules:
+        is_encoder = _kind(module) == ENCODER and _can_be_kept(module)
+        if module not in kept and not is_encoder:
+            lost.append(f"{module['path']} ({module['type']})".strip())
+    return kept, lost
 
 
 def lost_settings(directory: Path) -> list[str]:
@@ -141,19 +156,18 @@ def lost_settings(directory: Path) -> list[str]:
     lost = []
     for name in (*names, *_files_of(modules, directory)):
         content = read_json(directory / name, dict, "restore it")
-        lost += [f"{name}: {key}" for key in content.keys() - without_code(content).keys() if content[key]]
+        dropped = content.keys() - without_code(content)
+        lost += [f"{name}: {key}" for key in dropped if content[key]]
     return sorted(lost)
 
 
 def _can_be_kept(module: Mapping[str, Any]) -> bool:
-    path, kind = module["path"], _kind(module)
+    kind = _kind(module)
     if not module["type"].startswith("sentence_transformers."):
         return False
-    return path == "" if kind == ENCODER else kind in (POOLING, NORMALIZE) and _is_folder(path)
-
-
-def _is_stock_encoder(module: Mapping[str, Any]) -> bool:
-    return _kind(module) == ENCODER and _can_be_kept(module)
+    if kind == ENCODER:
+        return module["path"] == ""
+    return kind in (POOLING, NORMALIZE) and _is_folder(module["path"])
 
 
 def _kind(module: Mapping[str, Any]) -> str:
@@ -167,7 +181,7 @@ def _is_folder(path: str) -> bool:
 
 def _checked_modules(modules: list[dict[str, str]]) -> list[dict[str, str]]:
     for module in modules:
-        if not (isinstance(module["path"], str) and isinstance(module["type"], str)):
+        if not isinstance(module["path"], str) or not isinstance(module["type"], str):
             raise ValueError("a module has no path or type")
     return modules
 
@@ -181,9 +195,11 @@ def read_original(bundle: Path) -> Original | None:
     directory = bundle / ORIGINAL
     if not directory.exists():
         return None
-    for path in (directory, directory / KEPT_WEIGHTS):
-        check_link(path)
-    weights, files = load_safetensors(directory / KEPT_WEIGHTS, "import the model again"), stock_files(directory)
+    stored = directory / KEPT_WEIGHTS
+    check_link(directory)
+    check_link(stored)
+    weights = load_safetensors(stored, "import the model again")
+    files = stock_files(directory)
     if CONFIG not in files:
         raise UserError(f"{directory / CONFIG} is missing; import the model again")
     return Original(files, weights)

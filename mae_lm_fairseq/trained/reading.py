@@ -31,13 +31,12 @@ from mae_lm_fairseq.trained.validation import (
     PAD,
     WORD_HEAD,
     check_fit,
+    class_count,
     head_names,
     network_config,
-    output_layer,
     saved_config,
     skeleton,
     tied_names,
-    token_weights,
 )
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_json
@@ -86,6 +85,12 @@ class Pretrained:
         return len(self.symbols) - 1
 
     @property
+    def precision(self) -> str:
+        """Precision of the weights, as torch calls it: ``float32``."""
+        weight = next(iter(self.weights.values()))
+        return str(weight.dtype).removeprefix("torch.")
+
+    @property
     def mask_in_encoder(self) -> float:
         """Value of ``--mask-in-encoder`` in pretraining; 0 if unknown, as after fine-tuning."""
         return self.about.mask_in_encoder or 0.0
@@ -99,18 +104,20 @@ def check_model_exists(path: str | Path) -> None:
     """
     try:
         os.stat(path)
-        return
     except (FileNotFoundError, NotADirectoryError):
-        pass
+        raise UserError(_how_to_get(Path(path))) from None
     except OSError:  # who reads the model reports it
         return
-    if Path(path).suffix in _OF_FILES:
-        raise UserError(f"{path}: no such file; check the path")
+
+
+def _how_to_get(path: Path) -> str:
+    """Return that there is no model at a path, and what to do."""
+    if path.suffix in _OF_FILES:
+        return f"{path}: no such file; check the path"
     message = f"{path}: no such directory. Models are not downloaded: run hf download"
-    if _HUB_NAME.fullmatch(str(path)) and not os.path.exists(Path(path).parent):
-        directory = Path(path).name
-        raise UserError(f"{message} {path} --local-dir {directory}, then give {directory} in its place")
-    raise UserError(f"{message} NAME --local-dir {path}")
+    if _HUB_NAME.fullmatch(str(path)) and not path.parent.exists():
+        return f"{message} {path} --local-dir {path.name}, then give {path.name} in its place"
+    return f"{message} NAME --local-dir {path}"
 
 
 def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: bool = False) -> Pretrained:
@@ -124,19 +131,25 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
     if data_bin is None and os.path.exists(path):
         raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
     state = load_as_data(path)
-    check_hashes(Path(data_bin))
-    state = with_ema(state, path) if ema else state
-    symbols, tokenizer = _read_symbols(Path(data_bin))
+    data_bin = Path(data_bin)
+    check_hashes(data_bin)
+    if ema:
+        state = with_ema(state, path)
+
+    symbols, tokenizer = _read_symbols(data_bin)
     check_dictionary(data_bin, symbols[:-1])
     fingerprint = dictionary_fingerprint(symbols)
     if value_at(state, "task_state", "dictionary") not in (None, fingerprint):
         raise UserError(f"{path} was trained with another dictionary than the {DICTIONARY} of {data_bin}")
+
     with content_errors(path):
-        config, weights = saved_config(state), state["model"]
+        config = saved_config(state)
+        weights = state["model"]
         check_fit(config, weights, len(symbols))
-        info = typed(info_of(state, Path(data_bin)) | {"dictionary_sha256": fingerprint}, ModelInfo)
-        check_task(info, weights)
-    return Pretrained(config, weights, symbols, tokenizer, info, read_original(Path(data_bin)))
+        facts = info_of(state, data_bin) | {"dictionary_sha256": fingerprint}
+        about = typed(facts, ModelInfo)
+        check_task(about, weights)
+    return Pretrained(config, weights, symbols, tokenizer, about, read_original(data_bin))
 
 
 def read_bundle(directory: str | Path) -> Pretrained:
@@ -147,17 +160,19 @@ def read_bundle(directory: str | Path) -> Pretrained:
     """
     directory = Path(directory)
     check_bundle(directory)
-    config, info = read_description(directory)
+    config, about = read_description(directory)
     symbols, tokenizer = _read_symbols(directory)
     stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
     with content_errors(directory):
-        weights = token_order(tokenizer, len(symbols)).restored(stored, token_weights(config))
-        weights |= {name: weights[first] for name, first in tied_names(config, weights).items() if name not in weights}
+        order = token_order(tokenizer, len(symbols))
+        weights = order.restored(stored, config)
+        for name, first in tied_names(config, weights).items():
+            weights.setdefault(name, weights[first])
         check_fit(config, weights, len(symbols))
-        check_task(info, weights)
-    if info.dictionary_sha256 not in (None, dictionary_fingerprint(symbols)):
+        check_task(about, weights)
+    if about.dictionary_sha256 not in (None, dictionary_fingerprint(symbols)):
         raise UserError(f"{directory / DICTIONARY} is not the one that the bundle was written with; restore it")
-    return Pretrained(config, weights, symbols, tokenizer, info, read_original(directory))
+    return Pretrained(config, weights, symbols, tokenizer, about, read_original(directory))
 
 
 def check_bundle(directory: Path) -> dict[str, str]:
@@ -181,10 +196,11 @@ def read_description(directory: Path) -> tuple[MaskedAutoencoderConfig, ModelInf
 def transformers_type(path: str | Path) -> str | None:
     """Return the type of the model in a directory of ``transformers``, such as "bert"; None if it is none."""
     try:
-        kind = read_json(Path(path, CONFIG), lambda content: content.get("model_type"))
+        model_type = read_json(Path(path, CONFIG), lambda content: content.get("model_type"))
     except UserError:
         return None
-    return kind if isinstance(kind, str) and kind != MODEL_TYPE else None
+    is_other = isinstance(model_type, str) and model_type != MODEL_TYPE
+    return model_type if is_other else None
 
 
 def build(pretrained: Pretrained) -> MaskedAutoencoder:
@@ -198,18 +214,22 @@ def build(pretrained: Pretrained) -> MaskedAutoencoder:
 
 def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]:
     """Build the network, see :func:`build`, and the heads by name; none if the model was not fine-tuned."""
-    config = pretrained.config
+    config, weights = pretrained.config, pretrained.weights
+    is_wrapped = bool(config.wrapped)
+    device = "cpu" if is_wrapped else "meta"
     with torch.random.fork_rng(devices=[]):
-        modules = skeleton(config, pretrained.weights, len(pretrained.symbols), "cpu" if config.wrapped else "meta")
-    modules.load_state_dict(pretrained.weights, assign=not config.wrapped)
+        modules = skeleton(config, weights, len(pretrained.symbols), device)
+    modules.load_state_dict(weights, assign=not is_wrapped)
     network, heads = modules.eval().values()
-    if network.lm_head is not None and not (config.wrapped or config.untie_output_weights):
+    is_tied = not is_wrapped and not config.untie_output_weights
+    if is_tied and network.lm_head is not None:
         network.lm_head.weight = network.encoder.embed_tokens.weight
     return network, heads
 
 
 def _read_symbols(directory: Path) -> tuple[tuple[str, ...], Tokenizer | None]:
-    symbols, tokenizer = read_symbols(directory / DICTIONARY), find_tokenizer(directory)
+    symbols = read_symbols(directory / DICTIONARY)
+    tokenizer = find_tokenizer(directory)
     if tokenizer and (*tokenizer.symbols, MASK) != symbols:
         raise UserError(f"{tokenizer.path}: its pieces are not, in order, the symbols of the {DICTIONARY} beside it")
     return symbols, tokenizer
@@ -218,20 +238,22 @@ def _read_symbols(directory: Path) -> tuple[tuple[str, ...], Tokenizer | None]:
 def info_of(state: dict[str, Any], data_bin: Path | None = None) -> dict[str, Any]:
     """Return the facts about the training of a checkpoint, and about its data if they are there, as JSON."""
     of_task = partial(value_at, state, "cfg", "task")
-    splits = None
+    trained_on = None
     if data_bin is not None and (data_bin / MANIFEST).exists():
         splits = Manifest.read(data_bin / MANIFEST).splits
-    others = [of_task(name) for name in ("leave_unmasked_prob", "random_token_prob")]
+        trained_on = {name: vars(split) for name, split in splits.items()}
+    kept, random = of_task("leave_unmasked_prob"), of_task("random_token_prob")
+    is_known = isinstance(kept, float) and isinstance(random, float)
     return {
         "architecture": state["cfg"]["model"]["_name"],
         "task": of_task("_name"),
         "updates": value_at(state, "optimizer_history", -1, "num_updates"),
         "versions": {**versions(OF_DATA), "torch": str(torch.__version__)},
         "dictionary_sha256": value_at(state, "task_state", "dictionary"),
-        "trained_on": splits and {name: vars(split) for name, split in splits.items()},
+        "trained_on": trained_on,
         "mask_in_encoder": of_task("mask_in_encoder"),
         "tokens_per_sample": of_task("tokens_per_sample"),
-        "other_tokens": round(sum(others), 6) if all(isinstance(fraction, float) for fraction in others) else None,
+        "other_tokens": round(kept + random, 6) if is_known else None,
         "averaged": state.get("averaged"),
         "finetuned_on": _finetuned_on(state, data_bin),
     }
@@ -239,17 +261,22 @@ def info_of(state: dict[str, Any], data_bin: Path | None = None) -> dict[str, An
 
 def _finetuned_on(state: dict[str, Any], data_bin: Path | None) -> dict[str, Any] | None:
     """Return the task of a fine-tuned model as JSON; None if it is not known. That of sentences is in the data-bin."""
-    of_task = partial(value_at, state, "cfg", "task")
-    if of_task("_name") == "token_classification":
-        names, scheme = (value_at(state, "task_state", "labels", name) for name in ("names", "scheme"))
-        options = {name: of_task(name) for name in ("column", "tokens_per_sample")}
-        return options | {"labels": names, "scheme": scheme}
-    if of_task("_name") == "question_answering":
-        return {name: of_task(name) for name in ("tokens_per_sample", "doc_stride", "version_2")}
+    options = value_at(state, "cfg", "task")
+    task = value_at(options, "_name")
+    if task == "token_classification":
+        labels = partial(value_at, state, "task_state", "labels")
+        known = _values_of(options, "column", "tokens_per_sample")
+        return known | {"labels": labels("names"), "scheme": labels("scheme")}
+    if task == "question_answering":
+        return _values_of(options, "tokens_per_sample", "doc_stride", "version_2")
     if data_bin is None or not head_names(state["model"]) or not (data_bin / TASK).exists():
         return None
     names = ("task", "head", "columns", "labels", "score_range")
     return read_json(data_bin / TASK, lambda content: {name: content[name] for name in names}, "prepare the data again")
+
+
+def _values_of(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options.get(name) for name in names}
 
 
 def check_task(info: ModelInfo, weights: Mapping[str, Tensor]):
@@ -261,7 +288,6 @@ def check_task(info: ModelInfo, weights: Mapping[str, Tensor]):
     task, heads = info.finetuned_on, head_names(weights)
     if not heads or isinstance(task, AnswerTask | None):
         return
-    is_words = isinstance(task, WordTask)
-    head = WORD_HEAD if is_words else task.head
-    if head not in heads or len(weights[f"{output_layer(head, weights)}.weight"]) != (len(task.labels) or 1):
+    head = WORD_HEAD if isinstance(task, WordTask) else task.head
+    if head not in heads or class_count(head, weights) != (len(task.labels) or 1):
         raise ValueError(f"its task is not that of its heads, {', '.join(heads)}; name the data-bin of the fine-tuning")

@@ -41,15 +41,19 @@ class Tagger:
     """
 
     def __init__(self, model: torch.nn.Module):
-        task, longest = model.about.finetuned_on, model.model.max_positions()
+        task = model.about.finetuned_on
         if not isinstance(task, WordTask) or WORD_HEAD not in model.model.classification_heads:
             raise ValueError("the model has no labels of words; fine-tune it with mae-lm finetune tagging")
         self.model = model
         # Models of other programs have no record of their scheme.
-        self.labels = LabelSet(task.labels, BIO if task.scheme == BIO else scheme_of(task.labels))
+        scheme = BIO if task.scheme == BIO else scheme_of(task.labels)
+        self.labels = LabelSet(task.labels, scheme)
         # A number from the last column, of fairseq-train, is another column in files of another width.
-        self.column = None if task.column is None or task.column.startswith("-") else task.column
-        self.tokens_per_sample = min(max(task.tokens_per_sample or longest, MIN_SAMPLE), longest)
+        is_from_the_last = (task.column or "").startswith("-")
+        self.column = None if is_from_the_last else task.column
+        longest = model.model.max_positions()
+        trained_on = max(task.tokens_per_sample or longest, MIN_SAMPLE)
+        self.tokens_per_sample = min(trained_on, longest)
 
     def logits(
         self, sentences: Sequence[Sequence[str]], progress: Callable[[Sequence], Iterable] = iter
@@ -67,9 +71,11 @@ class Tagger:
 
         There they are valid BIO if the file's own labels are of entities.
         """
-        is_bio = scheme_of(file.kinds) == self.labels.scheme == BIO
-        found = self.label(file.words)
-        return found, file.with_predictions([valid_bio(labels) if is_bio else labels for labels in found])
+        labels = self.label(file.words)
+        predictions = labels
+        if scheme_of(file.kinds) == self.labels.scheme == BIO:
+            predictions = list(map(valid_bio, labels))
+        return labels, file.with_predictions(predictions)
 
     def tag(self, text: str | Sequence[str]) -> list[Tagged]:
         """Return the labels of a text, or of a list of words; see ``MAELMHubInterface.tag``."""
@@ -77,14 +83,20 @@ class Tagger:
             spans = split_words(text)
             words = [text[start:end] for start, end in spans]
         else:
-            words, ends = text, np.cumsum([len(word) + 1 for word in text]) - 1
-            spans = [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
+            words = text
+            spans = []
+            start = 0
+            for word in words:
+                end = start + len(word)
+                spans.append((start, end))
+                start = end + 1
         [logits] = self.logits([words])
         probabilities = torch.from_numpy(logits).double().softmax(1)
-        return [
-            Tagged(word, self.labels.names[int(row.argmax())], start, end, float(row.max()))
-            for word, (start, end), row in zip(words, spans, probabilities, strict=True)
-        ]
+        tagged = []
+        for word, (start, end), row in zip(words, spans, probabilities, strict=True):
+            label = int(row.argmax())
+            tagged.append(Tagged(word, self.labels.names[label], start, end, float(row[label])))
+        return tagged
 
 
 def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | None = None):
@@ -102,16 +114,26 @@ def label_file(model: torch.nn.Module, source: Path, out: Path, column: str | No
     except ValueError as error:
         raise UserError(str(error)) from None
     if column is None and plain_name(source).suffix.lower() == ".txt":
-        check_no_json(source)
-        lines = (line for chunk in read_chunks(source) for line in chunk.lines())
-        sentences = [[line[start:end] for start, end in split_words(line)] for line in lines]
-        if not any(sentences):
-            raise UserError(f"{source}: has no words")
-        labelled = [zip(*pair, strict=True) for pair in zip(sentences, tagger.label(sentences), strict=True)]
-        text = "".join("".join(f"{word}\t{label}\n" for word, label in sentence) + "\n" for sentence in labelled)
+        text = _labelled_text(tagger, source)
     else:
-        _, text = tagger.with_predictions(read_words(source, column or tagger.column, is_labelled=column is not None))
+        file = read_words(source, column or tagger.column, is_labelled=column is not None)
+        _, text = tagger.with_predictions(file)
     write_text(out, text)
+
+
+def _labelled_text(tagger: Tagger, source: Path) -> str:
+    check_no_json(source)
+    sentences = []
+    for chunk in read_chunks(source):
+        for line in chunk.lines():
+            sentences.append([line[start:end] for start, end in split_words(line)])
+    if not any(sentences):
+        raise UserError(f"{source}: has no words")
+    lines = []
+    for words, labels in zip(sentences, tagger.label(sentences), strict=True):
+        lines += [f"{word}\t{label}\n" for word, label in zip(words, labels, strict=True)]
+        lines.append("\n")
+    return "".join(lines)
 
 
 def word_logits(
@@ -123,9 +145,10 @@ def word_logits(
     """
     labels = model.classification_heads[WORD_HEAD].labels
     logits = [np.empty((len(sentence), labels), dtype=np.float32) for sentence in windows.sentences]
-    batches = progress(list(batches_of_similar_length(windows.sizes.tolist())))
-    for indices, _, found in batch_logits(model, windows, windows.batch, batches, WORD_HEAD):
-        for index, row in zip(indices, found.float().cpu().numpy(), strict=True):
+    batches = list(batches_of_similar_length(windows.sizes.tolist()))
+    for indices, _, output in batch_logits(model, windows, windows.batch, progress(batches), WORD_HEAD):
+        rows = output.float().cpu().numpy()
+        for index, row in zip(indices, rows, strict=True):
             window = windows.windows[index]
             logits[window.sentence][window.labelled] = row[window.positions]
     return logits

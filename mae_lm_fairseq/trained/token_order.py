@@ -4,16 +4,17 @@ Rows of weights that belong to tokens are permuted. ``transformers`` numbers pos
 (RoBERTa) or from 0 (BERT).
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.text.tokenizer import PAD, Tokenizer
-from mae_lm_fairseq.trained.validation import TOKEN_WEIGHTS
+from mae_lm_fairseq.trained.validation import token_weights
 
-_POSITIONS = tuple(f"autoencoder.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
+_POSITIONS = {f"autoencoder.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
 
 
 @dataclass(frozen=True)
@@ -32,28 +33,41 @@ class TokenOrder:
         """Return the id there of one of our ids."""
         return int(self.ids[index])
 
-    def exported(self, weights: Mapping[str, Tensor], of_tokens: Set[str] = TOKEN_WEIGHTS) -> dict[str, Tensor]:
+    def exported(self, weights: Mapping[str, Tensor], config: MaskedAutoencoderConfig) -> dict[str, Tensor]:
         """Return weights by our names, with the rows of tokens and positions as in the other order."""
-        return self._reordered(weights, self.ids.argsort(), PAD + 1, self.first_position, of_tokens)
+        return _moved(_permuted(weights, self.ids.argsort(), config), PAD + 1, self.first_position)
 
-    def restored(self, weights: Mapping[str, Tensor], of_tokens: Set[str] = TOKEN_WEIGHTS) -> dict[str, Tensor]:
+    def restored(self, weights: Mapping[str, Tensor], config: MaskedAutoencoderConfig) -> dict[str, Tensor]:
         """Reverse :meth:`exported`, except for rows of positions that no token has; those are zero.
 
         Weights of other shapes than the network's stay as they are, for the check that follows.
         """
-        return self._reordered(weights, self.ids, self.first_position, PAD + 1, of_tokens)
+        return _moved(_permuted(weights, self.ids, config), self.first_position, PAD + 1)
 
-    def _reordered(
-        self, weights: Mapping[str, Tensor], order: Tensor, before: int, after: int, of_tokens: Set[str]
-    ) -> dict[str, Tensor]:
-        is_same = torch.equal(order, torch.arange(len(order)))
-        reordered = dict(weights)
-        for name, weight in weights.items():
-            if name in of_tokens and not is_same and weight.dim() and len(weight) >= len(order):
-                reordered[name] = torch.cat([weight[: len(order)][order], weight[len(order) :]])
-            elif name in _POSITIONS and before != after and weight.dim() == 2:
-                reordered[name] = torch.cat([weight.new_zeros(after, weight.shape[1]), weight[before:]])
-        return reordered
+
+def _permuted(weights: Mapping[str, Tensor], order: Tensor, config: MaskedAutoencoderConfig) -> dict[str, Tensor]:
+    """Return weights with the rows of tokens in another order; rows that no token has stay at the end."""
+    permuted = dict(weights)
+    size = len(order)
+    if torch.equal(order, torch.arange(size)):
+        return permuted
+    for name in token_weights(config) & weights.keys():
+        weight = weights[name]
+        if weight.dim() and len(weight) >= size:
+            permuted[name] = torch.cat([weight[:size][order], weight[size:]])
+    return permuted
+
+
+def _moved(weights: dict[str, Tensor], before: int, after: int) -> dict[str, Tensor]:
+    """Move the embedding of the first position to another row, and return the weights."""
+    if before == after:
+        return weights
+    for name in _POSITIONS & weights.keys():
+        weight = weights[name]
+        if weight.dim() == 2:
+            unused = weight.new_zeros(after, weight.shape[1])
+            weights[name] = torch.cat([unused, weight[before:]])
+    return weights
 
 
 def token_order(tokenizer: Tokenizer | None, size: int) -> TokenOrder:

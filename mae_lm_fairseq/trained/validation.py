@@ -27,18 +27,21 @@ SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = SENTENCES.name, ANSWERS.name, WORDS.name
 
 The first is the default of fairseq's ``sentence_prediction``.
 """
-TOKEN_WEIGHTS = frozenset(
-    f"autoencoder.{name}" for name in ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
-)
-"""Weights of our network that have a row for each token."""
+_TOKEN_ROWS = ("encoder.embed_tokens.weight", "lm_head.weight", "lm_head.bias")
+"""Weights of our own network that have a row for each token."""
 ADDED = {("wrapped", None)}
 """Options that bundles lack, with the values that they then have."""
-PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+PRECISIONS = {torch.float32, torch.float16, torch.bfloat16}
 
 
 def head_names(weights: Iterable[str]) -> list[str]:
     """Return the sorted names of the heads that the weight names contain."""
     return sorted({name.split(".")[1] for name in weights if name.startswith(HEADS)})
+
+
+def has_prediction(weights: Iterable[str]) -> bool:
+    """Return whether the weights include a decoder or a language model head, which fine-tuning drops."""
+    return any(name.startswith(PREDICTION) for name in weights)
 
 
 def network_config(values: Mapping[str, Any]) -> MaskedAutoencoderConfig:
@@ -49,8 +52,9 @@ def network_config(values: Mapping[str, Any]) -> MaskedAutoencoderConfig:
             another.
     """
     values = dict(ADDED) | values
-    if missing := {option.name for option in fields(MaskedAutoencoderConfig)} - values.keys():
-        raise ValueError(f"{min(missing)} is missing")
+    for option in fields(MaskedAutoencoderConfig):
+        if option.name not in values:
+            raise ValueError(f"{option.name} is missing")
     return typed(values, MaskedAutoencoderConfig)
 
 
@@ -60,13 +64,12 @@ def saved_config(state: Mapping[str, Any]) -> MaskedAutoencoderConfig:
     Raises:
         ValueError, OverflowError: if it is not a checkpoint of this package, or an option is invalid.
     """
-    options = value_at(state, "cfg", "model")
-    if value_at(options, "_name") not in ARCHITECTURES:
+    saved = value_at(state, "cfg", "model")
+    if value_at(saved, "_name") not in ARCHITECTURES:
         raise ValueError("not a checkpoint of an mae_lm_fairseq model")
     # An option that a checkpoint lacks was added since, and its default is what the checkpoint was trained with.
-    return network_config(
-        {option.name: options.get(option.name, option.default) for option in fields(MaskedAutoencoderConfig)}
-    )
+    options = fields(MaskedAutoencoderConfig)
+    return network_config({option.name: saved.get(option.name, option.default) for option in options})
 
 
 def skeleton(
@@ -81,10 +84,10 @@ def skeleton(
     """
     with torch.device(device):
         network = build_network(config, symbols, PAD, mask=symbols - 1)
-        if not any(name.startswith(PREDICTION) for name in weights):
+        if not has_prediction(weights):
             network.drop_prediction()
-        modules = {head: _head_like(head, weights, config) for head in head_names(weights)}
-        return nn.ModuleDict({"autoencoder": network, "classification_heads": nn.ModuleDict(modules)})
+        heads = nn.ModuleDict({name: _head_like(name, weights, config) for name in head_names(weights)})
+        return nn.ModuleDict({"autoencoder": network, "classification_heads": heads})
 
 
 def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -92,7 +95,7 @@ def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -
 
     Names of parts that ``weights`` lack are not included.
     """
-    if not any(name.startswith(PREDICTION) for name in weights):
+    if not has_prediction(weights):
         return {}
     if config.wrapped:
         return {f"{NETWORK}{name}": f"{NETWORK}{first}" for name, first in shared_weights(config).items()}
@@ -106,7 +109,8 @@ def tied_names(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -
 
 def token_weights(config: MaskedAutoencoderConfig) -> frozenset[str]:
     """Return the names of the weights that have a row for each token."""
-    return frozenset(f"{NETWORK}{name}" for name in rows_of_tokens(config)) if config.wrapped else TOKEN_WEIGHTS
+    names = rows_of_tokens(config) if config.wrapped else _TOKEN_ROWS
+    return frozenset(NETWORK + name for name in names)
 
 
 def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbols: int, is_part: bool = False):
@@ -120,21 +124,28 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
         KeyError: if a head has an invalid name.
     """
     check_tensors(weights)
-    needed = {name: list(weight.shape) for name, weight in skeleton(config, weights, symbols).state_dict().items()}
-    found = {name: list(weight.shape) for name, weight in weights.items()}
-    for name in sorted(found if is_part else needed.keys() | found):
-        if found.get(name) != needed.get(name):
-            fault = f"has shape {found[name]}" if name in found else "is missing"
-            wanted = needed.get(name, "no such weight")
-            raise ValueError(f"{name} {fault}, but configuration and dictionary require {wanted}")
+    needed = shapes_of(skeleton(config, weights, symbols).state_dict())
+    stored = shapes_of(weights)
+    for name in sorted(stored if is_part else needed.keys() | stored):
+        shape = stored.get(name)
+        if shape != needed.get(name):
+            fault = "is missing" if shape is None else f"has shape {shape}"
+            required = needed.get(name, "no such weight")
+            raise ValueError(f"{name} {fault}, but configuration and dictionary require {required}")
     check_ties(config, weights)
+
+
+def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """Return the shapes of weights by name."""
+    return {name: list(weight.shape) for name, weight in weights.items()}
 
 
 def check_ties(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]):
     """Raise a ValueError if weights differ that the network ties: loading them would keep one of the two alone."""
     for name, first in tied_names(config, weights).items():
-        one, other = weights.get(name), weights.get(first)
-        if one is not None and other is not None and one is not other and not torch.equal(one, other):
+        if name not in weights or first not in weights or weights[name] is weights[first]:
+            continue
+        if not torch.equal(weights[name], weights[first]):
             option = "decoder-share-positions" if "positions" in name else "untie-output-weights"
             raise ValueError(f"{name} and {first} differ, but the network ties the two (--{option})")
 
@@ -148,7 +159,8 @@ def is_plain(weight: Any) -> bool:
 def check_tensors(weights: Mapping[str, Any]):
     """Raise a ValueError unless these are tensors of one floating-point precision by name."""
     kinds = {weight.dtype if is_plain(weight) else type(weight) for weight in weights.values()}
-    if len(kinds) != 1 or not kinds <= set(PRECISIONS) or not all(isinstance(name, str) for name in weights):
+    is_named = all(isinstance(name, str) for name in weights)
+    if not is_named or len(kinds) != 1 or not kinds <= PRECISIONS:
         raise ValueError(f"its weights are {sorted(map(str, kinds))}, not tensors of one precision by name")
 
 
@@ -158,22 +170,38 @@ def output_layer(head: str, weights: Iterable[str]) -> str:
     Raises:
         ValueError: if there is none.
     """
-    names = "|".join(kind.output_layer for kind in HEAD_KINDS)
-    pattern = re.compile(rf"({HEADS}{re.escape(head)}\.(.*\.)?({names}))\.weight")
-    if found := next(filter(None, map(pattern.fullmatch, weights)), None):
-        return found[1]
+    layers = "|".join(kind.output_layer for kind in HEAD_KINDS)
+    pattern = re.compile(rf"({HEADS}{re.escape(head)}\.(.*\.)?({layers}))\.weight")
+    for name in weights:
+        if match := pattern.fullmatch(name):
+            return match[1]
     raise ValueError(f"the head {head} has no output layer")
+
+
+def class_count(head: str, weights: Mapping[str, Tensor]) -> int:
+    """Return the number of classes of a head; raise a ValueError if it has no output layer."""
+    return len(weights[f"{output_layer(head, weights)}.weight"])
+
+
+def head_kind(head: str, weights: Iterable[str]) -> str:
+    """Return the first module on the way to a head's output layer.
+
+    That is the output layer itself, or the ending of the class of ``transformers`` that a wrapped head is of.
+
+    Raises:
+        ValueError: if the head has no output layer.
+    """
+    return output_layer(head, weights).removeprefix(f"{HEADS}{head}.").partition(".")[0]
 
 
 def _head_like(head: str, weights: Mapping[str, Tensor], config: MaskedAutoencoderConfig) -> nn.Module:
     """Return a new head, without dropout, of the class and size that trained weights have."""
-    layer, prefix = output_layer(head, weights), f"{HEADS}{head}."
-    labels = len(weights[f"{layer}.weight"])
-    inner_dim = len(weights.get(f"{prefix}dense.weight", ()))
-    first = layer.removeprefix(prefix).partition(".")[0]
+    first = head_kind(head, weights)
+    labels = class_count(head, weights)
     for kind in HEAD_KINDS:
         if first == kind.ending:
             return WrappedTaskHead(config, kind, labels, dropout=0.0)
         if first == kind.output_layer:
+            inner_dim = len(weights.get(f"{HEADS}{head}.dense.weight", ()))
             return kind.build(config, labels, inner_dim=inner_dim)
     raise ValueError(f"the head {head} has an unknown layer {first}")

@@ -12,11 +12,11 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.text.comparison_texts import WITH_MASKS
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers, no_panic
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart
-from mae_lm_fairseq.trained.huggingface.task_classes import ENCODER, MASKED_LM, WORDS
-from mae_lm_fairseq.trained.huggingface.tokenizer import pair_differences
+from mae_lm_fairseq.trained.huggingface.task_classes import ANSWERS, ENCODER, MASKED_LM, WORDS
+from mae_lm_fairseq.trained.huggingface.tokenizer import exported_sequence, pair_differences, tokens_of
 from mae_lm_fairseq.trained.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.trained.reading import Pretrained, build_all
 from mae_lm_fairseq.utils.errors import UserError
@@ -40,9 +40,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     if pretrained.tokenizer is None:
-        generator, longest = random.Random(0), min(pretrained.config.max_positions, 64)
-        vocabulary, lengths = range(EOS + 2, pretrained.mask), (longest, longest // 2, longest // 4, 3)
-        ids = [[BOS, *generator.choices(vocabulary, k=length - 2), EOS] for length in lengths]
+        ids = _random_ids(pretrained)
         reordered = 0
     else:
         as_words, as_pairs = to.task is WORDS, to.takes_our_pairs(pretrained)
@@ -50,8 +48,9 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     model = _load(directory, to)
     network, heads = (module.float() for module in build_all(pretrained))
     low, high = pretrained.about.score_range_of(to.head) or (0.0, 1.0)
+    size = len(to.order.ids)
     for start in range(0, len(ids), _BATCH):
-        rows = list(map(torch.tensor, ids[start : start + _BATCH]))
+        rows = [torch.tensor(row) for row in ids[start : start + _BATCH]]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pretrained.pad)
         is_token = tokens.ne(pretrained.pad)
         with torch.inference_mode():
@@ -63,20 +62,35 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         for name, ours in outputs.items():
             their = (getattr(theirs, name) - low) / (high - low)
             if to.task is MASKED_LM:
-                ours, their = ours[..., : len(to.order.ids)], their[..., to.order.ids]
-            per_token = ours.shape[:2] == tokens.shape
-            _require_same(name, *((x[is_token] if per_token else x) for x in (ours, their)))
+                ours = ours[..., :size]
+                their = their[..., to.order.ids]
+            if ours.shape[:2] == tokens.shape:  # an output of each token
+                ours = ours[is_token]
+                their = their[is_token]
+            _require_same(name, ours, their)
     return reordered
+
+
+def _random_ids(pretrained: Pretrained) -> list[list[int]]:
+    generator = random.Random(0)
+    vocabulary = range(EOS + 2, pretrained.mask)
+    longest = min(pretrained.config.max_positions, 64)
+    ids = []
+    for length in (longest, longest // 2, longest // 4, 3):
+        ids.append([BOS, *generator.choices(vocabulary, k=length - 2), EOS])
+    return ids
 
 
 def _load(directory: Path, to: Counterpart) -> torch.nn.Module:
     options = {"add_pooling_layer": False} if to.task is ENCODER and to.has_unset_pooler else {}
+    model_class = getattr(import_transformers(), to.architecture)
     with transformers_errors(directory):
-        model, loaded = getattr(import_transformers(), to.architecture).from_pretrained(
+        model, loaded = model_class.from_pretrained(
             directory, output_loading_info=True, use_safetensors=True, **options
         )
     loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()
-    if problems := {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}:
+    problems = {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}
+    if problems:
         raise UserError(f"{_NOTHING_WRITTEN}: its weights do not match {to.architecture}: {problems}")
     return model.eval()
 
@@ -99,34 +113,48 @@ def compare_ids(
     Raises:
         UserError: if the ids differ in any other way.
     """
-    tokenizer, fast, reordered = pretrained.tokenizer, load_from_transformers(directory), 0
-    compared, ours = list(lines), tokenizer.encode_lines(list(lines))
+    tokenizer = pretrained.tokenizer
+    fast = load_from_transformers(directory)
     if as_words:
-        split = ([word for word in line.split() if len(tokenizer.encode_lines([word])[0])] for line in lines)
-        compared = [words for words in split if words]
-        ours = [np.concatenate(tokenizer.encode_words(words)) for words in compared]
+        texts = _lists_of_words(tokenizer, lines)
+        ids = [np.concatenate(tokenizer.encode_words(words)) for words in texts]
+    else:
+        texts = list(lines)
+        ids = tokenizer.encode_lines(texts)
     # A tokenizer for lists of words also puts a space before a text.
     masked = [] if as_words or fast.mask_token is None else WITH_MASKS
-    their_texts = [*compared, *(text.replace(MASK, fast.mask_token) for text in masked)]
+    their_texts = [*texts, *(text.replace(MASK, fast.mask_token) for text in masked)]
     with no_panic(f"{directory}: the tokenizer (tokenizer.json) cannot encode a text"):
         theirs = fast(their_texts, is_split_into_words=as_words, verbose=False)["input_ids"]
-    both = zip([*compared, *masked], [*ours, *map(tokenizer.encode_masked, masked)], theirs, strict=True)
-    for text, ids, found in both:
-        expected = tokenizer.exported_ids[[BOS, *ids, EOS]].tolist()
-        if expected == found:
+
+    is_unigram = isinstance(fast.backend_tokenizer.model, import_tokenizers().models.Unigram)
+    reordered = 0
+    ours = [*ids, *map(tokenizer.encode_masked, masked)]
+    for text, our_ids, actual in zip([*texts, *masked], ours, theirs, strict=True):
+        expected = exported_sequence(tokenizer, our_ids)
+        if actual == expected:
             continue
-        if not (
-            isinstance(fast.backend_tokenizer.model, import_tokenizers().models.Unigram)
-            and sorted(expected) == sorted(found)
-        ):
-            split = " instead of ".join(" ".join(fast.convert_ids_to_tokens(ids))[:200] for ids in (found, expected))
+        if not is_unigram or sorted(actual) != sorted(expected):
+            split = f"{tokens_of(actual, fast):.200} instead of {tokens_of(expected, fast):.200}"
             raise UserError(f"{_NOTHING_WRITTEN}: its tokenizer differs from the original on {text!r:.200}: {split}")
         reordered += 1
-    if as_pairs and (differences := pair_differences(fast, compared)):
+
+    differences = pair_differences(fast, texts) if as_pairs else []
+    if differences:
         joined = " and ".join(differences)
         raise UserError(f"{_NOTHING_WRITTEN}: its tokenizer joins pairs otherwise than in training, where {joined}")
     longest = pretrained.config.max_positions - 2
-    return [[BOS, *ids[:longest].tolist(), EOS] for ids in ours], reordered
+    return [[BOS, *row[:longest].tolist(), EOS] for row in ids], reordered
+
+
+def _lists_of_words(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[str]]:
+    """Return the words of each line, without those that have no tokens, and without lines that have no words."""
+    texts = []
+    for line in lines:
+        words = [word for word in line.split() if len(tokenizer.encode_lines([word])[0])]
+        if words:
+            texts.append(words)
+    return texts
 
 
 def encoder_states(network: MaskedAutoencoder, tokens: Tensor, pad: int) -> list[Tensor]:
@@ -140,8 +168,12 @@ def _predictions(
 ) -> dict[str, Tensor]:
     if to.task is ENCODER:
         return {}
-    logits = (network.lm_head if to.task is MASKED_LM else heads[to.head])(states)
-    return dict(zip(to.task.outputs, [logits] if len(to.task.outputs) == 1 else logits.unbind(-1), strict=True))
+    head = network.lm_head if to.task is MASKED_LM else heads[to.head]
+    logits = head(states)
+    if to.task is ANSWERS:
+        start, end = logits.unbind(-1)
+        return {"start_logits": start, "end_logits": end}
+    return {"logits": logits}
 
 
 def _require_same(what: str, ours: Tensor, theirs: Tensor):

@@ -4,7 +4,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -15,10 +15,18 @@ from mae_lm_fairseq.trained.huggingface.stock import Counterpart, counterpart, w
 from mae_lm_fairseq.trained.huggingface.task_classes import WORDS
 from mae_lm_fairseq.trained.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
 from mae_lm_fairseq.trained.huggingface.weight_files import transformers_errors
-from mae_lm_fairseq.trained.original import CONFIG, LENGTH, MODULES, STOCK_FILES
+from mae_lm_fairseq.trained.original import (
+    CONFIG,
+    ENCODER,
+    LENGTH,
+    MODULES,
+    POOLING,
+    STOCK_FILES,
+    write_files,
+)
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.utils.directories import new_directory
-from mae_lm_fairseq.utils.files import write_bytes, write_text
+from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.writing import remove
 
 
@@ -54,13 +62,13 @@ def export_stock(
 def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write the tokenizer, if there is one: an imported model has its files, unless they do not join pairs as here."""
     if to.original is not None:
-        files = [directory / name for name in to.original.files if name in STOCK_FILES and name != CONFIG]
-        for path in files:
-            write_bytes(path, to.original.files[path.name])
+        stored = to.original.files
+        files = {name: stored[name] for name in stored if name in STOCK_FILES and name != CONFIG}
+        write_files(files, directory)
         if not to.takes_our_pairs(pretrained) or not pair_differences(load_from_transformers(directory)):
             return
-        for path in files:
-            remove(path)
+        for name in files:
+            remove(directory / name)
     if pretrained.tokenizer is not None:
         write_tokenizer(pretrained, directory)
         if isinstance(pretrained.tokenizer, SentencePieceTokenizer):
@@ -69,28 +77,31 @@ def _write_tokenizer(pretrained: Pretrained, to: Counterpart, directory: Path):
 
 def sentence_files(pretrained: Pretrained) -> dict[str, bytes]:
     """Return the files of ``sentence-transformers`` that an imported model had, by name."""
-    files = pretrained.original.files if pretrained.original is not None else {}
-    return {name: content for name, content in files.items() if name not in STOCK_FILES}
+    if pretrained.original is None:
+        return {}
+    files = pretrained.original.files
+    return {name: files[name] for name in files if name not in STOCK_FILES}
 
 
 def _write_pooling(pretrained: Pretrained, pooling: str | None, directory: Path):
     """Write the files of ``sentence-transformers``, whose versions all read the names that version 2 had."""
     files = sentence_files(pretrained)
     if pooling:
-        modules = {"Transformer": "", "Pooling": "1_Pooling"}
-        modes = {"cls_token": pooling == "cls", "mean_tokens": pooling == "mean", "max_tokens": False}
+        folder = f"1_{POOLING}"
+        settings = {
+            "word_embedding_dimension": pretrained.config.encoder_embed_dim,
+            "pooling_mode_cls_token": pooling == "cls",
+            "pooling_mode_mean_tokens": pooling == "mean",
+            "pooling_mode_max_tokens": False,
+        }
         described = {
-            MODULES: [
-                {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-                for number, (kind, path) in enumerate(modules.items())
-            ],
-            f"1_Pooling/{CONFIG}": {
-                "word_embedding_dimension": pretrained.config.encoder_embed_dim,
-                **{f"pooling_mode_{name}": is_used for name, is_used in modes.items()},
-            },
+            MODULES: [_module(0, "", ENCODER), _module(1, folder, POOLING)],
+            f"{folder}/{CONFIG}": settings,
             LENGTH: {"max_seq_length": pretrained.config.max_positions, "do_lower_case": False},
         }
         files = {name: json.dumps(content, indent=2).encode() for name, content in described.items()}
-    for name, content in files.items():
-        (directory / name).parent.mkdir(exist_ok=True)
-        write_bytes(directory / name, content)
+    write_files(files, directory)
+
+
+def _module(number: int, path: str, kind: str) -> dict[str, Any]:
+    return {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}

@@ -36,6 +36,10 @@ class Family:
     constants: Mapping[str, Any]
     required: Mapping[str, tuple]
 
+    def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of our options for one of its configurations."""
+        return {ours: config[theirs] for theirs, ours in self.options.items()} | self.constants
+
     def first_position(self, pad: int) -> int:
         """Return the row of the first position in the position embeddings."""
         return {"bert": 0, "distilbert": 0, "mpnet": MPNET_PAD + 1}.get(self.naming, pad + 1)
@@ -77,7 +81,8 @@ _HAVE_SEGMENTS = ("bert", "roberta", "roberta_prelayernorm")
 _GELU = ("gelu", "gelu_python")
 _REQUIRED = {"hidden_act": _GELU}
 _WITHOUT_BIAS = {"relative_buckets": 0, "pre_norm": False}
-_PRE_NORM, _DISTILBERT = _WITHOUT_BIAS | {"pre_norm": True}, _WITHOUT_BIAS | {"layer_norm_eps": 1e-12}
+_PRE_NORM = {"relative_buckets": 0, "pre_norm": True}
+_DISTILBERT = _WITHOUT_BIAS | {"layer_norm_eps": 1e-12}
 _MPNET = {"relative_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_DISTANCE, "pre_norm": False}
 _MPNET_REQUIRED = {"relative_attention_num_buckets": (MPNET_BUCKETS,), "pad_token_id": (MPNET_PAD,)}
 
@@ -108,7 +113,8 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
     kind_of(config["model_type"])
     if config.get("is_decoder") or config.get("add_cross_attention") or config.get("is_encoder_decoder"):
         raise ValueError("it is configured as a decoder; only encoders can be used")
-    if (positions := config.get("position_embedding_type", "absolute")) not in ("absolute", None):
+    positions = config.get("position_embedding_type")
+    if positions not in ("absolute", None):
         raise ValueError(f"position_embedding_type is {positions!r}, which transformers no longer computes")
     architectures = config.get("architectures")
     if not isinstance(architectures, list | None):
@@ -121,4 +127,6 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
 
 def folded(positions: Tensor, segments: Tensor | None) -> Tensor:
     """Return position embeddings that include the embedding of the first token type."""
-    return positions if segments is None else positions + segments[0].reshape(positions.shape[1])
+    if segments is None:
+        return positions
+    return positions + segments[0].reshape(positions.shape[1])

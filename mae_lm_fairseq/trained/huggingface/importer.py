@@ -14,7 +14,7 @@ from mae_lm_fairseq.trained.huggingface.foreign import read_fairseq, read_stock,
 from mae_lm_fairseq.trained.huggingface.tokenizer import pair_differences
 from mae_lm_fairseq.trained.original import MODULES, lost_settings, sentence_modules
 from mae_lm_fairseq.trained.reading import Pretrained, check_task, transformers_type
-from mae_lm_fairseq.trained.validation import PREDICTION, check_fit, head_names
+from mae_lm_fairseq.trained.validation import check_fit, has_prediction, head_names
 
 
 def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: int = 1) -> Pretrained:
@@ -34,29 +34,40 @@ def import_foreign(path: Path, preset: str, data_bin: Path | None = None, seed: 
         UserError: if a file is missing, damaged or could run code, or the encoder's computation differs from ours.
     """
     with content_errors(path):
-        if path.is_dir():
-            found = (read_stock if transformers_type(path) in FAMILIES else read_wrapped)(path, preset)
+        if not path.is_dir():
+            model = read_fairseq(path, data_bin or path.parent, preset)
+        elif transformers_type(path) in FAMILIES:
+            model = read_stock(path, preset)
         else:
-            found = read_fairseq(path, data_bin or path.parent, preset)
-        config, weights, heads = found.config, found.weights, head_names(found.weights)
-        check_fit(config, weights, len(found.symbols), is_part=not heads)
-        check_task(found.about, weights)
+            model = read_wrapped(path, preset)
+        heads = head_names(model.weights)
+        check_fit(model.config, model.weights, len(model.symbols), is_part=not heads)
+        check_task(model.about, model.weights)
     about = replace(
-        found.about,
+        model.about,
         architecture=f"{preset}_base",
-        imported_from=f"{path.resolve().name}, {found.about.imported_from}",
-        dictionary_sha256=dictionary_fingerprint(found.symbols),
+        imported_from=f"{path.resolve().name}, {model.about.imported_from}",
+        dictionary_sha256=dictionary_fingerprint(model.symbols),
+        untrained=() if heads else _untrained(model),
     )
-    if not heads:
-        missing = {
-            "decoder": config.decoder_layers > 0,
-            "lm_head": not any(name.startswith(PREDICTION) for name in weights),
-            "training with its [MASK] tokens": config.mask_join is MaskJoin.encoder or config.mask_states > 1,
-        }
-        about = replace(about, untrained=tuple(part for part, is_missing in missing.items() if is_missing))
-        config, decoder = new_decoder(config, weights)
-        weights = completed(config, weights | decoder, len(found.symbols), seed)
-    return replace(found, config=config, weights=weights, about=about)
+    if heads:
+        return replace(model, about=about)
+    config, decoder = new_decoder(model.config, model.weights)
+    weights = completed(config, model.weights | decoder, len(model.symbols), seed)
+    return replace(model, config=config, weights=weights, about=about)
+
+
+def _untrained(model: Pretrained) -> tuple[str, ...]:
+    """Return the parts of a pretrained model that an import has to add."""
+    config = model.config
+    parts = []
+    if config.decoder_layers > 0:
+        parts.append("decoder")
+    if not has_prediction(model.weights):
+        parts.append("lm_head")
+    if config.mask_join is MaskJoin.encoder or config.mask_states > 1:
+        parts.append("training with its [MASK] tokens")
+    return tuple(parts)
 
 
 def network_options(pretrained: Pretrained) -> list[str]:
@@ -67,7 +78,8 @@ def network_options(pretrained: Pretrained) -> list[str]:
     for name, value in vars(pretrained.config).items():
         if value != defaults[name]:
             words.append(f"--{name.replace('_', '-')}")
-            words += [] if value is True else [str(getattr(value, "value", value))]
+            if value is not True:
+                words.append(str(getattr(value, "value", value)))
     return words
 
 
@@ -75,17 +87,18 @@ def notes(path: Path) -> list[str]:
     """Return what a user should know about the model imported from a ``transformers`` directory or a checkpoint."""
     if not path.is_dir():
         return []
-    found = []
-    if differences := pair_differences(load_from_transformers(path)):
-        here = " and ".join(differences)
-        found.append(f"pairs of texts: here {here}; single texts are computed exactly")
-    return found + lost_of_sentences(path)
+    lines = lost_of_sentences(path)
+    differences = " and ".join(pair_differences(load_from_transformers(path)))
+    if differences:
+        lines.insert(0, f"pairs of texts: here {differences}; single texts are computed exactly")
+    return lines
 
 
 def lost_of_sentences(path: Path) -> list[str]:
     """Return a line for each part of a sentence encoder that an import does not keep."""
     _, modules = sentence_modules(path)
-    names = [f"{path / MODULES}: {module}" for module in modules] + [str(path / name) for name in lost_settings(path)]
+    names = [f"{path / MODULES}: {module}" for module in modules]
+    names += [str(path / name) for name in lost_settings(path)]
     return [f"{name} is not imported; vectors of sentences are computed without it" for name in names]
 
 

@@ -11,7 +11,7 @@ from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.trained.conversion import architecture_of, predicts, preset_of
 from mae_lm_fairseq.trained.huggingface.comparison import compare_ids
-from mae_lm_fairseq.trained.huggingface.stock import Counterpart
+from mae_lm_fairseq.trained.huggingface.stock import Counterpart, encodes_masks
 from mae_lm_fairseq.trained.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.trained.validation import head_names
@@ -33,14 +33,17 @@ def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: i
         warnings.append(_WARNINGS["pooler"].format(classes=to.classes))
     but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
     compared = _TOKENIZER["compared"].format(lines=lines, but=but)
-    has_exceptions = isinstance(pretrained.tokenizer, SentencePieceTokenizer)
-    kind = "stock_sentencepiece" if has_exceptions else "own" if pretrained.tokenizer else "missing"
+    kind = "stock_sentencepiece" if _is_sentencepiece(pretrained) else "own"
+    if pretrained.tokenizer is None:
+        kind = "missing"
+    use = "Model" if _trained_without_masks(pretrained) else to.task.ending
+    auto_class = "AutoModel" + to.task.ending.removeprefix("Model")
     return _card(
         pretrained,
         architecture=to.architecture,
         precision="float32",
-        use=_USE["Model" if _trained_without_masks(pretrained) else to.task.ending],
-        loading=_TEXTS["stock_loading"].format(auto_class="AutoModel" + to.task.ending.removeprefix("Model")),
+        use=_USE[use],
+        loading=_TEXTS["stock_loading"].format(auto_class=auto_class),
         warnings=warnings,
         tokenizer=_TOKENIZER[kind].format(compared=compared, exceptions=_TOKENIZER["exceptions"]),
     )
@@ -50,7 +53,7 @@ def _mask_warning(pretrained: Pretrained, is_finetuned: bool) -> str:
     config, fraction = pretrained.config, pretrained.mask_in_encoder
     if _trained_without_masks(pretrained):
         return _WARNINGS["without_masks"]
-    if config.mask_join is MaskJoin.embeddings and config.mask_states == 1:
+    if encodes_masks(config):
         return ""
     if is_finetuned:  # whether the encoder saw any is not known
         return _WARNINGS["finetuned"]
@@ -63,6 +66,10 @@ def _mask_warning(pretrained: Pretrained, is_finetuned: bool) -> str:
 
 def _trained_without_masks(pretrained: Pretrained) -> bool:
     return pretrained.about.other_tokens == 1
+
+
+def _is_sentencepiece(pretrained: Pretrained) -> bool:
+    return isinstance(pretrained.tokenizer, SentencePieceTokenizer)
 
 
 def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
@@ -90,7 +97,8 @@ def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
 
 
 def _bundle_card(pretrained: Pretrained, lack: str) -> str:
-    heads, loading = head_names(pretrained.weights), _TEXTS["own_loading"]
+    heads = head_names(pretrained.weights)
+    loading = _TEXTS["own_loading"]
     if heads:
         use = _USE["heads"].format(heads=", ".join(map(code, heads)))
     elif not predicts(pretrained):
@@ -98,23 +106,29 @@ def _bundle_card(pretrained: Pretrained, lack: str) -> str:
     elif _trained_without_masks(pretrained):
         use = _USE["Model"]
     else:
-        use, stock = _USE["bundle"], _TEXTS["stock_loading"].format(auto_class="AutoModelForMaskedLM")
+        use = _USE["bundle"]
+        stock = _TEXTS["stock_loading"].format(auto_class="AutoModelForMaskedLM")
         loading = f"import mae_lm_fairseq.trained.huggingface.modeling\n{stock}"
-    has_exceptions = isinstance(pretrained.tokenizer, SentencePieceTokenizer)
-    kind = "unreadable" if lack else "bundle_sentencepiece" if has_exceptions else "own"
+    warnings = [_WARNINGS["bundle"]]
+    if _trained_without_masks(pretrained):
+        warnings.append(_WARNINGS["without_masks"])
+    kind = "bundle_sentencepiece" if _is_sentencepiece(pretrained) else "own"
+    if lack:
+        kind = "unreadable"
     return _card(
         pretrained,
         architecture="MAELMForMaskedLM",
-        precision=str(next(iter(pretrained.weights.values())).dtype).removeprefix("torch."),
+        precision=pretrained.precision,
         use=use,
         loading=loading,
-        warnings=[_WARNINGS["bundle"], _WARNINGS["without_masks"] if _trained_without_masks(pretrained) else ""],
+        warnings=warnings,
         tokenizer=_TOKENIZER[kind].format(lack=escaped(lack), compared="", exceptions=_TOKENIZER["exceptions"]),
     )
 
 
 def _card(pretrained: Pretrained, *, architecture: str, precision: str, warnings: list[str], **texts: str) -> str:
-    about, trained_as = pretrained.about, architecture_of(pretrained)
+    about = pretrained.about
+    trained_as = architecture_of(pretrained)
     name = escaped((about.imported_from or trained_as).partition(",")[0])
     facts = {
         "class": f"`{architecture}`, {precision}",
@@ -127,7 +141,8 @@ def _card(pretrained: Pretrained, *, architecture: str, precision: str, warnings
         "versions": _inline(about.versions),
         "maximum sequence length": f"{pretrained.config.max_positions} tokens, special tokens included",
     }
-    table = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value is not None)
+    rows = [f"| {key} | {value} |" for key, value in facts.items() if value is not None]
+    table = "\n".join(rows)
     cautions = "\n\n".join(filter(None, warnings))
     return _TEXTS["card"].format(name=name, architecture=architecture, facts=table, warnings=cautions, **texts)
 

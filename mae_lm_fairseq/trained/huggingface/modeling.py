@@ -110,9 +110,10 @@ class MAELMForMaskedLM(PreTrainedModel):
     def _init_weights(self, module):
         """Restore the relative position buckets, which are not saved; the network initialises everything else."""
         if isinstance(module, RelativePositionBias):
-            (buckets, heads), core = module.weight.shape, network_config(self.config.network)
-            sizes = buckets, core.relative_max_distance, heads, module.reach + 1
-            computed = RelativePositionBias(*sizes, core.relative_bucketing)
+            core = network_config(self.config.network)
+            buckets, heads = module.weight.shape
+            length = module.reach + 1
+            computed = RelativePositionBias(buckets, core.relative_max_distance, heads, length, core.relative_bucketing)
             module.bucket.copy_(computed.bucket)
 
     def get_input_embeddings(self) -> torch.nn.Embedding:
@@ -141,13 +142,17 @@ class MAELMForMaskedLM(PreTrainedModel):
         Returns:
             logits [B, T, vocabulary], zero at padding, and with labels the mean cross-entropy.
         """
-        pad, mask, length = self.config.pad_token_id, self.config.mask_token_id, input_ids.shape[1]
+        pad, mask = self.config.pad_token_id, self.config.mask_token_id
         tokens = input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, pad)
-        everywhere = torch.ones_like(tokens, dtype=torch.bool)
-        early = seen_masks(tokens.cpu(), mask, typed(self.config.about, ModelInfo).mask_in_encoder or 0.0)
-        layout = to_device(batch_layout(tokens.cpu(), everywhere.cpu(), pad, mask, early), tokens.device)
+        length = tokens.shape[1]
+        on_cpu = tokens.cpu()
+        about = typed(self.config.about, ModelInfo)
+        early = seen_masks(on_cpu, mask, about.mask_in_encoder or 0.0)
+        everywhere = torch.ones_like(on_cpu, dtype=torch.bool)
+        layout = to_device(batch_layout(on_cpu, everywhere, pad, mask, early), tokens.device)
         states = self.autoencoder.encode(tokens, layout)
-        logits = unpack(self.autoencoder.predict(states[-1], layout), layout.predicted, length)
+        logits = self.autoencoder.predict(states[-1], layout)
+        logits = unpack(logits, layout.predicted, length)
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)

@@ -4,7 +4,6 @@ The mappings are used in both directions, so that a round trip preserves every b
 differs: queries, keys and values are a single matrix here and three matrices elsewhere.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
@@ -81,12 +80,17 @@ _STOCK_HEADS = {
 
 
 def _stock_encoder(prefix: str, layer: Mapping[str, str], layers: str = "encoder.layer") -> dict[str, str]:
-    return {
+    embeddings = {
         EMBEDDINGS: f"{prefix}.embeddings.word_embeddings.weight",
         f"{_ENCODER}embed_positions.weight": f"{prefix}.embeddings.position_embeddings.weight",
         f"{_ENCODER}embed_layer_norm": f"{prefix}.embeddings.LayerNorm",
-        **{f"{_LAYER}{ours}": f"{prefix}.{layers}.{{layer}}.{theirs}" for ours, theirs in layer.items()},
     }
+    return embeddings | _layers(f"{prefix}.{layers}", layer)
+
+
+def _layers(prefix: str, layer: Mapping[str, str]) -> dict[str, str]:
+    """Return the names in all layers; ``{layer}`` stands for the number of one."""
+    return {_LAYER + ours: f"{prefix}.{{layer}}.{theirs}" for ours, theirs in layer.items()}
 
 
 NAMES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
@@ -123,7 +127,7 @@ NAMES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
             EMBEDDINGS: "encoder.sentence_encoder.embed_tokens.weight",
             f"{_ENCODER}embed_positions.weight": "encoder.sentence_encoder.embed_positions.weight",
             f"{_ENCODER}embed_layer_norm": "encoder.sentence_encoder.layernorm_embedding",
-            **{f"{_LAYER}{x}": f"encoder.sentence_encoder.layers.{{layer}}.{y}" for x, y in _FAIRSEQ_LAYER.items()},
+            **_layers("encoder.sentence_encoder.layers", _FAIRSEQ_LAYER),
         },
         Part.lm_head: _lm_head("encoder.lm_head.dense", "encoder.lm_head.layer_norm", "encoder.lm_head.bias"),
         Part.output_weights: {LM_WEIGHT: "encoder.lm_head.weight", LM_BIAS: "encoder.lm_head.bias"},
@@ -139,31 +143,34 @@ _FUSED = "qkv_proj"
 
 def names_of(parts: Iterable[str], naming: str, layers: int = 0, head: str = "") -> dict[str, str]:
     """Return the names elsewhere of all weights of some parts, by ours. ``naming`` is a key of :data:`NAMES`."""
-    spelled_out = {}
-    for ours, theirs in itertools.chain.from_iterable(NAMES[naming][part].items() for part in parts):
+    templates = {}
+    for part in parts:
+        templates |= NAMES[naming][part]
+    names = {}
+    for ours, theirs in templates.items():
         ends = ("",) if ours.endswith(("weight", "bias")) else (".weight", ".bias")
         for layer in range(layers if ours.startswith(_LAYER) else 1):
-            one, other = (name.format(layer=layer, head=head) for name in (ours, theirs))
-            spelled_out |= {one + end: other + end for end in ends}
-    return spelled_out
+            for end in ends:
+                name = f"{ours}{end}".format(layer=layer, head=head)
+                names[name] = f"{theirs}{end}".format(layer=layer, head=head)
+    return names
 
 
 def to_theirs(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
     """Rename our weights to the other names, and drop weights without one."""
-    split = {}
+    split = dict(weights)
     for name, weight in weights.items():
         if f".{_FUSED}." in name:
-            for separate, part in zip(_SEPARATE, weight.chunk(len(_SEPARATE)), strict=True):
+            for separate, part in zip(_SEPARATE, weight.chunk(3), strict=True):
                 split[name.replace(_FUSED, separate)] = part
-        else:
-            split[name] = weight
     return {theirs: split[ours] for ours, theirs in names.items()}
 
 
 def to_ours(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
     """Rename their weights to our names, and drop weights without one."""
     renamed = {ours: weights[theirs] for ours, theirs in names.items()}
-    for name in [name for name in renamed if f".{_SEPARATE[0]}." in name]:
-        parts = [renamed.pop(name.replace(_SEPARATE[0], separate)) for separate in _SEPARATE]
-        renamed[name.replace(_SEPARATE[0], _FUSED)] = torch.cat(parts)
+    for name in names:
+        if ".q_proj." in name:
+            parts = [renamed.pop(name.replace("q_proj", separate)) for separate in _SEPARATE]
+            renamed[name.replace("q_proj", _FUSED)] = torch.cat(parts)
     return renamed

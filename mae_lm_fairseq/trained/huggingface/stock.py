@@ -7,6 +7,7 @@ weights and its own tokenizer.
 
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,11 @@ from mae_lm_fairseq.trained.huggingface.weight_files import STOCK_WEIGHTS
 from mae_lm_fairseq.trained.original import CONFIG, ORIGINAL, Original
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.trained.token_order import TokenOrder, token_order
-from mae_lm_fairseq.trained.validation import HEADS, head_names, output_layer, token_weights
+from mae_lm_fairseq.trained.validation import class_count, head_kind, head_names, output_layer
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_code
-from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, LM_HEAD, stock_class, stock_config
+from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, stock_class, stock_config
 
 
 @dataclass(frozen=True)
@@ -89,30 +90,23 @@ class Counterpart:
         """Return whether the head may have been trained here on pairs of texts, which this package joins in its way."""
         return self.task in (SENTENCES, ANSWERS) and pretrained.about.imported_from is None
 
-    def names(self, config: MaskedAutoencoderConfig) -> dict[str, str]:
-        """Return the names of the weights that both networks share, by ours."""
-        parts = [Part.encoder, *([self.task.part] if self.task.part else [])]
-        if self.task is MASKED_LM and config.untie_output_weights:
-            parts.append(Part.output_weights)
-        return names_of(parts, self.family.naming, config.encoder_layers, self.head)
-
     @property
     def kept(self) -> dict[str, Tensor]:
         """Further weights of the imported model: the pooler of a model without a task, and what was trained with it."""
         if self.original is None or self.head:
             return {}
+        weights = self.original.weights
+        if self.task is ENCODER:
+            return {name: weight for name, weight in weights.items() if "pooler." in name}
         elsewhere = () if self.wrapped else (self.family.positions, self.family.segments)
-        return {
-            name: weight
-            for name, weight in self.original.weights.items()
-            if ("pooler." in name if self.task is ENCODER else name not in elsewhere)
-        }
+        return {name: weight for name, weight in weights.items() if name not in elsewhere}
 
     @property
     def has_unset_pooler(self) -> bool:
         """Whether the encoder's class, ``...Model``, has a pooler for which there are no weights."""
-        encoder = getattr(import_transformers(), f"{self.classes}{ENCODER.ending}")
-        return not self.head and _may_have_pooler(encoder) and not any("pooler." in name for name in self.kept)
+        encoder = getattr(import_transformers(), self.classes + ENCODER.ending)
+        has_pooler = any("pooler." in name for name in self.kept)
+        return not self.head and not has_pooler and _may_have_pooler(encoder)
 
 
 def _may_have_pooler(encoder: type) -> bool:
@@ -126,12 +120,14 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
         UserError: if no class is equivalent; the message gives the reason.
     """
     task, head = _task(pretrained)
+    config, original = pretrained.config, pretrained.original
     order = token_order(pretrained.tokenizer, len(pretrained.symbols))
-    if pretrained.config.wrapped:
-        return Counterpart("", task, order, head, pretrained.original, pretrained.config.wrapped)
-    kind, original = _original_kind(pretrained), pretrained.original
+    if config.wrapped:
+        return Counterpart("", task, order, head, original, config.wrapped)
+    kind = _original_kind(pretrained)
     if kind is None or (kind == "distilbert" and task is SENTENCES):  # whose head has ReLU
-        kind, original = _kind(pretrained.config), None
+        original = None
+        kind = _kind(config)
     if kind == "mpnet":
         _check_mpnet_padding(pretrained, order)
     order = replace(order, first_position=FAMILIES[kind].first_position(order[PAD]))
@@ -139,18 +135,24 @@ def counterpart(pretrained: Pretrained) -> Counterpart:
 
 
 def _task(pretrained: Pretrained) -> tuple[TaskClass, str]:
-    config, weights, heads = pretrained.config, pretrained.weights, head_names(pretrained.weights)
+    config = pretrained.config
+    heads = head_names(pretrained.weights)
     if len(heads) > 1:
         raise UserError(f"the model has several heads ({', '.join(heads)}), and classes of transformers have one")
     if not heads:
-        fills_masks = config.mask_join is MaskJoin.embeddings and config.mask_states == 1 and predicts(pretrained)
+        fills_masks = encodes_masks(config) and predicts(pretrained)
         return MASKED_LM if fills_masks else ENCODER, ""
     [head] = heads
-    module = output_layer(head, weights).removeprefix(f"{HEADS}{head}.").partition(".")[0]
+    kind = head_kind(head, pretrained.weights)
     for task in FINETUNED:
-        if module == (task.ending if config.wrapped else task.module):
+        if kind == (task.ending if config.wrapped else task.module):
             return task, head
     raise UserError("transformers has no class of the encoder's type with such a head; mae-lm bundle writes the model")
+
+
+def encodes_masks(config: MaskedAutoencoderConfig) -> bool:
+    """Return whether the encoder reads ``<mask>`` tokens like all others, as those of ``transformers`` do."""
+    return config.mask_join is MaskJoin.embeddings and config.mask_states == 1
 
 
 def _original_kind(pretrained: Pretrained) -> str | None:
@@ -159,11 +161,11 @@ def _original_kind(pretrained: Pretrained) -> str | None:
     path = Path(ORIGINAL, CONFIG)
     with content_errors(path):  # a bundle's file may be damaged
         config = read_config(pretrained.original.files[CONFIG], path)
-    family = FAMILIES[config["model_type"]]
-    options = {ours: theirs for theirs, ours in family.options.items() if ours not in TRAINING_OPTIONS}
-    values = {ours: config[theirs] for ours, theirs in options.items()} | family.constants
-    is_same = all(getattr(pretrained.config, name) == value for name, value in values.items())
-    return config["model_type"] if is_same else None
+    kind = config["model_type"]
+    for name, value in FAMILIES[kind].values(config).items():
+        if name not in TRAINING_OPTIONS and getattr(pretrained.config, name) != value:
+            return None
+    return kind
 
 
 def _kind(config: MaskedAutoencoderConfig) -> str:
@@ -182,9 +184,11 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
 def _check_mpnet_padding(pretrained: Pretrained, order: TokenOrder):
     if order[PAD] == MPNET_PAD:
         return
-    tokenizer, instead = pretrained.tokenizer, int(order.ids.argsort()[MPNET_PAD])
-    token = tokenizer.token_text(instead)
-    if instead in (BOS, EOS, UNK, pretrained.mask) or instead in tokenizer.encode_lines([token])[0]:
+    tokenizer = pretrained.tokenizer
+    taken = int(order.ids.argsort()[MPNET_PAD])
+    token = tokenizer.token_text(taken)
+    [ids] = tokenizer.encode_lines([token])
+    if taken in (BOS, EOS, UNK, pretrained.mask) or taken in ids:
         raise UserError(
             f"transformers' MPNet takes id {MPNET_PAD} for padding, which is the token {token!r} in {tokenizer.path}; "
             "mae-lm bundle writes the model with a class of this package"
@@ -196,7 +200,8 @@ def written_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     config, order = pretrained.config, to.order
     values = {"architectures": [to.architecture], "dtype": "float32", **labelled(pretrained, to)}
     if not config.wrapped:
-        values |= {theirs: getattr(config, ours) for theirs, ours in to.family.options.items()}
+        for theirs, ours in to.family.options.items():
+            values[theirs] = getattr(config, ours)
     if to.task is SENTENCES and pretrained.about.imported_from is None:
         # Without "regression", pipelines apply a sigmoid. For classes, None replaces what an original may have said.
         values["problem_type"] = "regression" if values.get("num_labels") == 1 else None
@@ -216,49 +221,68 @@ def written_config(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
         "eos_token_id": order[EOS],
         "tie_word_embeddings": not config.untie_output_weights,
     }
-    own = {"relative_attention_num_buckets": config.relative_buckets} if to.kind == "mpnet" else {"type_vocab_size": 1}
-    return import_transformers().AutoConfig.for_model(to.kind, **values, **own).to_dict()
+    if to.kind == "mpnet":
+        values["relative_attention_num_buckets"] = config.relative_buckets
+    else:
+        values["type_vocab_size"] = 1
+    return import_transformers().AutoConfig.for_model(to.kind, **values).to_dict()
 
 
 def _changed(config: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     dropped = ["torch_dtype", "auto_map"]
-    if len(config.get("id2label") or ()) == values.get("num_labels"):
+    labels = config.get("id2label") or ()
+    if len(labels) == values.get("num_labels"):
         values.pop("num_labels")
     elif "num_labels" in values:  # its labels were those of another task
         dropped += ["id2label", "label2id"]
-    return {name: value for name, value in config.items() if name not in dropped} | values
+    for name in dropped:
+        config.pop(name, None)
+    return config | values
 
 
 def labelled(pretrained: Pretrained, to: Counterpart) -> dict[str, Any]:
     """Return the values of ``config.json`` that concern the head of a task."""
-    values: dict[str, Any] = {"num_labels": 2} if to.task is ANSWERS else {}  # start and end
+    values = {}
+    if to.task is ANSWERS:
+        values["num_labels"] = 2  # start and end
     if to.task is SENTENCES and "classifier_pooling" in json.loads(pretrained.config.wrapped or "{}"):
         values["classifier_pooling"] = "cls"
-    if to.task not in (SENTENCES, WORDS):
-        return values
-    if names := pretrained.about.labels_of(to.head):
-        values["id2label"] = dict(enumerate(names))
-        return values | {"label2id": {name: number for number, name in enumerate(names)}}
-    return values | {"num_labels": len(pretrained.weights[f"{output_layer(to.head, pretrained.weights)}.weight"])}
+    if to.task in (SENTENCES, WORDS):
+        names = pretrained.about.labels_of(to.head)
+        if names:
+            values["id2label"] = dict(enumerate(names))
+            values["label2id"] = {name: number for number, name in enumerate(names)}
+        else:
+            values["num_labels"] = class_count(to.head, pretrained.weights)
+    return values
 
 
 def stock_weights(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
     """Return the counterpart's ``state_dict()`` in float32, without tied weights."""
-    config = pretrained.config
-    names = to.names(config)
-    ours = pretrained.weights | _scaled_output(pretrained, to)
-    theirs = to_theirs(to.order.exported(ours), names)
+    config, family = pretrained.config, to.family
+    names = to.task.names(family.naming, config, to.head)
+    theirs = to_theirs(_exported(pretrained, to), names)
     weights = {name: weight.detach().float().contiguous() for name, weight in theirs.items()}
     if to.original is not None:
-        weights |= _unfolded(weights[to.family.positions], to) | to.kept
-    elif to.family.segments:
-        weights[to.family.segments] = torch.zeros(1, config.encoder_embed_dim)  # zero has no effect
+        weights |= _unfolded(weights[family.positions], to) | to.kept
+    elif family.segments:
+        weights[family.segments] = torch.zeros(1, config.encoder_embed_dim)  # zero has no effect
     if to.task is MASKED_LM and config.untie_output_weights:  # transformers has an unused copy of the bias
-        unused = names_of([Part.lm_head], to.family.naming)[LM_BIAS]
+        unused = names_of([Part.lm_head], family.naming)[LM_BIAS]
         weights.setdefault(unused, weights[names[LM_BIAS]].clone())
     if to.task is ENCODER:
-        return {name.removeprefix(f"{to.family.naming}."): weight for name, weight in weights.items()}
+        return _without_prefix(weights, f"{family.naming}.")
     return weights
+
+
+def _without_prefix(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): weight for name, weight in weights.items()}
+
+
+def _exported(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
+    """Return the weights by our names, in the order of the exported tokens."""
+    weights = pretrained.weights | _scaled_output(pretrained, to)
+    return to.order.exported(weights, pretrained.config)
 
 
 def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]:
@@ -267,9 +291,12 @@ def _scaled_output(pretrained: Pretrained, to: Counterpart) -> dict[str, Tensor]
     if scores is None:
         return {}
     low, high = scores
-    weight, bias = (f"{output_layer(to.head, pretrained.weights)}.{part}" for part in ("weight", "bias"))
-    scaled = {name: pretrained.weights[name].float() * (high - low) for name in (weight, bias)}
-    return {**scaled, bias: scaled[bias] + low}
+    layer = output_layer(to.head, pretrained.weights)
+    scaled = {}
+    for name in (f"{layer}.weight", f"{layer}.bias"):
+        scaled[name] = pretrained.weights[name].float() * (high - low)
+    scaled[f"{layer}.bias"] += low
+    return scaled
 
 
 def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
@@ -277,13 +304,17 @@ def _unfolded(positions: Tensor, to: Counterpart) -> dict[str, Tensor]:
 
     If the positions were not trained since the import, they are those of the imported model, bit for bit.
     """
-    kept, (name, segments) = to.original.weights, (to.family.positions, to.family.segments)
-    types = {segments: kept[segments]} if segments in kept else {}
-    before, first = kept[name], to.order.first_position
-    if not torch.equal(folded(before, types.get(segments))[first:], positions[first:]):
-        trained = positions - kept[segments][0] if types else positions
-        before = torch.cat([before[:first], trained[first:]])
-    return {name: before, **types}
+    name, segments_name = to.family.positions, to.family.segments
+    original = to.original.weights[name]
+    segments = to.original.weights.get(segments_name)
+    first = to.order.first_position
+    weights = {name: original}
+    if not torch.equal(folded(original, segments)[first:], positions[first:]):
+        trained = positions if segments is None else positions - segments[0]
+        weights[name] = torch.cat([original[:first], trained[first:]])
+    if segments is not None:
+        weights[segments_name] = segments
+    return weights
 
 
 def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
@@ -298,23 +329,27 @@ def write_stock(pretrained: Pretrained, to: Counterpart, directory: Path):
 
 def _write_wrapped(pretrained: Pretrained, to: Counterpart, directory: Path):
     """Write ``model.safetensors`` as the original's class does."""
-    stock, config = stock_class(to.wrapped, to.task.ending), stock_config(to.wrapped, **labelled(pretrained, to))
-    base, head = f"{stock.base_model_prefix}.", f"{HEADS}{to.head}.{to.task.ending}." if to.head else LM_HEAD
-    weights = to.order.exported(pretrained.weights | _scaled_output(pretrained, to), token_weights(pretrained.config))
-    named = {
-        base + name.removeprefix(ENCODER_MODEL): x for name, x in weights.items() if name.startswith(ENCODER_MODEL)
-    }
-    options, kept = {}, to.kept
-    if to.task is ENCODER:  # its pooler is among the kept weights, or unset
-        named, kept = ({name.removeprefix(base): x for name, x in part.items()} for part in (named, kept))
-        options = {"add_pooling_layer": False} if _may_have_pooler(stock) else {}
-    else:
-        named |= {name.removeprefix(head): weight for name, weight in weights.items() if name.startswith(head)}
+    stock = stock_class(to.wrapped, to.task.ending)
+    config = stock_config(to.wrapped, **labelled(pretrained, to))
+    is_encoder = to.task is ENCODER
+    base = f"{stock.base_model_prefix}."
+    prefixes = {ENCODER_MODEL: "" if is_encoder else base}
+    if not is_encoder:
+        prefixes[to.task.wrapped_head(to.head)] = ""
+    weights = {}
+    for name, weight in _exported(pretrained, to).items():
+        for ours, theirs in prefixes.items():
+            if name.startswith(ours):
+                weights[theirs + name.removeprefix(ours)] = weight.detach().float()
+
+    # The pooler of an encoder is among the kept weights, or unset.
+    kept = _without_prefix(to.kept, base) if is_encoder else to.kept
+    options = {"add_pooling_layer": False} if is_encoder and _may_have_pooler(stock) else {}
     with torch.device("meta"):
         model = stock._from_config(config, **options)
-    model.load_state_dict({name: weight.detach().float() for name, weight in named.items()}, assign=True)
+    model.load_state_dict(weights, assign=True)
     model.tie_weights()
     model.save_pretrained(directory)
     if kept:
         path = directory / STOCK_WEIGHTS
-        save_file({**load_file(path), **kept}, path, metadata={"format": "pt"})
+        save_file(load_file(path) | kept, path, metadata={"format": "pt"})

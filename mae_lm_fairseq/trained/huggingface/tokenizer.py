@@ -24,7 +24,7 @@ from mae_lm_fairseq.text.hugging_face_tokenizer import (
     words_after_spaces,
 )
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START, SentencePieceTokenizer
-from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, PAD, SPECIALS, UNK, Tokenizer
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
@@ -52,6 +52,16 @@ def exported_tokenizer(
     return _library_tokenizer(tokenizer, max_length)
 
 
+def exported_sequence(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """Return the ids elsewhere of ``<s> ids </s>``, given our ids."""
+    return tokenizer.exported_ids[[BOS, *ids, EOS]].tolist()
+
+
+def tokens_of(ids: Sequence[int], fast: "PreTrainedTokenizerFast") -> str:
+    """Return the tokens of ids, separated by spaces, for messages."""
+    return " ".join(fast.convert_ids_to_tokens(ids))
+
+
 def write_tokenizer(pretrained: Pretrained, directory: Path):
     """Write ``tokenizer.json`` and ``tokenizer_config.json``.
 
@@ -60,9 +70,8 @@ def write_tokenizer(pretrained: Pretrained, directory: Path):
     """
     fast = exported_tokenizer(pretrained.tokenizer, pretrained.symbols, pretrained.config.max_positions)
     fast.save_pretrained(directory)
-    path = directory / TOKENIZER_CONFIG
     # transformers 4 also knows the tokenizer class by this name.
-    _write_json(path, {**json.loads(path.read_bytes()), "tokenizer_class": "PreTrainedTokenizerFast"})
+    _update_json(directory / TOKENIZER_CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer | None, directory: Path):
@@ -75,15 +84,16 @@ def read_lists_of_words(tokenizer: SentencePieceTokenizer | HuggingFaceTokenizer
     described = json.loads(exported_library(tokenizer).to_str())
     if words_after_spaces(described) == described:
         return
-    path, settings = directory / TOKENIZER_JSON, directory / TOKENIZER_CONFIG
+    path = directory / TOKENIZER_JSON
     if path.exists():
-        _write_json(path, words_after_spaces(json.loads(path.read_bytes())))
-    before = json.loads(settings.read_bytes()) if settings.exists() else {}
-    _write_json(settings, before | {"add_prefix_space": True})
+        _update_json(path, words_after_spaces(json.loads(path.read_bytes())))
+    _update_json(directory / TOKENIZER_CONFIG, {"add_prefix_space": True})
 
 
-def _write_json(path: Path, content: dict):
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+def _update_json(path: Path, changes: dict):
+    """Write a file with changed values; others stay, if there is one already."""
+    before = json.loads(path.read_bytes()) if path.exists() else {}
+    write_text(path, json.dumps(before | changes, indent=2, ensure_ascii=False) + "\n")
 
 
 def pair_differences(fast: "PreTrainedTokenizerFast", texts: Sequence[str] = ("a", "b")) -> list[str]:
@@ -91,36 +101,41 @@ def pair_differences(fast: "PreTrainedTokenizerFast", texts: Sequence[str] = ("a
 
     Ours are ``<s> A </s> </s> B </s>``, all with the first token type. Each text is joined with the next one.
     """
+    texts = list(texts)
     with no_panic("the tokenizer (tokenizer.json) cannot encode a pair of texts"):
-        pairs = fast(list(texts[:-1]), list(texts[1:]), verbose=False)
-        singles = itertools.pairwise(fast(list(texts), verbose=False)["input_ids"])
+        pairs = fast(texts[:-1], texts[1:], verbose=False)
+        singles = fast(texts, verbose=False)["input_ids"]
+    joined = [[*first, first[-1], *second[1:]] for first, second in itertools.pairwise(singles)]
     differences = []
     if any(map(any, pairs.get("token_type_ids", []))):
         differences.append("both texts have the first token type")
-    if pairs["input_ids"] != [[*first, first[-1], *second[1:]] for first, second in singles]:
+    if pairs["input_ids"] != joined:
         differences.append("two separators are between them")
     return differences
 
 
 def _library_tokenizer(tokenizer: HuggingFaceTokenizer, max_length: int) -> "PreTrainedTokenizerFast":
-    tokenizers = import_tokenizers()
     library = exported_library(tokenizer)
-    described = json.loads(library.to_str())
     if library.get_vocab_size() > tokenizer.mask + 1:
         raise UserError(
             f"{tokenizer.path}: dict.txt lacks some of its tokens; fairseq reads them as <unk>, and transformers cannot"
         )
     added = library.get_added_tokens_decoder()
     specials = [added[int(tokenizer.exported_ids[index])] for index in (BOS, PAD, EOS, UNK, tokenizer.mask)]
-    bos, _, eos, *_ = specials
-    template = tokenizers.processors.TemplateProcessing(
-        single=f"{bos.content} $A {eos.content}",
-        pair=f"{bos.content} $A {eos.content} {eos.content} $B {eos.content}",
-        special_tokens=[(token.content, library.token_to_id(token.content)) for token in (bos, eos)],
-    )
-    trims = [tokenizers.processors.ByteLevel(**settings) for settings in _offset_settings(described)]
-    library.post_processor = tokenizers.processors.Sequence([*trims, template]) if trims else template
+    bos, _, eos, *_ = (token.content for token in specials)
+    processors = import_tokenizers().processors
+    template = _template(library, bos, eos)
+    trims = [processors.ByteLevel(**settings) for settings in _offset_settings(json.loads(library.to_str()))]
+    library.post_processor = processors.Sequence([*trims, template]) if trims else template
     return _with_roles(library, specials, max_length)
+
+
+def _template(library, bos: str, eos: str):
+    """Return the step that puts special tokens around a text or a pair."""
+    ids = [(token, library.token_to_id(token)) for token in (bos, eos)]
+    single = f"{bos} $A {eos}"
+    pair = f"{single} {eos} $B {eos}"
+    return import_tokenizers().processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
 
 
 def _offset_settings(described: Mapping[str, Any]) -> list[dict[str, bool]]:
@@ -128,12 +143,13 @@ def _offset_settings(described: Mapping[str, Any]) -> list[dict[str, bool]]:
 
     A byte-level tokenizer that was trained here has none of them, and gets RoBERTa's.
     """
-    steps, pre_tokenizers = (steps_of(described[part]) for part in ("post_processor", "pre_tokenizer"))
-    names = ("trim_offsets", "add_prefix_space")
+    steps = steps_of(described["post_processor"])
+    pre_tokenizers = steps_of(described["pre_tokenizer"])
     if not steps and any(step["type"] == "ByteLevel" for step in pre_tokenizers):
         adds_space = any(step.get("add_prefix_space") for step in pre_tokenizers)
-        return [dict(zip(names, (True, adds_space), strict=True))]
-    return [{name: step[name] for name in names} for step in steps if step.get("trim_offsets")]
+        return [{"trim_offsets": True, "add_prefix_space": adds_space}]
+    trimming = [step for step in steps if step.get("trim_offsets")]
+    return [{"trim_offsets": True, "add_prefix_space": step["add_prefix_space"]} for step in trimming]
 
 
 def _with_roles(library, specials: Sequence, max_length: int) -> "PreTrainedTokenizerFast":
@@ -161,12 +177,7 @@ def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length:
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     _check(proto, symbols)
     tokenizers = import_tokenizers()
-    if proto.trainer_spec.model_type == _BPE:
-        model = _bpe(proto, symbols)
-    else:
-        scores, byte_fallback = _pieces(proto), proto.trainer_spec.byte_fallback
-        vocabulary = [(symbol, scores.get(symbol, 0.0)) for symbol in symbols]
-        model = tokenizers.models.Unigram(vocabulary, unk_id=UNK, byte_fallback=byte_fallback)
+    model = _bpe(proto, symbols) if proto.trainer_spec.model_type == _BPE else _unigram(proto, symbols)
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     # A text starts with a word, but text directly after a <mask> continues one.
@@ -181,9 +192,7 @@ def _sentencepiece_tokenizer(model: bytes, symbols: tuple[str, ...], max_length:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", BOS), ("</s>", EOS)]
-    )
+    tokenizer.post_processor = _template(tokenizer, SPECIALS[BOS], SPECIALS[EOS])
     mask = tokenizers.AddedToken(MASK, lstrip=True, normalized=False, special=True)
     return _with_roles(tokenizer, [*SPECIALS, mask], max_length)
 
@@ -192,22 +201,28 @@ def _check(proto, symbols: tuple[str, ...]):
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     marks_spaces = normalizer.escape_whitespaces and normalizer.remove_extra_whitespaces
     marks_starts = normalizer.add_dummy_prefix and not trainer.treat_whitespace_as_suffix
+    types = {piece.type for piece in proto.pieces}
     # fairseq-preprocess leaves out of the dictionary what does not occur.
-    is_unsupported = {
-        "is neither BPE nor unigram": trainer.model_type not in (_UNIGRAM, _BPE),
-        "has pieces that the dictionary lacks": not _pieces(proto).keys() <= set(symbols),
-        "has user-defined or unused pieces": any(
-            piece.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE) for piece in proto.pieces
-        ),
-        "keeps repeated spaces, or does not mark the start of every word": not (marks_spaces and marks_starts),
+    requirements = {
+        "is neither BPE nor unigram": trainer.model_type in (_UNIGRAM, _BPE),
+        "has pieces that the dictionary lacks": _pieces(proto).keys() <= set(symbols),
+        "has user-defined or unused pieces": types <= {_NORMAL, _UNKNOWN, _CONTROL, _BYTE},
+        "keeps repeated spaces, or does not mark the start of every word": marks_spaces and marks_starts,
     }
-    for property_, is_there in is_unsupported.items():
-        if is_there:
-            raise UserError(f"a sentencepiece model that {property_} has no fast tokenizer")
+    for problem, is_true in requirements.items():
+        if not is_true:
+            raise UserError(f"a sentencepiece model that {problem} has no fast tokenizer")
 
 
 def _pieces(proto) -> dict[str, float]:
     return {piece.piece: piece.score for piece in proto.pieces if piece.type in (_NORMAL, _BYTE)}
+
+
+def _unigram(proto, symbols: tuple[str, ...]):
+    scores = _pieces(proto)
+    vocabulary = [(symbol, scores.get(symbol, 0.0)) for symbol in symbols]
+    byte_fallback = proto.trainer_spec.byte_fallback
+    return import_tokenizers().models.Unigram(vocabulary, unk_id=UNK, byte_fallback=byte_fallback)
 
 
 def _bpe(proto, symbols: tuple[str, ...]):
@@ -215,10 +230,13 @@ def _bpe(proto, symbols: tuple[str, ...]):
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
     merges = []
     for piece in sorted(scores, key=scores.get, reverse=True):
-        splits = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
-        merges += [(left, right) for left, right in splits if left in scores and right in scores]
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in scores and right in scores:
+                merges.append((left, right))
+    vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
     return import_tokenizers().models.BPE(
-        vocab={symbol: index for index, symbol in enumerate(symbols)},
+        vocab=vocabulary,
         merges=merges,
         unk_token="<unk>",
         fuse_unk=True,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.text.hugging_face_tokenizer import library_errors
-from mae_lm_fairseq.trained.checkpoint_file import check_sums, load_safetensors, refuse_code, unreadable
+from mae_lm_fairseq.trained.checkpoint_file import load_safetensors, pickle_errors, refuse_code
 from mae_lm_fairseq.trained.validation import is_plain
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import check_link, read_json
@@ -30,22 +30,20 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         KeyError: if one of several files lacks a weight.
     """
     for name in (STOCK_WEIGHTS, STOCK_PICKLE):
-        if (directory / name).exists():
-            return _read_file(directory / name)
-        if (directory / (name + _INDEX)).exists():
-            return _read_shards(directory / (name + _INDEX))
+        path, index = directory / name, directory / f"{name}{_INDEX}"
+        if path.exists():
+            return _read_file(path)
+        if index.exists():
+            return _read_shards(index)
     raise UserError(f"{directory} has neither {STOCK_WEIGHTS} nor {STOCK_PICKLE}, nor the {_INDEX} of one")
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
-        return floats(load_safetensors(path, "restore it"), path)
-    try:
-        check_sums(path)
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can raise anything
-        refuse_code(path, error)
-        raise UserError(f"{path}: {unreadable(path, error, 'damaged, or not a file of weights')}") from error
+        weights = load_safetensors(path, "restore it")
+    else:
+        with pickle_errors(path, str(path), "damaged, or not a file of weights"):
+            weights = torch.load(path, map_location="cpu", weights_only=True)
     return floats(weights, path)
 
 
@@ -53,9 +51,9 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     def files_in(content: dict) -> dict[str, Path]:
         return {weight: _beside(index, name) for weight, name in content["weight_map"].items()}
 
-    files = read_json(index, files_in, "restore it")
-    shards = {path: _read_file(path) for path in set(files.values())}
-    return {weight: shards[path][weight] for weight, path in files.items()}
+    paths = read_json(index, files_in, "restore it")
+    shards = {path: _read_file(path) for path in set(paths.values())}
+    return {weight: shards[path][weight] for weight, path in paths.items()}
 
 
 def _beside(index: Path, name: str) -> Path:
@@ -72,9 +70,12 @@ def floats(weights: Any, path: Path) -> dict[str, Tensor]:
     Raises:
         UserError: if they are not tensors by name.
     """
-    is_mapping = isinstance(weights, Mapping)
-    if not is_mapping or not all(isinstance(name, str) and is_plain(weight) for name, weight in weights.items()):
-        raise UserError(f"{path} holds something else than weights")
+    other = UserError(f"{path} holds something else than weights")
+    if not isinstance(weights, Mapping):
+        raise other
+    for name, weight in weights.items():
+        if not isinstance(name, str) or not is_plain(weight):
+            raise other
     return {name: weight.float() for name, weight in weights.items()}
 
 
