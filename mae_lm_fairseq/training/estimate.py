@@ -40,36 +40,34 @@ def warnings_about(cfg: Any) -> Iterator[str]:
         )
 
 
-def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> str:
-    """Return the epochs of the text and the estimated duration of a training in one sentence."""
+def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> Iterator[str]:
+    """Yield sentences on a training: its epochs of the text and its duration, and what a kill costs at most."""
     updates = cfg.optimization.max_update
     if not updates:
-        return "no estimate of the duration: --max-update does not limit it"
+        yield "no estimate of the duration: --max-update does not limit it"
+        return
     try:
         in_hours, where = _estimate(cfg, processes, data[0])
-        estimate = f"about {duration(in_hours)} {where}"
     except ValueError as problem:  # a training that the planner does not describe may still be what the user wants
-        estimate = f"no estimate of the duration: {problem}"
+        yield _epochs(cfg, processes, data) + f"no estimate of the duration: {problem}"
+        return
+    yield _epochs(cfg, processes, data) + f"about {duration(in_hours)} {where}"
+    interval = cfg.checkpoint.save_interval_updates
+    if interval:
+        at_risk = duration(in_hours * interval / updates)
+        yield f"a checkpoint every {interval:,} updates: a kill costs at most about {at_risk} of training"
+
+
+def _epochs(cfg: Any, processes: int, data: Sequence[Path]) -> str:
+    """Return the beginning of a sentence: the epochs of the text; empty if its tokens cannot be counted."""
     try:
         tokens_of_text = sum(count_tokens(shard / "train") for shard in data)
     except UserError:  # not the format of mae-lm prepare and fairseq-preprocess; fairseq-train says what is wrong
-        return estimate
-    tokens = tokens_per_update(cfg, processes) * updates / getattr(cfg.task, "repeat_tokens", 1)
+        return ""
+    repeats = getattr(cfg.task, "repeat_tokens", 1)
+    tokens = tokens_per_update(cfg, processes) * cfg.optimization.max_update / repeats
     epochs = tokens / tokens_of_text
-    return f"at most {epochs:,.3g} epochs of this text ({tokens_of_text:,} tokens); {estimate}"
-
-
-def describe_risk(cfg: Any, processes: int, data_bin: Path) -> str | None:
-    """Return the training between two checkpoints within an epoch in one sentence; None if there is no estimate."""
-    updates, interval = cfg.optimization.max_update, cfg.checkpoint.save_interval_updates
-    if not updates or not interval:
-        return None
-    try:
-        in_hours, _ = _estimate(cfg, processes, data_bin)
-    except ValueError:  # a training that the planner does not describe
-        return None
-    at_risk = duration(in_hours * interval / updates)
-    return f"a checkpoint every {interval:,} updates: a kill costs at most about {at_risk} of training"
+    return f"at most {epochs:,.3g} epochs of this text ({tokens_of_text:,} tokens); "
 
 
 def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:

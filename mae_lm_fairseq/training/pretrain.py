@@ -17,7 +17,7 @@ from fairseq.optim import fused_adam
 
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
-from mae_lm_fairseq.training.estimate import describe_length, describe_risk, warnings_about
+from mae_lm_fairseq.training.estimate import describe_length, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
@@ -49,9 +49,8 @@ def main(options: Any) -> None:
     shards = [Path(data)] if "://" in data else list(map(Path, data.split(os.pathsep)))  # as fairseq splits them
     if rank == 0:
         print(f"{options.preset}: {describe_amount(cfg, number)}")
-        print(describe_length(cfg, number, shards))
-        if risk := describe_risk(cfg, number, shards[0]):
-            print(risk)
+        for sentence in describe_length(cfg, number, shards):
+            print(sentence)
         for warning in warnings_about(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
