@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, NamedTuple
 
-from mae_lm_fairseq.utils.command_line import Argument
+from mae_lm_fairseq.utils.ranges import Range
 
 
 # Hydra selects a member by name and the command line by value, so names and values must be equal.
@@ -72,10 +72,10 @@ _NOT_WRAPPED = ("renumber_visible", "decoder_share_positions", "mask_states", "u
 
 
 def _option_field(default: Any, help: str, **limits: float) -> Any:
-    """Return a field with the help of its option, and the limits of its values as :class:`Argument` takes them."""
+    """Return a field with the help of its option, and the limits of its values as :class:`Range` takes them."""
     metadata = {"help": help}
     if limits:
-        metadata["range"] = Argument(**limits)
+        metadata["range"] = Range(**limits)
     return field(default=default, metadata=metadata)
 
 

@@ -8,7 +8,6 @@ position are stated with the type, see :class:`Argument` and the types below it.
 import argparse
 import difflib
 import inspect
-import math
 import os
 import re
 import types
@@ -19,11 +18,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from mae_lm_fairseq.utils.files import is_utf8, writable_file
+from mae_lm_fairseq.utils.ranges import Range
 
 
 @dataclass(frozen=True)
-class Argument:
-    """Annotation of a field's type.
+class Argument(Range):
+    """Annotation of a field's type, with the range of a number.
 
     Attributes:
         metavar: placeholder of the value.
@@ -31,27 +31,12 @@ class Argument:
         rest: whether the field takes all words after ``--``; if it is positional, all words that nothing else takes, in
             their order.
         parse: converts a word; raises ValueError or ArgumentTypeError.
-        at_least, above, at_most, below: range of a number, which is finite in any case.
     """
 
     metavar: str | None = None
     positional: bool = False
     rest: bool = False
     parse: Callable[[str], Any] | None = None
-    at_least: float = -math.inf
-    above: float = -math.inf
-    at_most: float = math.inf
-    below: float = math.inf
-
-    def problem(self, value: float) -> str | None:
-        """Return what is wrong with a number."""
-        is_low = value < self.at_least or value <= self.above
-        is_high = value > self.at_most or value >= self.below
-        if math.isfinite(value) and not is_low and not is_high:
-            return None
-        limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        stated = [f"{name} {limit}" for name, limit in limits.items() if math.isfinite(limit)]
-        return f"must be {' and '.join(stated) or 'finite'}"
 
 
 UNRECOGNIZED = "unrecognized arguments: "
