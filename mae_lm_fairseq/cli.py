@@ -119,7 +119,8 @@ def main() -> int | None:
     if kinds and words[1:] in (["-h"], ["--help"]):
         print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))
         return 0
-    if not kinds and words[0] in MEASURES:
+    measure = MEASURES.get(words[0])
+    if measure and not measure.__module__.startswith("mae_lm_fairseq."):
         with errors_end_the_program(), signals_end_the_program():
             return run(words[0], words[1:])
     advice = f"choose {' or '.join(kinds)}" if kinds else "mae-lm --help lists the verbs"

@@ -12,7 +12,7 @@ from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.measure import Measure
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.registry import MEASURES, register_measure
-from mae_lm_fairseq.study.measures import Rank
+from mae_lm_fairseq.study.measures import Loss, Rank
 from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
 from tests.support.bundles import TEXT
 from tests.support.processes import runs_in_children
@@ -93,9 +93,11 @@ def here(tmp_path, monkeypatch):
     del MEASURES["anisotropy"], sys.modules["anisotropy"]
 
 
-def test_it_is_a_verb(here, bundles):
+def test_it_is_a_verb(here, bundles, monkeypatch):
     path = bundles["mae_lm_tiny"]
-    cli.run("anisotropy", [str(path), "--text", "text", "--tokens", "100", "--out", "out"])
+    options = ["--text", "text", "--tokens", "100", "--out", "out"]
+    monkeypatch.setattr(sys, "argv", ["mae-lm", "anisotropy", str(path), *options])
+    assert cli.main() is None
     results = json.loads((here / "out" / "results.json").read_text())
     reader = open_model(path, None)
     vectors = []
@@ -128,3 +130,8 @@ def test_a_taken_name_is_refused():
     with pytest.raises(ValueError, match="rank"):
         register_measure(Another)
     assert MEASURES["rank"] is Rank
+
+
+def test_measures_of_the_package_are_verbs_only_if_they_are_listed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mae-lm", Loss.kind])
+    assert cli.main() == 2
