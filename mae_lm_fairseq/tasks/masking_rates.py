@@ -56,11 +56,11 @@ class NumberedBatches:
 
 def number_batches(iterator: EpochBatchIterator, updates: int, per_update: int) -> None:
     """Let the next epoch of an iterator have :class:`NumberedBatches`; a later call numbers them anew."""
-    iterator.ordered_batches = functools.partial(_numbered_batches, iterator, updates, per_update)
 
+    def ordered_batches(*order: Any) -> NumberedBatches:
+        return NumberedBatches(EpochBatchIterator.ordered_batches(iterator, *order), updates, per_update)
 
-def _numbered_batches(iterator: EpochBatchIterator, updates: int, per_update: int, *order: Any) -> NumberedBatches:
-    return NumberedBatches(EpochBatchIterator.ordered_batches(iterator, *order), updates, per_update)
+    iterator.ordered_batches = ordered_batches
 
 
 @dataclass(frozen=True)
