@@ -282,21 +282,16 @@ def test_sizes_that_do_not_fit_the_text_are_refused(kind, size, reason):
         train_tokenizer(kind, paragraphs(50), size, 1.0)
 
 
-def damaged(directory):
-    """Return damaged files by the expected error message."""
-    encoder, merges, dictionary = fairseq_files(paragraphs(50), 280)
-    foreign = "".join(f"w{number} 1\n" for number in range(9)).encode()
-    return {
-        "not a tokenizer of Hugging Face": {"tokenizer.json": b"{}"},
-        "not a tokenizer of Hugging Face, or damaged": {"tokenizer.json": b"\xff"},
-        "encoder.json: does not belong to .*dict.txt": {
-            "encoder.json": encoder, "vocab.bpe": merges, "dict.txt": foreign
-        },
-        "encoder.json is damaged": {"encoder.json": b"{", "vocab.bpe": merges, "dict.txt": dictionary},
-        "vocab.bpe: not the merges": {"encoder.json": encoder, "vocab.bpe": b"q q\n", "dict.txt": dictionary},
-        "vocab.bpe: No such file": {"encoder.json": encoder, "dict.txt": dictionary},
-        "has no tokenizer": {"dict.txt": dictionary},
-    }  # fmt: skip
+DAMAGED = {
+    "tokenizer.json: not a tokenizer of Hugging Face": {"tokenizer.json": b"{}"},
+    "tokenizer.json: not a tokenizer of Hugging Face, or damaged": {"tokenizer.json": b"\xff"},
+    "encoder.json: does not belong to .*dict.txt": {"dict.txt": b"w0 1\nw1 1\n"},
+    "encoder.json is damaged": {"encoder.json": b"{"},
+    "vocab.bpe: not the merges": {"vocab.bpe": b"q q\n"},
+    "vocab.bpe: No such file": {"vocab.bpe": None},
+    "has no tokenizer": {"encoder.json": None, "vocab.bpe": None},
+}
+"""Changes of a directory with GPT-2's files by the expected error message; None for a file that is missing."""
 
 
 @pytest.fixture(scope="module")
@@ -347,10 +342,14 @@ def test_tokens_of_white_space_are_codes_in_the_dictionary(tmp_path):
     assert tokenizer.decode(ids) == "the    of"
 
 
-@pytest.mark.parametrize("reason", damaged(None))
+@pytest.mark.parametrize("reason", DAMAGED)
 def test_damaged_files_are_refused(tmp_path, reason):
-    for name, content in damaged(tmp_path)[reason].items():
-        (tmp_path / name).write_bytes(content)
+    files = dict(zip(FairseqBPETokenizer.FILES, fairseq_files(paragraphs(50), 280), strict=True))
+    if "tokenizer.json" in reason:
+        files = {}
+    for name, content in (files | DAMAGED[reason]).items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=reason):
         open_tokenizer_path(tmp_path)
 

@@ -74,24 +74,19 @@ def test_all_pieces_of_a_character_have_its_span(tmp_path):
     assert set(slices(tokenizer, "½")) == {"½"}
 
 
-@pytest.mark.parametrize("leading_space", [False, True])
-def test_words_are_separated_by_white_space(leading_space):
-    text = " Don't  (go)\tnow "
-    spans = [(1, 4), (4, 5), (5, 6), (8, 9), (9, 11), (11, 12), (13, 16)]
-    if leading_space:
-        spans = [(0, 4), *spans[1:3], (6, 9), *spans[4:6], (12, 16)]
-    assert word_numbers(text, spans) == [0, 0, 0, 1, 1, 1, 2]
-    assert word_numbers("", []) == []
-
-
-def test_white_space_at_the_end_is_no_word():
-    """Byte-level BPE keeps it as a token."""
-    assert word_numbers("a b  ", [(0, 1), (1, 3), (3, 5)]) == [0, 1, 1]
-    assert word_numbers("a b  ", [(0, 1), (2, 3), (3, 3)]) == [0, 1, 1]
-
-
-def test_a_lone_word_start_belongs_to_the_word():
-    assert word_numbers("a b", [(0, 1), (2, 3), (2, 3)]) == [0, 1, 1]
+@pytest.mark.parametrize(
+    ("text", "spans", "numbers"),
+    [
+        (" Don't  (go)\tnow ", [(1, 4), (4, 5), (5, 6), (8, 9), (9, 11), (11, 12), (13, 16)], [0, 0, 0, 1, 1, 1, 2]),
+        (" Don't  (go)\tnow ", [(0, 4), (4, 5), (5, 6), (6, 9), (9, 11), (11, 12), (12, 16)], [0, 0, 0, 1, 1, 1, 2]),
+        ("", [], []),
+        ("a b  ", [(0, 1), (1, 3), (3, 5)], [0, 1, 1]),  # byte-level BPE keeps white space at the end as a token
+        ("a b  ", [(0, 1), (2, 3), (3, 3)], [0, 1, 1]),
+        ("a b", [(0, 1), (2, 3), (2, 3)], [0, 1, 1]),  # a lone word start
+    ],
+)
+def test_words_are_separated_by_white_space(text, spans, numbers):
+    assert word_numbers(text, spans) == numbers
 
 
 @pytest.mark.parametrize(

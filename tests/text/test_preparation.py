@@ -1,11 +1,6 @@
 """Preparation: the same bytes however the text is divided, stored and encoded; resuming; what it refuses."""
 
-import bz2
-import csv
-import gzip
-import io
 import json
-import lzma
 import os
 import random
 import re
@@ -15,13 +10,11 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zstandard
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from hypothesis import HealthCheck, given, settings, strategies as st
-from pyarrow import parquet
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.text import parts as parts_module, preparation
@@ -33,6 +26,7 @@ from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
 from tests.support.processes import interrupt_moves
+from tests.text.test_corpus import write
 
 PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
     f"{split}.{suffix}" for split in ("train", "valid") for suffix in ("bin", "idx")
@@ -147,36 +141,13 @@ def test_any_division_gives_the_lines_of_the_files(corpus, monkeypatch, files, s
         assert lines_of(Path(name, "out")) == [(*ids.tolist(), 2) for ids in encoded]
 
 
-def table(texts):
-    file = io.StringIO()
-    csv.writer(file).writerows([["id", "text"], *enumerate(texts)])
-    return file.getvalue().encode()
-
-
-def json_lines(texts):
-    return "".join(json.dumps({"text": text}) + "\n" for text in ["", *texts, " "]).encode()
-
-
-FILES = {
-    "txt.gz": lambda texts: gzip.compress("\n\n".join(texts).encode()),
-    "txt.xz": lambda texts: lzma.compress("\n\n".join(texts).encode()),
-    "jsonl": json_lines,
-    "jsonl.zst": lambda texts: zstandard.compress(json_lines(texts)),
-    "csv": table,
-    "csv.bz2": lambda texts: bz2.compress(table(texts)),
-}
-
-
 @pytest.mark.parametrize("options", [(), ("--shards", 2)])
 def test_every_format_gives_the_same_bytes(again, tmp_path, options):
     both = texts(100, seed=5)
-    (tmp_path / "a.txt").write_text("\n\n".join(both) + "\n")
-    parquet.write_table(pa.table({"text": both}), tmp_path / "a.parquet", row_group_size=10)
-    for suffix, pack in FILES.items():
-        (tmp_path / f"a.{suffix}").write_bytes(pack(both))
-    expected = content(again(*options, train=tmp_path / "a.txt", destdir=tmp_path / "plain"))
-    for suffix in ("parquet", *FILES):
-        assert content(again(*options, train=tmp_path / f"a.{suffix}", destdir=tmp_path / suffix)) == expected, suffix
+    expected = content(again(*options, train=write(tmp_path, "txt", both), destdir=tmp_path / "plain"))
+    for kind in ("parquet", "txt.gz", "txt.xz", "jsonl", "jsonl.zst", "csv", "csv.bz2"):
+        made = again(*options, train=write(tmp_path, kind, both), destdir=tmp_path / kind)
+        assert content(made) == expected, kind
 
 
 def test_small_parts_parts_made_apart_and_one_shard_give_the_same_bytes(corpus, again, tmp_path):
@@ -205,13 +176,6 @@ def test_shards_hold_the_documents_of_one_data_bin(corpus, again, tmp_path, monk
             assert (shards / f"shard{number}" / name).read_bytes() == (corpus / "data-bin" / name).read_bytes()
     monkeypatch.setattr(parts_module, "PART_BYTES", 1 << 20)
     assert content(again("--shards", SHARDS, destdir=tmp_path / "one part")) == content(shards)
-
-
-def test_more_shards_than_documents_are_refused(again, tmp_path):
-    """A shard without text would end the training that reads it."""
-    (tmp_path / "a.txt").write_text("a b\n\n" * 3)
-    with pytest.raises(UserError, match="--shards 5: the text has only 3 documents"):
-        again("--shards", 5, train=tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("options", [["--vocab-size", 100], ["--vocab-size", 300, "--tokenizer", "byte-bpe"]])
@@ -336,30 +300,19 @@ def test_the_same_command_finishes_a_move(corpus, again, moving):
     assert {path.name for path in moving.iterdir()} == PRODUCTS
 
 
-def test_another_command_does_not_finish_a_move(again, moving):
-    with pytest.raises(UserError, match=r"exists already"):
-        again("--max-unk-rate", "0.5")
-
-
-def test_a_move_does_not_replace_a_file_of_the_user(again, moving):
-    (moving / "train.bin").write_text("mine")
-    with pytest.raises(UserError, match=r"train\.bin: exists already"):
-        again()
-    (moving / "train.bin").unlink()
-    (moving / "dict.txt").write_text("mine")
-    with pytest.raises(UserError, match="exists already"):
-        again()
-    assert (moving / "dict.txt").read_text() == "mine"
-
-
-def test_a_journal_that_names_other_files_is_ignored(again, moving):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("another command", ["--max-unk-rate", "0.5"]), ("train.bin", []), ("dict.txt", []), ("in the journal", [])],
+)
+def test_a_move_does_not_replace_a_file_of_the_user(again, moving, name, options):
     """The journal may come from somebody else."""
-    (moving / "mine").write_text("mine")
-    path = moving / ".moving.json"
-    path.write_text(path.read_text().replace('"dict.txt"', '"mine"'))
+    (moving / name).write_text("mine")
+    journal = moving / ".moving.json"
+    if name == "in the journal":
+        journal.write_text(journal.read_text().replace('"dict.txt"', f'"{name}"'))
     with pytest.raises(UserError, match="exists already"):
-        again()
-    assert (moving / "mine").read_text() == "mine"
+        again(*options)
+    assert (moving / name).read_text() == "mine"
 
 
 def test_files_of_the_user_among_the_parts_stay(again, tmp_path):
@@ -398,21 +351,21 @@ def test_what_a_killed_process_has_left_among_the_parts_is_removed(again, tmp_pa
         ({"valid": "empty"}, "--valid: the files contain no text"),
         ({"train": "latin1"}, "latin1: line 2 is not UTF-8"),
         ({"train": "torn.txt.zst"}, "torn.txt.zst: damaged or incomplete"),
+        ({"train": "few", "words": ["--shards", 5]}, "--shards 5: .* 3 documents"),
+        ({"words": ["--vocab-size", 7]}, "--vocab-size: has no effect"),
     ],
 )
 def test_text_that_would_give_wrong_data_is_refused(again, tmp_path, monkeypatch, options, message):
+    """A shard without text would end the training that reads it."""
     monkeypatch.chdir(tmp_path)
+    Path("few").write_text("a b\n\n" * 3)
     Path("blank").write_text("\n \n")
     Path("empty").touch()
     Path("latin1").write_bytes(b"good\nb\xe4d\n")
     Path("torn.txt.zst").write_bytes(zstandard.compress("\n\n".join(texts(300)).encode())[:-9])
     Path("train.txt").write_text("abc\n")
     Path("linked").symlink_to("train.txt")
+    words = options.pop("words", [])
     with pytest.raises(UserError, match=message):
-        again(**options)
+        again(*words, **options)
     assert {path.name for path in tmp_path.glob("out/*")} <= {"parts"}
-
-
-def test_a_vocabulary_size_for_an_existing_tokenizer_is_refused(again):
-    with pytest.raises(UserError, match="--vocab-size: has no effect"):
-        again("--vocab-size", 7)

@@ -54,18 +54,23 @@ def test_every_set_of_entities_survives():
         assert entities(valid_bio(labels)) == entities(labels)
 
 
-def test_labels_of_entities(tmp_path):
-    file = written(tmp_path / "a.conll", "B-x O B-x I-x I-x B-x B-y-z O", "O _")
-    labels = learn_labels(file)
-    assert labels == LabelSet(("B-x", "B-y-z", "I-x", "O"), BIO)
-    assert labels.kinds == ["x", "y-z"]
-    assert labels.targets(file) == [[0, 3, 0, 2, 2, 0, 1, 3], [3, -100]]
-
-
-def test_labels_that_are_not_of_entities(tmp_path):
-    labels = learn_labels(written(tmp_path / "a.conll", "NOUN O _ VERB", "X"))
-    assert labels == LabelSet(("NOUN", "O", "VERB", "X"), None)
-    assert labels.targets(written(tmp_path / "b.conll", "X _ O")) == [[3, -100, 1]]
+@pytest.mark.parametrize(
+    ("sentences", "labels", "kinds", "targets"),
+    [
+        (
+            ("B-x O B-x I-x I-x B-x B-y-z O", "O _"),
+            LabelSet(("B-x", "B-y-z", "I-x", "O"), BIO),
+            ["x", "y-z"],
+            [[0, 3, 0, 2, 2, 0, 1, 3], [3, -100]],
+        ),
+        (("NOUN O _ VERB", "X"), LabelSet(("NOUN", "O", "VERB", "X"), None), [], [[0, 1, -100, 2], [3]]),
+    ],
+)
+def test_labels_that_a_file_has(tmp_path, sentences, labels, kinds, targets):
+    file = written(tmp_path / "a.conll", *sentences)
+    assert learn_labels(file) == labels
+    assert labels.kinds == kinds
+    assert labels.targets(file) == targets
 
 
 @pytest.mark.parametrize("labels", ["B_x I_x O", "b-x i-x o", "x-B x-I O", "B:x O"])

@@ -193,60 +193,61 @@ SAVES = """
     """
 
 
+@pytest.fixture
+def start(run, monkeypatch):
+    """Return a function that starts a program with a run that saves, and returns its directory and the program."""
+    monkeypatch.setattr("mae_lm_fairseq.training.runner.REPEATED_WITHIN", 0.0)
+    saves = run("saves", SAVES)
+    programs = []
+
+    def begin():
+        programs.append(fork(run_all, [saves]))
+        wait_for((saves.result.parent / "begun").exists)
+        return saves.result.parent, programs[0]
+
+    yield begin
+    for program in programs:
+        kill_with_children(program)
+
+
 @pytest.mark.parametrize("everywhere", [False, True], ids=["runner", "all processes"])
-def test_a_run_has_time_to_save_after_a_signal(run, capfd, everywhere):
+def test_a_run_has_time_to_save_after_a_signal(start, capfd, everywhere):
     """More than the ten seconds of before: as long as it needs. Slurm sends a signal to all processes."""
-    saves = run("saves", SAVES)
-    here, program = saves.result.parent, fork(run_all, [saves])
-    try:
-        wait_for((here / "begun").exists)
-        processes = psutil.Process(program.pid).children(recursive=True) if everywhere else []
-        for process in (psutil.Process(program.pid), *processes):
-            process.send_signal(signal.SIGUSR1)
-        wait_for((here / "saves").exists)
-        assert program.is_alive()
-        (here / "may end").touch()
-        program.join(120)
-        assert program.exitcode == 128 + signal.SIGUSR1
-        assert (here / "left").exists()
-        errors = capfd.readouterr().err
-        assert "saves: waiting for the end" in errors
-        assert "error: interrupted by SIGUSR1; the same command resumes from here" in errors
-    finally:
-        kill_with_children(program)
+    directory, program = start()
+    processes = psutil.Process(program.pid).children(recursive=True) if everywhere else []
+    for process in (psutil.Process(program.pid), *processes):
+        process.send_signal(signal.SIGUSR1)
+    wait_for((directory / "saves").exists)
+    assert program.is_alive()
+    (directory / "may end").touch()
+    program.join(120)
+    assert program.exitcode == 128 + signal.SIGUSR1
+    assert (directory / "left").exists()
+    errors = capfd.readouterr().err
+    assert "saves: waiting for the end" in errors
+    assert "error: interrupted by SIGUSR1; the same command resumes from here" in errors
 
 
-def test_a_run_passes_a_signal_that_it_alone_receives_on_to_its_command(run, capfd):
-    saves = run("saves", SAVES)
-    here, program = saves.result.parent, fork(run_all, [saves])
-    try:
-        wait_for((here / "begun").exists)
-        processes = psutil.Process(program.pid).children(recursive=True)
-        next(process for process in processes if "spawn_main" in " ".join(process.cmdline())).terminate()
-        wait_for((here / "saves").exists)
-        (here / "may end").touch()
-        program.join(120)
-        assert (here / "left").exists()
-        assert "saves failed (exit code 143)" in capfd.readouterr().err
-    finally:
-        kill_with_children(program)
+def test_a_run_passes_a_signal_that_it_alone_receives_on_to_its_command(start, capfd):
+    directory, program = start()
+    processes = psutil.Process(program.pid).children(recursive=True)
+    next(process for process in processes if "spawn_main" in " ".join(process.cmdline())).terminate()
+    wait_for((directory / "saves").exists)
+    (directory / "may end").touch()
+    program.join(120)
+    assert (directory / "left").exists()
+    assert "saves failed (exit code 143)" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_second_signal_ends_a_run_that_saves(run, monkeypatch, number):
-    monkeypatch.setattr("mae_lm_fairseq.training.runner.REPEATED_WITHIN", 0.0)
-    saves = run("saves", SAVES)
-    here, program = saves.result.parent, fork(run_all, [saves])
-    try:
-        wait_for((here / "begun").exists)
-        os.kill(program.pid, number)
-        wait_for((here / "saves").exists)
-        os.kill(program.pid, number)
-        program.join(120)
-        assert program.exitcode == 128 + number
-        assert not (here / "left").exists()
-    finally:
-        kill_with_children(program)
+def test_a_second_signal_ends_a_run_that_saves(start, number):
+    directory, program = start()
+    os.kill(program.pid, number)
+    wait_for((directory / "saves").exists)
+    os.kill(program.pid, number)
+    program.join(120)
+    assert program.exitcode == 128 + number
+    assert not (directory / "left").exists()
 
 
 def test_others_go_on_after_a_run_that_fails_in_training(run, capsys):
@@ -279,13 +280,8 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
     training = run("training", program, updates=(0, 40))
     run_all([training])
     assert re.search(r"68%\|.*left, 0 of 1 runs done; training: update 30 of 40, training", capsys.readouterr().out)
-    assert [
-        replace(training, updates=(0, 20)).fraction_done(),
-        replace(training, updates=(20, 40)).fraction_done(),
-    ] == [
-        1.0,
-        0.5,
-    ]
+    assert replace(training, updates=(0, 20)).fraction_done() == 1.0
+    assert replace(training, updates=(20, 40)).fraction_done() == 0.5
 
 
 def test_orphans_of_a_killed_runner_are_waited_for(run, capfd):
