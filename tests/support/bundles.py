@@ -17,6 +17,7 @@ from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.trained.validation import WORD_HEAD
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
+from tests.support.training import set_up
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog.",
@@ -91,6 +92,14 @@ def bundles(tmp_path_factory, checkpoints, text_data) -> dict[str, Path]:
 def saved(checkpoint: Path) -> dict:
     """Return the contents of a checkpoint."""
     return torch.load(checkpoint, weights_only=True)
+
+
+def fairseq_model(name: str, checkpoints: dict[str, Path], text_data: Path):
+    """Return the model of a variant that fairseq builds, with the weights of its checkpoint, in evaluation mode."""
+    arch, *arguments = VARIANTS[name]
+    _, _, model, _ = set_up(text_data, *arguments, arch=arch)
+    model.load_state_dict(saved(checkpoints[name])["model"])
+    return model.eval()
 
 
 def with_span_head(state: dict) -> dict:

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import sentencepiece
 import torch
-import transformers
-from tokenizers.pre_tokenizers import ByteLevel
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import preset_config
@@ -63,17 +61,6 @@ def with_facts(model: Pretrained, **facts) -> Pretrained:
     return replace(model, about=replace(model.about, **facts))
 
 
-def pieces(model: bytes) -> list[str]:
-    """Return the symbols of fairseq's dictionary for a sentencepiece model."""
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ids = range(processor.get_piece_size())
-    return [
-        *SPECIALS,
-        *(processor.id_to_piece(i) for i in ids if not (processor.is_unknown(i) or processor.is_control(i))),
-        MASK,
-    ]
-
-
 def train_sentencepiece(lines, model_type="bpe", byte_fallback=False, vocab_size=450, **options) -> bytes:
     """Train a sentencepiece model and return its serialized bytes."""
     model = io.BytesIO()
@@ -88,31 +75,3 @@ def train_sentencepiece(lines, model_type="bpe", byte_fallback=False, vocab_size
         **options,
     )
     return model.getvalue()
-
-
-STOCK_SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 32,
-    "max_position_embeddings": 42,
-    "layer_norm_eps": 1e-5,
-}
-
-
-def stock(directory, kind, task="ForMaskedLM", pickled=False, **changes):
-    """Save a randomly initialised transformers model with a byte-level BPE tokenizer, unlike our exports."""
-    name = {"mpnet": "MPNet", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
-    words = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "Ġa", "Ġb", "Ġ", "c", "Ġc"]
-    words += [*sorted(set(ByteLevel.alphabet()) - set(words)), "<mask>"]
-    values = {**STOCK_SIZES, "vocab_size": len(words), "num_labels": 3, "initializer_range": 0.3, **changes}
-    torch.manual_seed(0)
-    model = getattr(transformers, name + task)(getattr(transformers, f"{name}Config")(**values)).eval()
-    model.save_pretrained(directory)
-    if pickled:
-        torch.save(model.state_dict(), directory / "pytorch_model.bin")
-        (directory / "model.safetensors").unlink()
-    vocabulary = {word: index for index, word in enumerate(words)}
-    merges = [("Ġ", "a"), ("Ġ", "b"), ("Ġ", "c")]
-    transformers.RobertaTokenizer(vocab=vocabulary, merges=merges).save_pretrained(directory)
-    return model

@@ -1,16 +1,28 @@
 """Tiny randomly initialised models of every family that can be imported, with tokenizers trained here."""
 
+import functools
 import json
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from safetensors.torch import load_file, save_file
+from tokenizers import processors
 
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
+from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
-from tests.support.tokenizers import paragraphs
+from mae_lm_fairseq.trained.huggingface.importer import import_foreign
+from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
+from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.trained.reading import Pretrained, build
+from tests.support.tokenizers import paragraphs, trained
 
 BERT_SPECIALS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -29,28 +41,13 @@ VOCABULARIES = {
 
 def train(kind: str) -> tokenizers.Tokenizer:
     """Return a tokenizer like those of a family."""
-    lines, specials = paragraphs(300), VOCABULARIES[kind]
-    options = {"show_progress": False, "vocab_size": 140}
+    specials = VOCABULARIES[kind]
     if kind in ("bert", "distilbert", "mpnet"):
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(special_tokens=specials, **options)
+        tokenizer = trained("wordpiece", specials, 140)
     elif kind in ("roberta", "roberta-prelayernorm"):
-        tokenizer = tokenizers.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(special_tokens=specials, initial_alphabet=alphabet, show_progress=False,
-                                      vocab_size=300)  # fmt: skip
+        tokenizer = trained("byte-level BPE", specials, 300)
     else:
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(special_tokens=specials, unk_token="<unk>", **options)
-    tokenizer.train_from_iterator(lines, trainer)
+        tokenizer = trained("unigram", specials, 140)
     names = BERT_SPECIALS if kind in ("bert", "distilbert") else ROBERTA_SPECIALS
     mask = names["mask"]
     tokenizer.add_special_tokens([tokenizers.AddedToken(mask, lstrip=mask == "<mask>", special=True, normalized=False)])
@@ -77,11 +74,81 @@ def save_tokenizer(directory: Path, kind: str) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def stock_model(directory: Path, kind: str, task: str = "ForMaskedLM", **changes):
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory) -> Callable[..., Path]:
+    """Return ``stock(kind, task, **changes)``, which saves a model once in a session and returns its directory.
+
+    The arguments are those of ``stock_model``. Tests that change a model copy it.
+    """
+
+    @functools.cache
+    def saved(kind: str, task: str = "ForMaskedLM", **changes) -> Path:
+        directory = tmp_path_factory.mktemp("stock") / kind
+        stock_model(directory, kind, task, **changes)
+        return directory
+
+    return saved
+
+
+@pytest.fixture
+def copy_of(stock, tmp_path) -> Callable[..., Path]:
+    """Return a function that copies a model of ``stock``, for tests that change it, and returns the directory."""
+    return lambda *kind, **changes: shutil.copytree(stock(*kind, **changes), tmp_path / "stock")
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory, stock) -> Callable[..., Path]:
+    """Return ``imported(kind, preset)``, which imports a masked language model once in a session, as a bundle."""
+
+    @functools.cache
+    def bundle(kind: str, preset: str = "mae_lm_roberta") -> Path:
+        directory = tmp_path_factory.mktemp("imported") / kind
+        write_bundle(import_foreign(stock(kind), preset), directory, add_tokenizer_and_card)
+        return directory
+
+    return bundle
+
+
+def load_stock(directory: Path):
+    """Return the model in a directory, in evaluation mode."""
+    [architecture] = transformers.AutoConfig.from_pretrained(directory).architectures
+    return getattr(transformers, architecture).from_pretrained(directory).eval()
+
+
+def check_outputs(directory: Path, model: Pretrained) -> None:
+    """Compare the hidden states of a model in a directory, and its logits for masks if it has any, with ours."""
+    order = torch.from_numpy(model.tokenizer.exported_ids)
+    ids = [torch.tensor([0, *row[:30].tolist(), 2]) for row in model.tokenizer.encode_lines(lines(8, seed=2))]
+    tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=1)
+    stock = load_stock(directory)
+    fills_masks = type(stock).__name__.endswith("ForMaskedLM")
+    if fills_masks:
+        tokens[0, 3] = model.mask
+    is_token = tokens.ne(1)
+    network = build(model)
+    with torch.no_grad():
+        theirs = stock(order[tokens], attention_mask=is_token.long(), output_hidden_states=True)
+        ours = encoder_states(network, tokens, 1)
+    for their, our in zip(theirs.hidden_states, ours, strict=True):
+        torch.testing.assert_close(our[is_token], their[is_token], rtol=0, atol=1e-5)
+    if fills_masks:
+        logits = network.lm_head(ours[-1][is_token]).detach()
+        torch.testing.assert_close(logits, theirs.logits[..., order][is_token], rtol=1e-5, atol=2e-5)
+
+
+def round_trip(source: Path, out: Path) -> str:
+    """Import a model, write its bundle and export that, and return the name of the class."""
+    write_bundle(import_foreign(source, "mae_lm_roberta"), out / "bundle", add_tokenizer_and_card)
+    return export_stock(open_pretrained(out / "bundle"), out / "exported")
+
+
+def stock_model(directory: Path, kind: str, task: str = "ForMaskedLM", labels: tuple[str, ...] = (), **changes):
     """Save a model of a family, with its tokenizer, and return it in evaluation mode.
 
-    Every weight differs from its initial value, biases and layer norms included.
+    Every weight differs from its initial value, biases and layer norms included. ``labels`` names its classes.
     """
+    if labels:
+        changes |= {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
     tokenizer = save_tokenizer(directory, kind)
     names = BERT_SPECIALS if kind in ("bert", "distilbert") else ROBERTA_SPECIALS
     ids = {f"{role}_token_id": tokenizer.token_to_id(names[name]) for role, name in
@@ -114,7 +181,32 @@ def lines(count: int, seed: int = 0) -> list[str]:
     return [f"{text} {generator.choice(odd)}" if generator.random() < 0.5 else text for text in texts]
 
 
-def change_config(directory: Path, **changes) -> None:
-    """Change values of ``config.json``."""
-    path = directory / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+def change_json(path: Path, **changes) -> None:
+    """Change values of a file of JSON, which may not exist yet."""
+    before = json.loads(path.read_bytes()) if path.exists() else {}
+    path.write_text(json.dumps(before | changes))
+
+
+def put_behind_link(path: Path, elsewhere: Path) -> None:
+    """Move a file or directory into another one, and leave a link to it."""
+    path.rename(elsewhere / path.name)
+    path.symlink_to(elsewhere / path.name)
+
+
+def as_in_the_hubs_cache(directory: Path) -> Path:
+    """Move a model into a cache of the Hugging Face hub, where all files are links to blobs; return its directory."""
+    snapshot, blobs = directory.parent / "hub" / "snapshots" / "abc", directory.parent / "hub" / "blobs"
+    snapshot.parent.mkdir(parents=True)
+    blobs.mkdir()
+    directory.rename(snapshot)
+    for path in [path for path in snapshot.rglob("*") if path.is_file()]:
+        blob = blobs / str(path.relative_to(snapshot)).replace("/", "-")
+        path.rename(blob)
+        path.symlink_to(blob)
+    return snapshot
+
+
+def change_weights(directory: Path, change: Callable[[dict], dict]) -> None:
+    """Replace the weights of a model by those that a function returns."""
+    path = directory / "model.safetensors"
+    save_file(change(load_file(path)), path, metadata={"format": "pt"})

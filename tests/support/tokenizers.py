@@ -62,34 +62,42 @@ def make(kind: str) -> Tokenizer:
 
 def given(kind: str) -> tokenizers.Tokenizer:
     """Return a tokenizer of the library that was not made by this package."""
-    lines, options = paragraphs(300), {"show_progress": False, "vocab_size": 320}
     if kind == "bert":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        names = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        trainer = trainers.WordPieceTrainer(special_tokens=names, **options)
+        tokenizer = trained("wordpiece", ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], 320)
     elif kind == "unigram":
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        names = ["<pad>", "</s>", "<unk>"]
-        trainer = trainers.UnigramTrainer(special_tokens=names, unk_token="<unk>", show_progress=False, vocab_size=120)
+        tokenizer = trained("unigram", ["<pad>", "</s>", "<unk>"], 120)
     else:
-        tokenizer = tokenizers.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
         mask = tokenizers.AddedToken("<mask>", lstrip=True, normalized=False, special=True)
         names = ["<s>", "<pad>", "</s>", "<unk>", mask] if kind == "roberta" else ["<|endoftext|>"]
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(special_tokens=names, initial_alphabet=alphabet, **options)
-    tokenizer.train_from_iterator(lines, trainer)
+        tokenizer = trained("byte-level BPE", names, 320)
     described = json.loads(tokenizer.to_str())
     # BERT's is a token of the vocabulary, which its pre-tokenizer never leaves whole.
     described["added_tokens"] = [token for token in described["added_tokens"] if token["content"] != "[unused0]"]
     return tokenizers.Tokenizer.from_str(json.dumps(described))
+
+
+def trained(algorithm: str, specials: list, size: int) -> tokenizers.Tokenizer:
+    """Return a tokenizer of the library that some special tokens come first in, trained on :func:`paragraphs`."""
+    options = {"special_tokens": specials, "vocab_size": size, "show_progress": False}
+    if algorithm == "wordpiece":
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(**options)
+    elif algorithm == "unigram":
+        tokenizer = tokenizers.Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(unk_token="<unk>", **options)
+    else:
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **options)
+    tokenizer.train_from_iterator(paragraphs(300), trainer)
+    return tokenizer
 
 
 def fairseq_files(lines: list[str], size: int, missing: int = 0) -> tuple[bytes, bytes, bytes]:

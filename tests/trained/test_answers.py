@@ -16,19 +16,14 @@ CONTEXT = "one two three four five six seven eight nine ten eleven twelve thirte
 def test_best_spans_equal_exhaustive_search(max_answer):
     torch.manual_seed(1)
     logits, answerable = torch.randn(3, 9, 2), torch.rand(3, 9) < 0.7
-    scores, starts, ends = best_spans(logits, answerable, max_answer, n_best=12)
+    best = best_spans(logits, answerable, max_answer, n_best=12)
     for row in range(3):
-        by_hand = [
-            ((logits[row, start, 0] + logits[row, end, 1]).item(), start, end)
-            for start, end in itertools.product(answerable[row].nonzero()[:, 0].tolist(), repeat=2)
-            if start <= end < start + max_answer
-        ]
-        found = [
-            span
-            for span in zip(*(each[row].tolist() for each in (scores, starts, ends)), strict=True)
-            if span[0] > -torch.inf
-        ]
-        assert found == sorted(by_hand, reverse=True)[:12]
+        by_hand = []
+        for start, end in itertools.product(answerable[row].nonzero()[:, 0].tolist(), repeat=2):
+            if start <= end < start + max_answer:
+                by_hand.append(((logits[row, start, 0] + logits[row, end, 1]).item(), start, end))
+        spans = zip(*(column[row].tolist() for column in best), strict=True)
+        assert [span for span in spans if span[0] > -torch.inf] == sorted(by_hand, reverse=True)[:12]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,7 @@ def windows(tmp_path_factory):
 def batches(windows, order, size):
     """Yield batches whose logits depend only on the position in the context, so that overlapping windows agree."""
     generator = torch.Generator().manual_seed(2)
-    of_pieces = 5 * torch.randn(len(windows.windows[0].question.context.ids), 2, generator=generator)
+    context = 5 * torch.randn(len(windows.windows[0].question.context.ids), 2, generator=generator)
     null = torch.randn(len(windows), generator=generator)
     for begin in range(0, len(order), size):
         batch = windows.batch([windows[index] for index in order[begin : begin + size]])
@@ -51,9 +46,7 @@ def batches(windows, order, size):
         for row, index in enumerate(batch["id"].tolist()):
             window = windows.windows[index]
             logits[row, 0] = null[index]
-            logits[row, window.offset : window.offset + window.end - window.begin] = of_pieces[
-                window.begin : window.end
-            ]
+            logits[row, window.offset : len(window) - 1] = context[window.begin : window.end]
         yield batch, logits
 
 
@@ -64,11 +57,11 @@ def test_answers_of_all_windows_are_merged(windows):
     assert all(len(window.question.context.ids) > window.end - window.begin for window in windows.windows)
     # Both questions have the same context, and therefore the same candidates.
     assert found["first"].candidates == found["second"].candidates
-    slices = [(each.begin, each.end) for each in found["first"].candidates]
-    assert len(set(slices)) == len(slices) == 20
-    scores = [each.score for each in found["first"].candidates]
-    assert scores == sorted(scores, reverse=True)
-    assert all(each.text == CONTEXT[each.begin : each.end] != "" for each in found["first"].candidates)
+    texts, begins, ends, scores = zip(*found["first"].candidates, strict=True)
+    assert len(set(zip(begins, ends, strict=True))) == len(texts) == 20
+    assert list(scores) == sorted(scores, reverse=True)
+    assert list(texts) == [CONTEXT[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    assert all(texts)
 
     again = answer_all(batches(windows, order[::-1], 5), windows)
     assert again == found
@@ -77,14 +70,13 @@ def test_answers_of_all_windows_are_merged(windows):
 def test_the_score_of_no_answer_is_the_lowest_of_all_windows(windows):
     everything = list(batches(windows, list(range(len(windows))), 1))
     found = answer_all(iter(everything), windows)
+    scores = {"first": [], "second": []}
+    for batch, logits in everything:
+        question = windows.windows[batch["id"].item()].question
+        scores[question.id].append(logits[0, 0].sum().item())
     for name, answers in found.items():
-        of_question = [
-            logits[0, 0].sum().item()
-            for batch, logits in everything
-            if windows.windows[batch["id"].item()].question.id == name
-        ]
-        assert len(of_question) > 1
-        assert answers.null_score == min(of_question)
+        assert len(scores[name]) > 1
+        assert answers.null_score == min(scores[name])
 
 
 def test_the_probability_of_no_answer():

@@ -109,6 +109,12 @@ def run_of(checkpoints, tmp_path):
     return tmp_path
 
 
+def averaged(directory, *names):
+    """Return the content of the average of checkpoints."""
+    run("average", *(directory / name for name in names), "--out", directory / "mean.pt")
+    return saved(directory / "mean.pt")
+
+
 class TestAverage:
     @pytest.mark.integration  # starts a process
     def test_checkpoints_of_fairseq_train_in_a_new_process(self, run_of):
@@ -118,9 +124,8 @@ class TestAverage:
         assert (done.returncode, (run_of / "mean.pt").exists()) == (0, True), done.stderr
 
     def test_mean_of_checkpoints(self, run_of, checkpoints, text_data, capsys):
-        run("average", run_of / "checkpoint_1_20.pt", run_of / "checkpoint2.pt", "--out", run_of / "mean.pt")
+        found = averaged(run_of, "checkpoint_1_20.pt", "checkpoint2.pt")
         assert capsys.readouterr().out == f"{run_of / 'mean.pt'}: mean of checkpoint_1_20.pt, checkpoint2.pt\n"
-        found = saved(run_of / "mean.pt")
         for name, weight in saved(checkpoints["shared_positions"])["model"].items():
             assert torch.equal(found["model"][name], (((weight + 1).double() + (weight + 5)) / 2).float())
         assert found["model"][EMBEDDINGS].data_ptr() == found["model"]["autoencoder.lm_head.weight"].data_ptr()
@@ -133,29 +138,29 @@ class TestAverage:
         state = saved(run_of / "checkpoint_1_20.pt")
         state["cfg"]["model"] |= {"dropout": 0.3, "relative_bias_init": "normal"}
         torch.save(state, run_of / "other.pt")
-        run("average", run_of / "checkpoint_1_10.pt", run_of / "other.pt", "--out", run_of / "mean.pt")
-        assert (run_of / "mean.pt").exists()
+        assert averaged(run_of, "checkpoint_1_10.pt", "other.pt")
 
     def test_checkpoints_may_have_options_and_weights_alone(self, run_of):
         state = saved(run_of / "checkpoint_1_20.pt")
         path = run_of / "published.pt"
         torch.save({name: state[name] for name in ("cfg", "model")}, path)
-        run("average", path, path, "--out", run_of / "mean.pt")
-        weights = saved(run_of / "mean.pt")["model"]
+        weights = averaged(run_of, "published.pt", "published.pt")["model"]
         assert all(torch.equal(weights[name], weight) for name, weight in state["model"].items())
         with pytest.raises(UserError, match=r"published\.pt: .* mae-lm bundle"):
             find_start(FinetuningOptions(model=path, out=run_of / "out"))
 
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
-        paths = [run_of / f"checkpoint_{name}.pt" for name in ("1_10", "1_20")]
-        for path in paths:
-            state = saved(path)
-            torch.save(state | {"model": {name: weight.half() for name, weight in state["model"].items()}}, path)
-        halves = [saved(path)["model"][EMBEDDINGS] for path in paths]
-        run("average", *paths, "--out", run_of / "mean.pt")
+        names = ("checkpoint_1_10.pt", "checkpoint_1_20.pt")
+        halves = []
+        for name in names:
+            state = saved(run_of / name)
+            weights = {key: weight.half() for key, weight in state["model"].items()}
+            torch.save(state | {"model": weights}, run_of / name)
+            halves.append(weights[EMBEDDINGS].double())
+        averaged(run_of, *names)
         mean = open_pretrained(run_of / "mean.pt", text_data).weights[EMBEDDINGS]
         assert mean.dtype == torch.float32
-        assert torch.equal(mean, ((halves[0].double() + halves[1].double()) / 2).float())
+        assert torch.equal(mean, (sum(halves) / 2).float())
 
     @pytest.mark.parametrize(
         ("words", "message"),

@@ -15,10 +15,9 @@ from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.info import SentenceTask
 from mae_lm_fairseq.trained.reading import read_bundle
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.bundles import TEXT, VARIANTS, saved
+from tests.support.bundles import TEXT, VARIANTS, fairseq_model, saved
 from tests.support.exports import with_facts
 from tests.support.finetuning import HEAD, set_up_finetuning
-from tests.support.training import set_up
 
 PRESETS = [name for name in VARIANTS if name.endswith("_tiny")]
 RAGGED = [*TEXT, "a", "", "The <mask> jumps over <mask>.", TEXT[0]]
@@ -27,6 +26,11 @@ RAGGED = [*TEXT, "a", "", "The <mask> jumps over <mask>.", TEXT[0]]
 @pytest.fixture(scope="module")
 def hubs(bundles):
     return {name: MAELMModel.from_pretrained(bundle) for name, bundle in bundles.items()}
+
+
+@pytest.fixture(scope="module")
+def hub(hubs):
+    return hubs["mae_lm_tiny"]
 
 
 class TestFormsOfFromPretrained:
@@ -60,40 +64,36 @@ class TestFormsOfFromPretrained:
 
 class TestText:
     @pytest.mark.parametrize("text", TEXT)
-    def test_decoding_restores_text(self, hubs, text):
-        hub = hubs["mae_lm_tiny"]
+    def test_decoding_restores_text(self, hub, text):
         ids = hub.encode(text)
         assert ids.dtype == torch.int64
         assert (ids[0], ids[-1]) == (0, 2)
         assert hub.decode(ids) == unicodedata.normalize("NFKC", text)
 
-    def test_pairs_are_those_of_sentence_prediction(self, hubs):
-        hub = hubs["mae_lm_tiny"]
+    def test_pairs_are_those_of_sentence_prediction(self, hub):
         first, second = hub.encode("The dog"), hub.encode("the fox")
         pair = hub.encode("The dog", "the fox")
         assert pair.tolist() == [*first.tolist(), 2, *second.tolist()[1:]]
         assert hub.decode(pair) == ["The dog", "the fox"]
 
-    def test_specials_in_a_text_are_text(self, hubs):
-        assert not {0, 1, 2} & set(hubs["mae_lm_tiny"].encode("<s> </s> <pad>")[1:-1].tolist())
+    def test_specials_in_a_text_are_text(self, hub):
+        assert not {0, 1, 2} & set(hub.encode("<s> </s> <pad>")[1:-1].tolist())
 
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.sampled_from([*["The", "dog,", "über", "фox", "東京", "(1)"], "<mask>"]), max_size=8))
-    def test_masks_stand_for_words(self, hubs, words):
-        hub = hubs["mae_lm_tiny"]
+    def test_masks_stand_for_words(self, hub, words):
         ids = hub.encode(" ".join(words))
         assert ids.eq(hub.model.mask).sum() == words.count("<mask>")
         assert hub.decode(ids) == " ".join(words)
 
     @pytest.mark.parametrize("text", [None, 5, ["a"], b"a"])
-    def test_what_is_no_text_is_refused(self, hubs, text):
-        for use in (hubs["mae_lm_tiny"].encode, hubs["mae_lm_tiny"].fill_mask):
+    def test_what_is_no_text_is_refused(self, hub, text):
+        for use in (hub.encode, hub.fill_mask):
             with pytest.raises(TypeError, match="a text is a string, not"):
                 use(text)
 
-    def test_text_after_a_mask_continues_the_word(self, hubs):
+    def test_text_after_a_mask_continues_the_word(self, hub):
         """A full stop after a mask is encoded as after a word."""
-        hub = hubs["mae_lm_tiny"]
         assert hub.encode("in <mask>.").tolist()[-3:] == [hub.model.mask, *hub.encode("in dog.").tolist()[-2:]]
         assert hub.decode(hub.encode("<mask><mask>s")) == "<mask> <mask>s"
 
@@ -101,8 +101,7 @@ class TestText:
 class TestInputs:
     """Inputs that would silently be taken for something else are refused."""
 
-    def test_ids_of_one_text(self, hubs):
-        hub = hubs["mae_lm_tiny"]
+    def test_ids_of_one_text(self, hub):
         ids = hub.encode("The fox")
         assert hub.decode(ids) == hub.decode(ids.tolist()) == hub.decode(ids.numpy()) == "The fox"
         with pytest.raises(ValueError, match=r"the token ids of one text are integers \[T\], not torch"):
@@ -115,20 +114,18 @@ class TestInputs:
 
 class TestFeatures:
     @pytest.mark.parametrize("kind", [np.int32, np.int64])
-    def test_ids_of_numpy_are_one_text(self, hubs, kind):
-        hub = hubs["mae_lm_tiny"]
+    def test_ids_of_numpy_are_one_text(self, hub, kind):
         ids = hub.encode(TEXT[0])
         expected, array = hub.extract_features(ids), ids.numpy().astype(kind)
         for form in (array, list(array), array[None], list(ids)):
             assert torch.equal(hub.extract_features(form), expected)
 
     @pytest.mark.parametrize("ids", [np.array([0.0, 57.5, 2.0]), torch.tensor([0.0, 57.0, 2.0]), [0.0, 57.0, 2.0]])
-    def test_ids_that_are_no_integers_are_refused(self, hubs, ids):
+    def test_ids_that_are_no_integers_are_refused(self, hub, ids):
         with pytest.raises(ValueError, match="the token ids of one text are integers"):
-            hubs["mae_lm_tiny"].extract_features(ids)
+            hub.extract_features(ids)
 
-    def test_padding_is_on_the_right(self, hubs):
-        hub = hubs["mae_lm_tiny"]
+    def test_padding_is_on_the_right(self, hub):
         assert torch.equal(hub.extract_features([0, 5, 2, 1, 1]), hub.extract_features([0, 5, 2]))
         for ids in ([1, 0, 5, 2], [0, 1, 5, 2], torch.tensor([[0, 5, 6, 2], [1, 0, 5, 2]])):
             with pytest.raises(ValueError, match="a token follows padding in the ids; pad on the right"):
@@ -150,11 +147,9 @@ class TestFeatures:
 
     @pytest.mark.parametrize("name", PRESETS)
     def test_features_of_padded_ids_equal_fairseq(self, hubs, checkpoints, text_data, name):
-        arch, *arguments = VARIANTS[name]
-        _, _, model, _ = set_up(text_data, *arguments, arch=arch)
-        model.load_state_dict(saved(checkpoints[name])["model"])
+        model = fairseq_model(name, checkpoints, text_data)
         ids = torch.tensor([[0, 5, model.mask, 2, 1, 1], [0, 7, 8, 9, 2, 1]])
-        expected, extra = model.eval().extract_features(ids, return_all_hiddens=True)
+        expected, extra = model.extract_features(ids, return_all_hiddens=True)
         features = hubs[name].extract_features(ids)
         assert features.shape == expected.shape
         assert not features.requires_grad
@@ -162,17 +157,22 @@ class TestFeatures:
         for layer, states in zip(hubs[name].extract_features(ids, True), extra["inner_states"], strict=True):
             torch.testing.assert_close(layer, states, atol=1e-5, rtol=0)
 
-    def test_too_long(self, hubs):
-        hub, long = hubs["mae_lm_tiny"], [0, *range(5, 73), 2]
+    def test_too_long(self, hub, hubs):
+        long = [0, *range(5, 73), 2]
         with pytest.raises(ValueError, match="a sequence of 70 tokens is longer than max_positions 64"):
             hub.extract_features([long, "short"])
         expected = hub.extract_features([[*long[:63], 2], "short"])
-        for found, states in zip(hub.extract_features([long, "short"], truncate=True), expected, strict=True):
-            assert torch.equal(found, states)
+        assert all(map(torch.equal, hub.extract_features([long, "short"], truncate=True), expected))
         assert torch.equal(hub.extract_features(torch.tensor([long]), truncate=True), expected[0][None])
-        head = "sentence_classification_head"
-        expected = hubs["classification"].predict(head, [*long[:63], 2])
-        assert torch.equal(hubs["classification"].predict(head, long, truncate=True), expected)
+        classify = hubs["classification"].predict
+        assert torch.equal(classify(HEAD, long, truncate=True), classify(HEAD, [*long[:63], 2]))
+
+
+def logits_at_masks(hub, ids, early=False):
+    """Return the model's logits for the masks of ids [T]; ``early``: its encoder sees them."""
+    is_mask = ids.eq(hub.model.mask)[None]
+    with torch.no_grad():
+        return hub.model(ids[None], masked_tokens=is_mask, early_masks=is_mask if early else None)[0]
 
 
 def words_of_one_subword(hub) -> list[str]:
@@ -189,18 +189,16 @@ class TestScore:
             ids = hub.encode(sentence)
             score = 0.0
             for position in range(1, len(ids) - 1):
-                corrupted, is_masked = ids.clone()[None], torch.zeros(1, len(ids), dtype=torch.bool)
-                corrupted[0, position], is_masked[0, position] = hub.model.mask, True
-                with torch.no_grad():
-                    logits, _ = hub.model(corrupted, masked_tokens=is_masked)
+                corrupted = ids.clone()
+                corrupted[position] = hub.model.mask
+                logits = logits_at_masks(hub, corrupted)
                 score += logits.log_softmax(-1)[0, ids[position]].item()
             expected.append(score)
         # sums in another order, in float32
         torch.testing.assert_close(hub.score(TEXT), torch.tensor(expected).double(), atol=1e-4, rtol=1e-6)
         assert hub.score(TEXT[0]).shape == (1,)
 
-    def test_masking_words_hides_their_later_subwords(self, hubs):
-        hub = hubs["mae_lm_tiny"]
+    def test_masking_words_hides_their_later_subwords(self, hub):
         single = " ".join(words_of_one_subword(hub)[:3])
         assert len(hub.encode(single)) == 5
         torch.testing.assert_close(hub.score(single), hub.score(single, mask_words=True))
@@ -211,21 +209,16 @@ class TestScore:
         write_bundle(with_facts(pretrained, mask_in_encoder=1.0), tmp_path / "bundle")
         hub = MAELMModel.from_pretrained(tmp_path / "bundle")
         word = words_of_one_subword(hub)[0]
-        ids = hub.encode(word)
-        corrupted, is_masked = ids.clone()[None], torch.zeros(1, len(ids), dtype=torch.bool)
-        corrupted[0, 1], is_masked[0, 1] = hub.model.mask, True
-        with torch.no_grad():
-            logits, _ = hub.model(corrupted, masked_tokens=is_masked, early_masks=is_masked)
-        assert hub.score(word).item() == pytest.approx(logits.log_softmax(-1)[0, ids[1]].item(), abs=1e-5)
+        masked = hub.encode("<mask>")
+        logits = logits_at_masks(hub, masked, early=True)
+        assert hub.score(word).item() == pytest.approx(logits.log_softmax(-1)[0, hub.encode(word)[1]].item(), abs=1e-5)
         without = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
         assert not torch.isclose(hub.score(word), without.score(word))
         # the same for one mask as filled by the hub interface and by the class of transformers
         [best] = hub.fill_mask("<mask>", topk=1)
-        ids = hub.encode("<mask>")[None]
         with torch.no_grad():
-            logits, _ = hub.model(ids, masked_tokens=ids.eq(hub.model.mask), early_masks=ids.eq(hub.model.mask))
-            theirs = AutoModelForMaskedLM.from_pretrained(tmp_path / "bundle")(ids).logits[ids.eq(hub.model.mask)]
-        torch.testing.assert_close(theirs, logits, atol=1e-5, rtol=1e-5)
+            theirs = AutoModelForMaskedLM.from_pretrained(tmp_path / "bundle")(masked[None]).logits[0]
+        torch.testing.assert_close(theirs[masked.eq(hub.model.mask)], logits, atol=1e-5, rtol=1e-5)
         assert best.probability == pytest.approx(logits.softmax(-1).max().item(), abs=1e-6)
         assert best.probability != pytest.approx(without.fill_mask("<mask>", topk=1)[0].probability, abs=1e-4)
 
@@ -234,9 +227,7 @@ class TestFillMask:
     @pytest.mark.parametrize("name", PRESETS)
     def test_probabilities_are_those_of_the_model(self, hubs, name):
         hub = hubs[name]
-        ids = hub.encode("The <mask> jumps over the <mask>.")[None]
-        with torch.no_grad():
-            logits, _ = hub.model(ids, masked_tokens=ids.eq(hub.model.mask))
+        logits = logits_at_masks(hub, hub.encode("The <mask> jumps over the <mask>."))
         fillings = hub.fill_mask("The <mask> jumps over the <mask>.", topk=3)
         expected = logits.softmax(-1).topk(3).values
         assert torch.tensor([[filling.probability for filling in mask] for mask in fillings]).equal(expected)
@@ -244,16 +235,16 @@ class TestFillMask:
         assert fillings[0][0].token == best
         assert fillings[0][0].text == f"The{best} jumps over the <mask>."
 
-    def test_numbers_of_tokens_that_do_not_exist(self, hubs):
-        count = len((hub := hubs["mae_lm_tiny"]).symbols)
+    def test_numbers_of_tokens_that_do_not_exist(self, hub):
+        count = len(hub.symbols)
         assert len(hub.fill_mask("<mask>", topk=count)) == count
         for topk in (0, -1, count + 1):
             with pytest.raises(ValueError, match=f"topk is from 1 to {count}"):
                 hub.fill_mask("<mask>", topk=topk)
 
-    def test_without_a_mask(self, hubs):
+    def test_without_a_mask(self, hub):
         with pytest.raises(ValueError, match=r"the text 'The \[MASK\]' has no <mask>"):
-            hubs["mae_lm_tiny"].fill_mask("The [MASK]")
+            hub.fill_mask("The [MASK]")
 
     def test_fine_tuned(self, hubs):
         with pytest.raises(ValueError, match="this model was fine-tuned"):
@@ -313,7 +304,7 @@ class TestAnswer:
         assert max(candidate.end for candidate in found.candidates) > 100
 
 
-def test_dropout_is_off_until_asked_for(hubs, bundles):
+def test_dropout_is_off_until_asked_for(bundles):
     hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])
     once, again = (hub.extract_features("The dog") for _ in range(2))
     assert torch.equal(once, again)

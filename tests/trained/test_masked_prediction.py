@@ -56,6 +56,19 @@ def loop(log_probabilities, masking, text: Words) -> tuple[float, int, int]:
     return total, count, correct
 
 
+def reference(model, is_early=None):
+    """Return a function that returns log-probabilities at predicted positions of one row."""
+
+    @torch.no_grad()
+    def log_probabilities(tokens, predicted):
+        is_predicted = torch.zeros_like(tokens, dtype=torch.bool)
+        is_predicted[0, predicted] = True
+        early = None if is_early is None else tokens.eq(MASK) & is_early[: tokens.shape[1]]
+        return model(tokens, batch_layout(tokens, is_predicted, PAD, MASK, early)).log_softmax(-1)
+
+    return log_probabilities
+
+
 def check(model, log_probabilities, masking):
     found = predict(model, [text.ids for text in TEXTS], [masking(text.words) for text in TEXTS])
     expected = [loop(log_probabilities, masking, text) for text in TEXTS]
@@ -70,14 +83,7 @@ def check(model, log_probabilities, masking):
 )
 def test_predictions_equal_a_loop(variant, masking):
     model = network(variant).eval()
-
-    @torch.no_grad()
-    def log_probabilities(tokens, predicted):
-        is_predicted = torch.zeros_like(tokens, dtype=torch.bool)
-        is_predicted[0, predicted] = True
-        return model(tokens, batch_layout(tokens, is_predicted, PAD, MASK)).log_softmax(-1)
-
-    check(NetworkPredictor(model, PAD, MASK), log_probabilities, masking)
+    check(NetworkPredictor(model, PAD, MASK), reference(model), masking)
 
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
@@ -86,15 +92,7 @@ def test_masks_in_the_encoder_are_there_as_in_training(fraction):
     predictor = NetworkPredictor(model, PAD, MASK, fraction)
     is_early = seen_masks(torch.full((1, model.config.max_positions), MASK), MASK, fraction)[0]
     assert is_early.float().mean() == (1 if fraction == 1 else pytest.approx(0.5, abs=0.25))
-
-    @torch.no_grad()
-    def log_probabilities(tokens, predicted):
-        is_predicted = torch.zeros_like(tokens, dtype=torch.bool)
-        is_predicted[0, predicted] = True
-        early = tokens.eq(MASK) & is_early[: tokens.shape[1]]
-        return model(tokens, batch_layout(tokens, is_predicted, PAD, MASK, early)).log_softmax(-1)
-
-    check(predictor, log_probabilities, each_token)
+    check(predictor, reference(model, is_early), each_token)
     ids, maskings = [text.ids for text in TEXTS], [each_token(text.words) for text in TEXTS]
     without = predict(NetworkPredictor(model, PAD, MASK), ids, maskings)
     assert not np.allclose(predict(predictor, ids, maskings).log_likelihoods, without.log_likelihoods)

@@ -8,7 +8,6 @@ import shutil
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.core.packing import batch_layout
@@ -18,9 +17,9 @@ from mae_lm_fairseq.trained.reading import build, read_bundle, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hashes import HASHES
 from tests.fault_injection.damage import damaged
-from tests.support.bundles import VARIANTS, saved
+from tests.support.bundles import VARIANTS, fairseq_model, saved
 from tests.support.disks import room_for
-from tests.support.training import set_up
+from tests.support.families import change_json, change_weights
 
 HEADED = ["classification", "regression", "span"]
 
@@ -40,14 +39,12 @@ def test_bundle_holds_what_the_checkpoint_holds(name, checkpoints, bundles, text
 @pytest.mark.parametrize("name", VARIANTS)
 def test_network_is_the_trained_one(name, text_data, checkpoints, bundles):
     """The logits are bit-equal to those of the model that fairseq builds and loads."""
-    arch, *arguments = VARIANTS[name]
-    _, _, model, _ = set_up(text_data, *arguments, arch=arch)
-    model.load_state_dict(saved(checkpoints[name])["model"])
+    model = fairseq_model(name, checkpoints, text_data)
     network = build(open_pretrained(bundles[name]))
     tokens = torch.tensor([[0, 5, model.mask, 7, 8, 2], [0, 9, model.mask, model.mask, 2, 1]])
     layout = batch_layout(tokens, tokens.eq(model.mask), model.pad, model.mask)
     with torch.no_grad():
-        logits, _ = model.eval()(tokens, masked_tokens=tokens.eq(model.mask))
+        logits, _ = model(tokens, masked_tokens=tokens.eq(model.mask))
         assert torch.equal(network(tokens, layout), logits)
     assert network.lm_head.weight is network.encoder.embed_tokens.weight
     assert not any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers()))
@@ -75,12 +72,25 @@ def test_weights_are_aligned_as_by_torch(bundles):
     assert (8 + int.from_bytes(content[:8], "little")) % 64 == 0
 
 
-def test_half_precision_is_kept(checkpoints, text_data, tmp_path):
-    state = saved(checkpoints["mae_lm_tiny"])
-    state["model"] = {name: weight.half() for name, weight in state["model"].items()}
-    torch.save(state, tmp_path / "half.pt")
-    write_bundle(read_checkpoint(tmp_path / "half.pt", text_data), tmp_path / "bundle")
-    assert {weight.dtype for weight in open_pretrained(tmp_path / "bundle").weights.values()} == {torch.float16}
+@pytest.fixture
+def rebundled(checkpoints, text_data, tmp_path):
+    """Return a function that writes a checkpoint of a changed content, and its bundle, and opens the bundle."""
+
+    def run(change):
+        state = saved(checkpoints["mae_lm_tiny"])
+        change(state)
+        torch.save(state, tmp_path / "changed.pt")
+        write_bundle(read_checkpoint(tmp_path / "changed.pt", text_data), tmp_path / "bundle")
+        return open_pretrained(tmp_path / "bundle")
+
+    return run
+
+
+def test_half_precision_is_kept(rebundled):
+    weights = rebundled(
+        lambda state: state.update(model={name: x.half() for name, x in state["model"].items()})
+    ).weights
+    assert {weight.dtype for weight in weights.values()} == {torch.float16}
 
 
 def test_about_has_the_origin_without_paths(bundles):
@@ -99,12 +109,8 @@ def test_about_has_the_origin_without_paths(bundles):
         ({"mask_in_encoder": 0.5}, "mask_in_encoder", 0.5),
     ],
 )
-def test_facts_about_masks_are_stored(options, fact, value, checkpoints, text_data, tmp_path):
-    state = saved(checkpoints["mae_lm_tiny"])
-    state["cfg"]["task"] |= options
-    torch.save(state, tmp_path / "others.pt")
-    write_bundle(read_checkpoint(tmp_path / "others.pt", text_data), tmp_path / "bundle")
-    assert getattr(open_pretrained(tmp_path / "bundle").about, fact) == value
+def test_facts_about_masks_are_stored(options, fact, value, rebundled):
+    assert getattr(rebundled(lambda state: state["cfg"]["task"].update(options)).about, fact) == value
 
 
 def test_a_full_disk_is_named_and_nothing_is_left(bundles, tmp_path):
@@ -115,15 +121,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(bundles, tmp_path):
 
 def edit_config(bundle, **network):
     path = bundle / "config.json"
-    described = json.loads(path.read_text())
-    described["network"].update(network)
-    path.write_text(json.dumps(described))
-
-
-def edit_weights(bundle, edit):
-    weights = load_file(bundle / "model.safetensors")
-    edit(weights)
-    save_file(weights, bundle / "model.safetensors")
+    change_json(path, network=json.loads(path.read_text())["network"] | network)
 
 
 def swap_lines(path):
@@ -131,23 +129,28 @@ def swap_lines(path):
     path.write_text("".join([second, first, *rest]), encoding="utf-8")
 
 
+@pytest.fixture
+def bundle(bundles, tmp_path):
+    """Return a copy of a bundle, which a test may damage."""
+    return shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+
+
 BIAS = "autoencoder.encoder.relative_bias.weight"
 HEAD, EMBEDDINGS = "autoencoder.lm_head.weight", "autoencoder.encoder.embed_tokens.weight"
 DAMAGE = {
     "another type": lambda b: edit_config(b, encoder_layers=True),
     "another size": lambda b: edit_config(b, max_positions=10**7),
-    "an unknown weight": lambda b: edit_weights(b, lambda w: w.update(other=w[BIAS] + 1)),
-    "a missing weight": lambda b: edit_weights(b, lambda w: w.pop(BIAS)),
-    "another shape": lambda b: edit_weights(b, lambda w: w.update({BIAS: w[BIAS][:16].clone()})),
-    "another precision": lambda b: edit_weights(b, lambda w: w.update({BIAS: w[BIAS].double()})),
-    "two tied weights": lambda b: edit_weights(b, lambda w: w.update({HEAD: w[EMBEDDINGS] + 1})),
+    "an unknown weight": lambda b: change_weights(b, lambda w: w | {"other": w[BIAS] + 1}),
+    "a missing weight": lambda b: change_weights(b, lambda w: {name: w[name] for name in w if name != BIAS}),
+    "another shape": lambda b: change_weights(b, lambda w: w | {BIAS: w[BIAS][:16].clone()}),
+    "another precision": lambda b: change_weights(b, lambda w: w | {BIAS: w[BIAS].double()}),
+    "two tied weights": lambda b: change_weights(b, lambda w: w | {HEAD: w[EMBEDDINGS] + 1}),
     "another order": lambda b: swap_lines(b / "dict.txt"),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_bundle_that_would_give_wrong_numbers_is_refused(kind, bundles, tmp_path):
-    bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+def test_a_bundle_that_would_give_wrong_numbers_is_refused(kind, bundle, bundles):
     (bundle / HASHES).unlink()  # as in bundles of earlier versions, which are read without
     assert read_bundle(bundle).symbols == read_bundle(bundles["mae_lm_tiny"]).symbols
     DAMAGE[kind](bundle)
@@ -161,8 +164,7 @@ def flip(path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "dict.txt", "sentencepiece.bpe.model", HASHES])
-def test_a_bundle_with_another_bit_is_refused(name, bundles, tmp_path):
-    bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+def test_a_bundle_with_another_bit_is_refused(name, bundle):
     flip(bundle / name)
     with pytest.raises(UserError, match=r"is damaged|cannot be read"):
         read_bundle(bundle)
@@ -170,8 +172,7 @@ def test_a_bundle_with_another_bit_is_refused(name, bundles, tmp_path):
         describe(bundle)
 
 
-def test_the_model_card_of_a_bundle_can_be_edited(bundles, tmp_path):
-    bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
+def test_the_model_card_of_a_bundle_can_be_edited(bundle):
     (bundle / "README.md").write_text("# My model")
     read_bundle(bundle)
 
@@ -209,14 +210,13 @@ def write_evil(path, kind, trace):
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "pickle"])
-def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundles):
+def test_pickles_cannot_run_code(kind, tmp_path, text_data, bundle):
     evil, trace = tmp_path / "evil.pt", tmp_path / "trace"
     write_evil(evil, kind, trace)
     with pytest.raises(UserError, match=r"evil\.pt"):
         MAELMModel.from_pretrained(evil, data_bin=text_data)
     with pytest.raises(UserError, match="could run code" if kind != "pickle" else "evil"):
         cli.run("bundle", [str(evil), "--data-bin", str(text_data), "--out", str(tmp_path / "b")])
-    bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
     shutil.copy(evil, bundle / "model.safetensors")
     with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         MAELMModel.from_pretrained(bundle)
@@ -234,8 +234,5 @@ def test_another_dictionary_is_refused(checkpoints, text_data, tmp_path):
         open_pretrained(checkpoints["mae_lm_tiny"], tmp_path / "data")
 
 
-def test_an_option_that_came_later_has_its_default(checkpoints, text_data, tmp_path):
-    state = saved(checkpoints["mae_lm_tiny"])
-    del state["cfg"]["model"]["renumber_visible"]
-    torch.save(state, tmp_path / "older.pt")
-    assert open_pretrained(tmp_path / "older.pt", text_data).config.renumber_visible is False
+def test_an_option_that_came_later_has_its_default(rebundled):
+    assert rebundled(lambda state: state["cfg"]["model"].pop("renumber_visible")).config.renumber_visible is False

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tests.support.exports import train_sentencepiece
+from tests.support.families import copy_of, imported, stock  # noqa: F401  fixtures
 
 ALPHABETS = ("abcdefghijklmnoprstuvwyz", "aeiouäöüßéèñçø", "αβγδεζηθικλμ", "абвгдежзиклм", "東京日本語中文字漢")
 PUNCTUATION = (".", ",", "?", "!", ";", ":", " –", "…", "'s")  # noqa: RUF001

@@ -9,18 +9,17 @@ import transformers
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hugging_face import configuration_errors
-from tests.support.families import BERT_SPECIALS, save_tokenizer, stock_model
+from tests.support.families import BERT_SPECIALS, save_tokenizer
 
 DROPPED = object()
 """Stands for a key that a configuration lacks."""
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Return a directory with a model whose encoder is converted, ``bert``, and one that is wrapped, ``albert``."""
-    root = tmp_path_factory.mktemp("models")
-    stock_model(root / "bert", "bert")
-    tokenizer = save_tokenizer(root / "albert", "bert")
+def models(tmp_path_factory, stock):
+    """Return the directories of a converted model, ``bert``, and of a wrapped one, ``albert``."""
+    albert = tmp_path_factory.mktemp("models") / "albert"
+    tokenizer = save_tokenizer(albert, "bert")
     special = {f"{role}_token_id": tokenizer.token_to_id(BERT_SPECIALS[role]) for role in ("pad", "cls", "sep")}
     config = transformers.AlbertConfig(
         vocab_size=tokenizer.get_vocab_size(),
@@ -32,8 +31,8 @@ def models(tmp_path_factory):
         max_position_embeddings=40,
         **special,
     )
-    transformers.AlbertForMaskedLM(config).save_pretrained(root / "albert")
-    return root
+    transformers.AlbertForMaskedLM(config).save_pretrained(albert)
+    return {"bert": stock("bert"), "albert": albert}
 
 
 @pytest.fixture
@@ -41,8 +40,7 @@ def imported(models, tmp_path):
     """Return a function that imports a model after a change of its configuration."""
 
     def run(kind, change):
-        shutil.copytree(models / kind, tmp_path / "model")
-        path = tmp_path / "model" / "config.json"
+        path = shutil.copytree(models[kind], tmp_path / "model") / "config.json"
         config = json.loads(path.read_text()) | change
         path.write_text(json.dumps({name: value for name, value in config.items() if value is not DROPPED}))
         return import_foreign(tmp_path / "model", "mae_lm_roberta")

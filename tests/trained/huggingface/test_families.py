@@ -13,28 +13,33 @@ import transformers
 from fairseq import checkpoint_utils
 from fairseq.logging import metrics
 from fairseq_cli import train
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
 from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
-from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import read_training_state
 from mae_lm_fairseq.trained.hub import hub_interface
 from mae_lm_fairseq.trained.huggingface import exporter
-from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign, network_options, notes
-from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.info import ModelInfo
 from mae_lm_fairseq.trained.opening import open_pretrained
-from mae_lm_fairseq.trained.reading import Pretrained, build
+from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import train_sentencepiece
-from tests.support.families import change_config, lines, stock_model
+from tests.support.families import (
+    change_json,
+    change_weights,
+    check_outputs,
+    lines,
+    load_stock,
+    put_behind_link,
+    round_trip,
+)
 from tests.support.finetuning import run_here
 from tests.support.glue import make_rows, write_official
 from tests.support.training import RECIPE, parse
@@ -42,34 +47,6 @@ from tests.support.training import RECIPE, parse
 CLOSE = {"rtol": 0, "atol": 1e-5}
 pytestmark = pytest.mark.integration  # exports, trains and fine-tunes each of them
 ALL = pytest.mark.parametrize("kind", FAMILIES)
-
-
-@pytest.fixture(scope="module")
-def stock(tmp_path_factory):
-    """Return ``stock(kind, task)``, which saves a model once and returns its directory."""
-    made = {}
-
-    def make(kind: str, task: str = "ForMaskedLM") -> Path:
-        if (kind, task) not in made:
-            made[kind, task] = tmp_path_factory.mktemp("families") / kind
-            stock_model(made[kind, task], kind, task)
-        return made[kind, task]
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory, stock):
-    """Return ``imported(kind, preset)``, which imports a masked language model once, as a bundle."""
-    made = {}
-
-    def make(kind: str, preset: str = "mae_lm_roberta") -> Path:
-        if (kind, preset) not in made:
-            made[kind, preset] = tmp_path_factory.mktemp("imported") / kind
-            write_bundle(import_foreign(stock(kind), preset), made[kind, preset], add_tokenizer_and_card)
-        return made[kind, preset]
-
-    return make
 
 
 @ALL
@@ -84,21 +61,7 @@ def test_ids_equal_on_a_thousand_lines(kind, stock, imported):
 
 @ALL
 def test_states_and_logits_equal(kind, stock, imported):
-    pretrained = open_pretrained(imported(kind))
-    order = torch.from_numpy(pretrained.tokenizer.exported_ids)
-    texts = [[0, *ids[:30].tolist(), 2] for ids in pretrained.tokenizer.encode_lines(lines(8, seed=2))]
-    tokens = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, texts)), batch_first=True, padding_value=1)
-    tokens[0, 3] = pretrained.mask
-    is_token = tokens.ne(1)
-    model = getattr(transformers, f"{FAMILIES[kind].classes}ForMaskedLM").from_pretrained(stock(kind)).eval()
-    network = build(pretrained)
-    with torch.no_grad():
-        theirs = model(order[tokens], attention_mask=is_token.long(), output_hidden_states=True)
-        ours = encoder_states(network, tokens, 1)
-        logits = network.lm_head(ours[-1])
-    for their, our in zip(theirs.hidden_states, ours, strict=True):
-        torch.testing.assert_close(our[is_token], their[is_token], **CLOSE)
-    torch.testing.assert_close(logits[is_token], theirs.logits[..., order][is_token], rtol=1e-5, atol=2e-5)
+    check_outputs(stock(kind), open_pretrained(imported(kind)))
 
 
 def tasks(kind: str) -> list[str]:
@@ -108,17 +71,13 @@ def tasks(kind: str) -> list[str]:
 
 @pytest.mark.parametrize(("kind", "task"), [(kind, task) for kind in FAMILIES for task in tasks(kind)])
 def test_a_round_trip_is_bit_equal(kind, task, stock, tmp_path):
-    source = stock(kind, task)
-    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
-    architecture = export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
-    assert architecture == FAMILIES[kind].classes + task
-    assert_same_model(source, tmp_path / "stock", architecture)
+    assert round_trip(stock(kind, task), tmp_path) == FAMILIES[kind].classes + task
+    assert_same_model(stock(kind, task), tmp_path / "exported")
 
 
-def assert_same_model(source, out, architecture):
+def assert_same_model(source, out):
     """Check that every weight, the meaning of the configuration and every byte of the tokenizer are equal."""
-    model_class = getattr(transformers, architecture)
-    before, after = (model_class.from_pretrained(path).state_dict() for path in (source, out))
+    before, after = (load_stock(path).state_dict() for path in (source, out))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     before, after = (transformers.AutoConfig.from_pretrained(path).to_dict() for path in (source, out))
@@ -131,68 +90,59 @@ def assert_same_model(source, out, architecture):
 
 
 @pytest.mark.parametrize("extra", ["bert.pooler.dense", "cls.seq_relationship"])
-def test_other_weights_of_bert_are_kept(extra, stock, tmp_path):
+def test_other_weights_of_bert_are_kept(extra, copy_of, tmp_path):
     """bert-base-uncased has the pooler and the head of next sentence prediction beside the language model head."""
-    source = shutil.copytree(stock("bert"), tmp_path / "source")
+    source = copy_of("bert")
     shape = (2 if "cls" in extra else 16, 16)
-    weights = load_file(source / "model.safetensors")
     added = {f"{extra}.weight": torch.randn(shape), f"{extra}.bias": torch.randn(shape[0])}
-    save_file(weights | added, source / "model.safetensors", metadata={"format": "pt"})
-    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
-    export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
-    assert_same_model(source, tmp_path / "stock", "BertForMaskedLM")
-    assert ("pooler" in (tmp_path / "stock" / "README.md").read_text()) is ("pooler" not in extra)
-    written = load_file(tmp_path / "stock" / "model.safetensors")
+    change_weights(source, lambda weights: weights | added)
+    round_trip(source, tmp_path)
+    assert_same_model(source, tmp_path / "exported")
+    assert ("pooler" in (tmp_path / "exported" / "README.md").read_text()) is ("pooler" not in extra)
+    written = load_file(tmp_path / "exported" / "model.safetensors")
     assert all(torch.equal(written[name], weight) for name, weight in added.items())
 
 
-def test_names_of_old_checkpoints(stock, tmp_path):
+def test_names_of_old_checkpoints(stock, copy_of, tmp_path):
     """bert-base-uncased still has the names that TensorFlow's layer norms had."""
-    source = shutil.copytree(stock("bert"), tmp_path / "source")
-    weights = load_file(source / "model.safetensors")
-    ends = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
-    for now, before in ends:
-        weights = {name.replace(now, before): weight for name, weight in weights.items()}
-    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
-    write_bundle(import_foreign(source, "mae_lm_roberta"), tmp_path / "bundle", add_tokenizer_and_card)
-    export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
-    assert_same_model(stock("bert"), tmp_path / "stock", "BertForMaskedLM")
+    source = copy_of("bert")
+    for ends in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+        change_weights(source, lambda weights, ends=ends: {name.replace(*ends): weights[name] for name in weights})
+    round_trip(source, tmp_path)
+    assert_same_model(stock("bert"), tmp_path / "exported")
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet", "distilbert"])
-def test_untied_output_weights(kind, tmp_path):
-    stock_model(tmp_path / "source", kind, tie_word_embeddings=False)
-    pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
-    assert pretrained.config.untie_output_weights
-    write_bundle(pretrained, tmp_path / "bundle", add_tokenizer_and_card)
-    export_stock(open_pretrained(tmp_path / "bundle"), tmp_path / "stock")
-    assert_same_model(tmp_path / "source", tmp_path / "stock", f"{FAMILIES[kind].classes}ForMaskedLM")
+def test_untied_output_weights(kind, stock, tmp_path):
+    source = stock(kind, tie_word_embeddings=False)
+    round_trip(source, tmp_path)
+    assert open_pretrained(tmp_path / "bundle").config.untie_output_weights
+    assert_same_model(source, tmp_path / "exported")
 
 
-def test_a_head_trained_here_is_tied_whatever_the_original_says(tmp_path):
+def test_a_head_trained_here_is_tied_whatever_the_original_says(stock, tmp_path):
     """An encoder without a head has no output weights that could be tied."""
-    stock_model(tmp_path / "source", "bert", "Model", tie_word_embeddings=False)
-    pretrained = import_foreign(tmp_path / "source", "mae_lm_roberta")
+    pretrained = import_foreign(stock("bert", "Model", tie_word_embeddings=False), "mae_lm_roberta")
     trained = replace(pretrained, about=ModelInfo())
     assert export_stock(trained, tmp_path / "stock") == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
-def test_missing_values_are_the_defaults_of_the_family(kind, stock, tmp_path):
+def test_missing_values_are_the_defaults_of_the_family(kind, copy_of):
     """transformers' default epsilon is 1e-12 and ours is 1e-5."""
-    source = shutil.copytree(stock(kind), tmp_path / "source")
-    path = source / "config.json"
-    config = json.loads(path.read_bytes())
-    path.write_text(json.dumps({name: value for name, value in config.items() if name != "layer_norm_eps"}))
+    source = copy_of(kind)
+    config = json.loads((source / "config.json").read_bytes())
+    del config["layer_norm_eps"]
+    (source / "config.json").write_text(json.dumps(config))
     assert import_foreign(source, "mae_lm").config.layer_norm_eps == 1e-12
 
 
-def test_pairs_are_explained_where_they_differ(stock, imported, tmp_path):
+def test_pairs_are_explained_where_they_differ(stock, copy_of, imported):
     [note] = notes(stock("bert"))
     assert "here both texts have the first token type and two separators are between them" in note
     assert not notes(stock("roberta"))
     # The tokenizer decides, not the type of the model.
-    source = shutil.copytree(stock("roberta"), tmp_path / "source")
+    source = copy_of("roberta")
     change_template(source, pair="<s> $A </s> $B </s>")
     [note] = notes(source)
     assert "here two separators are between them" in note
@@ -203,8 +153,8 @@ def test_pairs_are_explained_where_they_differ(stock, imported, tmp_path):
 
 
 @pytest.mark.parametrize("single", ["$A", "$A </s>", "<s> $A </s> </s>"])
-def test_other_special_tokens_around_a_text_are_refused(single, stock, tmp_path):
-    source = shutil.copytree(stock("roberta"), tmp_path / "source")
+def test_other_special_tokens_around_a_text_are_refused(single, copy_of):
+    source = copy_of("roberta")
     change_template(source, single=single)
     with pytest.raises(UserError, match=r"its tokenizer makes .* here it is"):
         import_foreign(source, "mae_lm")
@@ -234,9 +184,9 @@ def change_template(directory, **changes):
         ("distilbert", "ForSequenceClassification", {}),
     ],
 )
-def test_what_computes_something_else_is_refused(kind, task, changes, stock, tmp_path):
-    source = shutil.copytree(stock(kind, task), tmp_path / "source")
-    change_config(source, **changes)
+def test_what_computes_something_else_is_refused(kind, task, changes, copy_of):
+    source = copy_of(kind, task)
+    change_json(source / "config.json", **changes)
     with pytest.raises(UserError, match=r"only supports|the id 0|its model type is|uses ReLU|a decoder|no longer"):
         import_foreign(source, "mae_lm")
 
@@ -245,8 +195,7 @@ def test_what_computes_something_else_is_refused(kind, task, changes, stock, tmp
 def test_a_link_among_the_kept_files_is_refused(name, imported, tmp_path):
     """An export would hold a copy of what it leads to."""
     bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
-    (bundle / "original" / name).rename(tmp_path / name)
-    (bundle / "original" / name).symlink_to(tmp_path / name)
+    put_behind_link(bundle / "original" / name, tmp_path)
     with pytest.raises(UserError, match="is a link to another directory"):
         open_pretrained(bundle)
 
@@ -263,9 +212,9 @@ def test_another_network_with_the_same_tokenizer_becomes_an_ordinary_class(impor
 PREPARATION = ["--workers", "1", "--max-unk-rate", "1"]
 
 
-def test_a_sentencepiece_model_of_other_tokens_is_not_taken(stock, tmp_path):
+def test_a_sentencepiece_model_of_other_tokens_is_not_taken(copy_of):
     """camembert-base has one, whose pieces are not the tokens of its tokenizer.json."""
-    source = shutil.copytree(stock("camembert"), tmp_path / "source")
+    source = copy_of("camembert")
     (source / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(lines(200), vocab_size=150))
     tokenizer = import_foreign(source, "mae_lm").tokenizer
     assert list(tokenizer.files) == ["tokenizer.json"]
@@ -294,7 +243,7 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
     cli.run("finetune glue", [*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
     assert export_stock(open_pretrained(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
-    classifier = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
+    classifier = load_stock(tmp_path / "stock")
     assert classifier.config.id2label == dict(enumerate(TASKS["RTE"].labels))
     ours = MAELMModel.from_pretrained(tmp_path / "rte" / "model")
     for texts in (["the cat sat on the mat"], ["the cat sat on the mat", "a dog ran"]):
@@ -305,7 +254,7 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
     # An import of the export is an import: its files stay as they are.
     export_stock(import_foreign(tmp_path / "stock", "mae_lm"), tmp_path / "again")
     if kind != "distilbert":
-        assert_same_model(tmp_path / "stock", tmp_path / "again", architecture)
+        assert_same_model(tmp_path / "stock", tmp_path / "again")
 
 
 def with_span_head(kind, imported) -> Pretrained:
@@ -325,15 +274,14 @@ def test_stock_transformers_answers_as_the_fine_tuned_import(kind, imported, tmp
     files = answers.original.files
     files = {**files, "config.json": json.dumps(json.loads(files["config.json"]) | labels).encode()}
     original = replace(answers, original=replace(answers.original, files=files))
-    architecture = export_stock(original, tmp_path / "stock")
-    assert architecture == f"{FAMILIES[kind].classes}ForQuestionAnswering"
+    assert export_stock(original, tmp_path / "stock") == f"{FAMILIES[kind].classes}ForQuestionAnswering"
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
-    model = getattr(transformers, architecture).from_pretrained(tmp_path / "stock").eval()
-    question, context = "the of", "the language of the models"
+    model = load_stock(tmp_path / "stock")
+    texts = ("the of", "the language of the models")
     hub = hub_interface(original)
-    states = hub.extract_features(hub.encode(question, context))
+    states = hub.extract_features(hub.encode(*texts))
     with torch.no_grad():
-        theirs = model(**fast(question, context, return_tensors="pt"))
+        theirs = model(**fast(*texts, return_tensors="pt"))
         ours = hub.model.classification_heads["span"](states)
     torch.testing.assert_close(ours, torch.stack([theirs.start_logits, theirs.end_logits], -1), **CLOSE)
 
@@ -366,7 +314,8 @@ def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, 
     architecture = export_stock(open_pretrained(checkpoint, bundle), tmp_path / "stock")
     assert architecture == FAMILIES[kind].classes + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")
 
-    fast, text = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock"), "the language of the models"
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    text = "the language of the models"
     model = transformers.AutoModel.from_pretrained(tmp_path / "stock").eval()
     with torch.no_grad():
         theirs = model(**fast(text, return_tensors="pt")).last_hidden_state
@@ -383,16 +332,9 @@ def continue_pretraining(bundle: Path, directory: Path) -> Path:
     """Train a few updates in this process, and return the checkpoint."""
     metrics.reset()
     checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
-    options = [
-        "--finetune-from-model",
-        bundle,
-        *network_options(open_pretrained(bundle)),
-        "--max-update",
-        3,
-        "--lr",
-        1e-2,
-    ]
+    network = network_options(open_pretrained(bundle))
     save = directory / "checkpoints"
     train.main(parse(directory / "data", *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save,
-                     "--tokens-per-sample", 32, *options))  # fmt: skip
+                     "--tokens-per-sample", 32, "--finetune-from-model", bundle, *network, "--max-update", 3,
+                     "--lr", 1e-2))  # fmt: skip
     return save / "checkpoint_last.pt"

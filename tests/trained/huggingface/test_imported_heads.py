@@ -1,9 +1,9 @@
 """Models of transformers that were fine-tuned: their predictions from ``mae-lm predict`` and the hub interface."""
 
-import csv
 import json
 from dataclasses import replace
 
+import pandas
 import pytest
 import torch
 import transformers
@@ -17,71 +17,75 @@ from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import with_facts
-from tests.support.families import stock_model
+from tests.support.families import load_stock
 from tests.support.tokenizers import paragraphs
 
-LABELS = ["no", "perhaps", "yes"]
-NAMES = {"id2label": dict(enumerate(LABELS)), "label2id": {label: number for number, label in enumerate(LABELS)}}
+LABELS = ("no", "perhaps", "yes")
 TEXTS = [line[:15] for line in paragraphs(6)]
 CLOSE_SCORES = {"rtol": 1e-5, "atol": 2e-5}  # scores of the order of 4, with six digits
 CLOSE = {"rtol": 0, "atol": 1e-5}  # probabilities in single precision, with six digits
 
 
-def imported(directory, kind, task, **changes):
-    """Save a stock model and import it. Return the stock model and the bundle."""
-    model = stock_model(directory / "stock", kind, task, **changes)
-    cli.run("import", [str(directory / "stock"), "--out", str(directory / "bundle")])
-    return model, directory / "bundle"
+@pytest.fixture
+def bundle_of(tmp_path):
+    """Return a function that imports a directory and returns the bundle."""
+
+    def run(source):
+        cli.run("import", [str(source), "--out", str(tmp_path / "bundle")])
+        return tmp_path / "bundle"
+
+    return run
 
 
-def stock_logits(directory, model, *texts):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / "stock")
+def stock_logits(source, *texts):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     with torch.no_grad():
-        return model(**tokenizer(*texts, padding=True, return_tensors="pt")).logits
+        return load_stock(source)(**tokenizer(*texts, padding=True, return_tensors="pt")).logits
 
 
-def predictions(directory, bundle, columns: dict[str, list[str]], *options) -> list[dict[str, str]]:
-    with open(directory / "texts.tsv", "w", newline="") as file:
-        rows = csv.writer(file, delimiter="\t")
-        rows.writerows([columns, *zip(*columns.values(), strict=True)])
+def predictions(directory, bundle, columns: dict[str, list[str]], *options) -> pandas.DataFrame:
+    pandas.DataFrame(columns).to_csv(directory / "texts.tsv", sep="\t", index=False)
     words = [bundle, "--input", directory / "texts.tsv", "--out", directory / "found.tsv", *options]
     cli.run("predict", list(map(str, words)))
-    with open(directory / "found.tsv", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t"))
+    return pandas.read_csv(directory / "found.tsv", sep="\t")
 
 
-def check_classes(found, logits):
-    probabilities = torch.tensor([[float(row[f"probability_{label}"]) for label in LABELS] for row in found])
-    torch.testing.assert_close(probabilities, logits.softmax(1), **CLOSE)
-    assert [row["prediction"] for row in found] == [LABELS[number] for number in logits.argmax(1)]
+PAIRS = {"premise": TEXTS, "hypothesis": [text[:8] for text in reversed(TEXTS)]}
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_classifier_predicts_its_labels(kind, tmp_path):
-    model, bundle = imported(tmp_path, kind, "ForSequenceClassification", **NAMES)
-    check_classes(predictions(tmp_path, bundle, {"text": TEXTS}), stock_logits(tmp_path, model, TEXTS))
-    export_stock(import_foreign(tmp_path / "stock", "mae_lm"), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("kind", "columns", "options"),
+    [
+        ("bert", {"text": TEXTS}, []),
+        ("roberta", {"text": TEXTS}, []),
+        ("roberta", PAIRS, ["--text", "premise", "--text-pair", "hypothesis"]),
+    ],
+)
+def test_a_classifier_predicts_its_labels(kind, columns, options, stock, bundle_of, tmp_path):
+    source = stock(kind, "ForSequenceClassification", labels=LABELS)
+    found = predictions(tmp_path, bundle_of(source), columns, *options)
+    logits = stock_logits(source, *columns.values())
+    probabilities = found[[f"probability_{label}" for label in LABELS]].to_numpy()
+    torch.testing.assert_close(torch.tensor(probabilities).float(), logits.softmax(1), **CLOSE)
+    assert found["prediction"].tolist() == [LABELS[number] for number in logits.argmax(1)]
+    export_stock(import_foreign(source, "mae_lm"), tmp_path / "out")
     assert transformers.AutoConfig.from_pretrained(tmp_path / "out").id2label == dict(enumerate(LABELS))
 
 
-def test_a_classifier_of_pairs_predicts_its_labels(tmp_path):
-    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", **NAMES)
-    others = [text[:8] for text in reversed(TEXTS)]
-    columns = {"premise": TEXTS, "hypothesis": others}
-    found = predictions(tmp_path, bundle, columns, "--text", "premise", "--text-pair", "hypothesis")
-    check_classes(found, stock_logits(tmp_path, model, TEXTS, others))
+def predicted_scores(directory, bundle):
+    return torch.tensor(predictions(directory, bundle, {"text": TEXTS})[["prediction"]].to_numpy()).float()
 
 
-def test_a_regression_predicts_its_scores(tmp_path):
-    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", num_labels=1)
-    found = torch.tensor([[float(row["prediction"])] for row in predictions(tmp_path, bundle, {"text": TEXTS})])
-    torch.testing.assert_close(found, stock_logits(tmp_path, model, TEXTS), rtol=1e-5, atol=1e-5)
+def test_a_regression_predicts_its_scores(stock, bundle_of, tmp_path):
+    source = stock("roberta", "ForSequenceClassification", num_labels=1)
+    scores = predicted_scores(tmp_path, bundle_of(source))
+    torch.testing.assert_close(scores, stock_logits(source, TEXTS), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet"])
-def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
+def test_the_scores_of_a_regression_survive_export_and_import(kind, stock, bundle_of, tmp_path):
     """A model trained here gives 0 to 1 inside, and scores in the range of its training file outside."""
-    _, first = imported(tmp_path / "first", kind, "ForSequenceClassification", num_labels=1)
+    first = bundle_of(stock(kind, "ForSequenceClassification", num_labels=1))
     trained = open_pretrained(first)
     task = replace(trained.about.finetuned_on, columns=("text",), score_range=(1, 5.5))
     trained = with_facts(trained, imported_from=None, finetuned_on=task)
@@ -90,8 +94,7 @@ def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
     cli.run("import", [str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
     scores = MAELMModel.from_pretrained(first).predict(SENTENCE_HEAD, TEXTS) * 4.5 + 1
     for bundle in ("trained", "imported"):
-        found = predictions(tmp_path, tmp_path / bundle, {"text": TEXTS})
-        torch.testing.assert_close(torch.tensor([[float(row["prediction"])] for row in found]), scores, **CLOSE_SCORES)
+        torch.testing.assert_close(predicted_scores(tmp_path, tmp_path / bundle), scores, **CLOSE_SCORES)
         torch.testing.assert_close(
             MAELMModel.from_pretrained(tmp_path / bundle).predict(SENTENCE_HEAD, TEXTS), scores, **CLOSE_SCORES
         )
@@ -99,29 +102,30 @@ def test_the_scores_of_a_regression_survive_export_and_import(kind, tmp_path):
     assert [found["score"] for found in classify(TEXTS)] == pytest.approx(scores.flatten().tolist(), abs=2e-5)
 
 
-def test_several_labels_at_once_have_no_prediction(tmp_path):
-    changes = NAMES | {"problem_type": "multi_label_classification"}
-    model, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", **changes)
+def test_several_labels_at_once_have_no_prediction(stock, bundle_of, tmp_path):
+    source = stock("roberta", "ForSequenceClassification", labels=LABELS, problem_type="multi_label_classification")
+    bundle = bundle_of(source)
     with pytest.raises(UserError, match="several labels at once, which this command does not"):
         predictions(tmp_path, bundle, {"text": TEXTS})
     hub = MAELMModel.from_pretrained(bundle)
     with pytest.raises(ValueError, match="gives a text several labels at once; pass return_logits=True"):
         hub.predict(SENTENCE_HEAD, TEXTS)
     logits = hub.predict(SENTENCE_HEAD, TEXTS, return_logits=True)
-    torch.testing.assert_close(logits, stock_logits(tmp_path, model, TEXTS), **CLOSE_SCORES)
+    torch.testing.assert_close(logits, stock_logits(source, TEXTS), **CLOSE_SCORES)
 
 
-def test_a_classifier_trained_here_loses_the_problem_of_its_original(tmp_path):
-    _, bundle = imported(tmp_path, "roberta", "ForSequenceClassification", problem_type="multi_label_classification")
-    model = open_pretrained(bundle)
+def test_a_classifier_trained_here_loses_the_problem_of_its_original(stock, tmp_path):
+    source = stock("roberta", "ForSequenceClassification", labels=LABELS, problem_type="multi_label_classification")
+    model = import_foreign(source, "mae_lm")
     export_stock(model, tmp_path / "import")
     export_stock(with_facts(model, imported_from=None), tmp_path / "trained")
     kinds = [transformers.AutoConfig.from_pretrained(tmp_path / name).problem_type for name in ("import", "trained")]
     assert kinds == ["multi_label_classification", None]
 
 
-def test_questions_are_answered(tmp_path):
-    model, bundle = imported(tmp_path, "roberta", "ForQuestionAnswering")
+def test_questions_are_answered(stock, bundle_of, tmp_path):
+    source = stock("roberta", "ForQuestionAnswering")
+    bundle = bundle_of(source)
     question, context = TEXTS[0][:8], TEXTS[1]
     article = {"context": context, "qas": [{"id": "1", "question": question}]}
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
@@ -132,15 +136,12 @@ def test_questions_are_answered(tmp_path):
     answers = hub.answer(question, context)
     assert json.loads((tmp_path / "found.json").read_text()) == {"1": answers.text}
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     batch = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
     offsets, second = batch.pop("offset_mapping")[0], torch.tensor([part == 1 for part in batch.sequence_ids(0)])
     with torch.no_grad():
-        found = model(**batch)
-    best = max(
-        (float(found.start_logits[0, start] + found.end_logits[0, end]), start, end)
-        for start in second.nonzero().flatten().tolist()
-        for end in second.nonzero().flatten().tolist()
-        if start <= end
-    )
-    assert context[offsets[best[1]][0] : offsets[best[2]][1]].strip() == answers.text
+        output = load_stock(source)(**batch)
+    scores = output.start_logits[0, :, None] + output.end_logits[0]
+    allowed = (second[:, None] & second).triu()
+    start, end = divmod(scores.masked_fill(~allowed, -torch.inf).argmax().item(), len(second))
+    assert context[offsets[start][0] : offsets[end][1]].strip() == answers.text

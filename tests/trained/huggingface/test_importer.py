@@ -1,14 +1,14 @@
 """Import of stock Hugging Face directories and of fairseq's RoBERTa."""
 
 import contextlib
-import json
+import shutil
 from argparse import Namespace
 
 import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.trained.conversion import with_preset
@@ -16,42 +16,39 @@ from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.reading import build, build_all
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.exports import stock
+from tests.support.families import change_json, change_weights, check_outputs
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
 
 
 @pytest.mark.parametrize("kind", ["mpnet", "roberta"])
-def test_bare_models_and_poolers(kind, tmp_path):
-    model = stock(tmp_path / "stock", kind, "Model")
-    assert any("pooler" in name for name in load_file(tmp_path / "stock" / "model.safetensors"))
-    imported = import_foreign(tmp_path / "stock", "mae_lm")
-    states = encoder_states(build(imported), TOKENS, 1)[-1]
-    theirs = model(TOKENS, attention_mask=TOKENS.ne(1).long()).last_hidden_state
-    torch.testing.assert_close(states[TOKENS.ne(1)], theirs[TOKENS.ne(1)], **CLOSE)
+def test_bare_models_and_poolers(kind, stock):
+    source = stock(kind, "Model")
+    assert any("pooler" in name for name in load_file(source / "model.safetensors"))
+    imported = import_foreign(source, "mae_lm")
+    check_outputs(source, imported)
     assert imported.config.mask_join is MaskJoin.decoder
     assert imported.config.decoder_layers == 4
     assert imported.about.untrained == ("decoder", "lm_head")
-    again = import_foreign(tmp_path / "stock", "mae_lm")  # the same random head
+    again = import_foreign(source, "mae_lm")  # the same random head
     assert all(torch.equal(again.weights[name], weight) for name, weight in imported.weights.items())
-    other = import_foreign(tmp_path / "stock", "mae_lm", seed=2)
+    other = import_foreign(source, "mae_lm", seed=2)
     head = "autoencoder.lm_head.dense.weight"
     assert not torch.equal(other.weights[head], imported.weights[head])
 
 
 @pytest.mark.parametrize("preset", ["mae_lm_exlm", "mae_lm_mask_later"])
-def test_a_preset_that_treats_masks_otherwise_predicts_nothing_yet(preset, tmp_path):
-    stock(tmp_path / "stock", "roberta", "ForMaskedLM")
-    assert import_foreign(tmp_path / "stock", "mae_lm_roberta").about.untrained == ()
-    assert import_foreign(tmp_path / "stock", preset).about.untrained == ("training with its [MASK] tokens",)
+def test_a_preset_that_treats_masks_otherwise_predicts_nothing_yet(preset, stock):
+    assert import_foreign(stock("roberta"), "mae_lm_roberta").about.untrained == ()
+    assert import_foreign(stock("roberta"), preset).about.untrained == ("training with its [MASK] tokens",)
 
 
 @pytest.mark.parametrize(("kind", "is_own"), [("mpnet", False), ("roberta", True)])
-def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, tmp_path):
-    stock(tmp_path / "stock", kind, "Model", num_hidden_layers=4)
-    imported = import_foreign(tmp_path / "stock", "mae_lm")
-    adapted = with_preset(import_foreign(tmp_path / "stock", "mae_lm_roberta"), "mae_lm", seed=1)
+def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, stock):
+    source = stock(kind, "Model", num_hidden_layers=4)
+    imported = import_foreign(source, "mae_lm")
+    adapted = with_preset(import_foreign(source, "mae_lm_roberta"), "mae_lm", seed=1)
     assert imported.config == adapted.config
     assert imported.config.decoder_relative_buckets == 32
     decoder = {name: weight for name, weight in imported.weights.items() if name.startswith("autoencoder.decoder.")}
@@ -61,25 +58,22 @@ def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, tmp_path):
     assert encoder is None if is_own else torch.equal(bias, encoder)
 
 
-def test_files_outside_of_the_directory_are_not_read(tmp_path):
-    stock(tmp_path / "stock", "roberta")
-    stock(tmp_path / "other", "roberta")
-    for name in ("vocab.json", "tokenizer.json"):
-        for path in tmp_path.glob(f"other/{name}"):
-            path.write_text(path.read_text().replace('"a"', '"secret"'))
-    path = tmp_path / "stock" / "tokenizer_config.json"
-    files = {"vocab_file": "../other/vocab.json", "tokenizer_file": str(tmp_path / "other" / "tokenizer.json")}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **files}))
-    assert "secret" not in import_foreign(tmp_path / "stock", "mae_lm").symbols
+def test_files_outside_of_the_directory_are_not_read(copy_of, tmp_path):
+    source = copy_of("roberta")
+    other = shutil.copytree(source, tmp_path / "other") / "tokenizer.json"
+    other.write_text(other.read_text().replace('"a"', '"secret"'))
+    (tmp_path / "other" / "vocab.json").write_text('{"secret": 4}')
+    files = {"vocab_file": "../other/vocab.json", "tokenizer_file": str(other)}
+    change_json(source / "tokenizer_config.json", **files)
+    assert "secret" not in import_foreign(source, "mae_lm").symbols
 
 
 @pytest.mark.parametrize("name", ["lm_head.decoder.weight", "roberta.adapter.weight"])
-def test_weights_that_would_be_left_out_are_refused(name, tmp_path):
-    stock(tmp_path / "stock", "roberta")
-    path = tmp_path / "stock" / "model.safetensors"
-    save_file({**load_file(path), name: torch.zeros(12, 16)}, path)
+def test_weights_that_would_be_left_out_are_refused(name, copy_of):
+    source = copy_of("roberta")
+    change_weights(source, lambda weights: weights | {name: torch.zeros(12, 16)})
     with pytest.raises(UserError, match=f"{name} (differs from|is unknown)"):
-        import_foreign(tmp_path / "stock", "mae_lm")
+        import_foreign(source, "mae_lm")
 
 
 class Malicious:
@@ -89,28 +83,25 @@ class Malicious:
         return exec, ("raise SystemExit('the code in the file ran')",)
 
 
-def test_a_pickle_that_would_run_code_is_refused(tmp_path):
-    stock(tmp_path / "stock", "roberta", pickled=True)
-    torch.save({"weight": torch.zeros(1), "evil": Malicious()}, tmp_path / "stock" / "pytorch_model.bin")
+def test_a_pickle_that_would_run_code_is_refused(copy_of, tmp_path):
+    source = copy_of("roberta")
+    (source / "model.safetensors").unlink()
+    torch.save({"weight": torch.zeros(1), "evil": Malicious()}, source / "pytorch_model.bin")
     torch.save({"model": {}, "args": Malicious()}, tmp_path / "model.pt")
-    for path in (tmp_path / "stock", tmp_path / "model.pt"):
+    for path in (source, tmp_path / "model.pt"):
         with pytest.raises(UserError, match=r"refused .*: loading it could run code"):
             import_foreign(path, "mae_lm")
 
 
-def test_code_in_a_directory_is_not_run(tmp_path):
+def test_code_in_a_directory_is_not_run(copy_of, tmp_path):
     """transformers would ask on the terminal whether to run it."""
-    stock(tmp_path / "stock", "roberta")
-    evil = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "evil.Evil"]}}
-    for name, additions in (
-        ("tokenizer_config.json", evil),
-        ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
-    ):
-        path = tmp_path / "stock" / name
-        path.write_text(json.dumps({**json.loads(path.read_text()), **additions}))
-    (tmp_path / "stock" / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
+    source = copy_of("roberta")
+    tokenizer = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "evil.Evil"]}}
+    change_json(source / "tokenizer_config.json", **tokenizer)
+    change_json(source / "config.json", auto_map={"AutoConfig": "evil.Evil"})
+    (source / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Evil: pass\n")
     with contextlib.suppress(UserError):  # or the stock class is used instead
-        import_foreign(tmp_path / "stock", "mae_lm")
+        import_foreign(source, "mae_lm")
     assert not (tmp_path / "it ran").exists()
 
 

@@ -9,8 +9,10 @@ import torch
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.readers import open_model
+from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.hashes import HASHES
 from mae_lm_fairseq.utils.hugging_face import file_without_code, without_code
+from tests.support.families import change_json
 from tests.support.huggingface import save_model, tiny_masked_lm
 
 WORDS = ["the", "dog", "sleeps", "fox", "jumps"]
@@ -39,8 +41,7 @@ def poisoned(request, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.integrations.hub_kernels.get_kernel", load)
     kind, keys = request.param
     directory = save_model(tmp_path / "poisoned", kind, WORDS, tiny_masked_lm)
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+    change_json(directory / "config.json", **keys)
     return directory
 
 
@@ -94,21 +95,20 @@ def test_an_export_keeps_no_key_that_leads_to_code(tmp_path):
     directory = save_model(tmp_path / "hostile", "bert", WORDS, tiny_masked_lm)
     module = {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
     pooling = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
-    (directory / "modules.json").write_text(json.dumps([{"idx": 0, **module}, {"idx": 1, **pooling}]))
+    write_json(directory / "modules.json", [{"idx": 0, **module}, {"idx": 1, **pooling}])
     (directory / "1_Pooling").mkdir()
-    (directory / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 16}')
-    (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 16}')
+    change_json(directory / "1_Pooling" / "config.json", word_embedding_dimension=16)
+    change_json(directory / "sentence_bert_config.json", max_seq_length=16)
     run("import", directory, "--out", tmp_path / "bundle")
     run("export", tmp_path / "bundle", "--out", tmp_path / "expected")
     for name, keys in HOSTILE.items():
-        path = directory / name
-        path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+        change_json(directory / name, **keys)
     (directory / "evil.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w')")
     run("import", directory, "--out", tmp_path / "bundle-2")
     for name, keys in HOSTILE.items():  # as of a bundle from others
         path = tmp_path / "bundle-2" / "original" / name
         assert json.loads(path.read_text()).keys().isdisjoint(keys.keys() - {"smuggled"})
-        path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+        change_json(path, **keys)
     (tmp_path / "bundle-2" / HASHES).unlink()
     run("export", tmp_path / "bundle-2", "--out", tmp_path / "stock")
     for name, keys in HOSTILE.items():
@@ -132,8 +132,7 @@ def test_a_bundle_read_by_transformers_loads_no_kernel(bundles, tmp_path, monkey
         "transformers.integrations.hub_kernels.get_kernel", lambda *names, **options: pytest.fail(f"{names}")
     )
     bundle = shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "bundle")
-    config = json.loads((bundle / "config.json").read_text())
-    (bundle / "config.json").write_text(json.dumps(config | SMUGGLED | {"attn_implementation": KERNEL}))
+    change_json(bundle / "config.json", **SMUGGLED, attn_implementation=KERNEL)
     (bundle / HASHES).unlink()
     model = AutoModelForMaskedLM.from_pretrained(bundle)
     assert model.config._attn_implementation != KERNEL

@@ -24,6 +24,12 @@ from tests.support.exports import pretrained, train_sentencepiece
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
+def reloaded(original, directory):
+    """Write a bundle, and return the model that transformers reads from it."""
+    write_bundle(original, directory, add_tokenizer_and_card)
+    return AutoModelForMaskedLM.from_pretrained(directory)
+
+
 def masked(original):
     """Return two texts with some tokens masked."""
     mask = original.mask
@@ -33,8 +39,7 @@ def masked(original):
 @pytest.mark.parametrize(("preset", "changes"), zip(PRESETS, itertools.cycle([{}, {"relative_buckets": 0}])))
 def test_predictions_equal_the_original(preset, changes, model, tmp_path):
     original = pretrained(preset, changes, model)
-    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
-    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    loaded = reloaded(original, tmp_path / "out").eval()
     assert type(loaded) is MAELMForMaskedLM
     tokens = masked(original)
     is_mask = tokens.eq(original.mask)
@@ -51,13 +56,12 @@ def test_predictions_equal_the_original(preset, changes, model, tmp_path):
 
 def test_shared_weights_are_saved_once_and_stay_shared(tmp_path):
     original = pretrained("mae_lm", {"decoder_share_positions": True})
-    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
+    network = reloaded(original, tmp_path / "out").autoencoder
     saved = load_file(tmp_path / "out" / "model.safetensors").keys()
     assert saved == original.weights.keys() - {
         "autoencoder.lm_head.weight",
         "autoencoder.decoder.embed_positions.weight",
     }
-    network = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").autoencoder
     assert network.lm_head.weight is network.encoder.embed_tokens.weight
     assert network.decoder.embed_positions.weight is network.encoder.embed_positions.weight
 
@@ -75,8 +79,8 @@ def test_configuration_round_trip(tmp_path):
 
 def test_loss_hidden_states_and_gradients(tmp_path):
     original = pretrained("mae_lm")
-    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
-    model, tokens = AutoModelForMaskedLM.from_pretrained(tmp_path / "out"), masked(original)
+    model = reloaded(original, tmp_path / "out")
+    tokens = masked(original)
     labels = torch.full_like(tokens, -100)
     labels[tokens.eq(original.mask)] = torch.tensor([6, 10, 11])
     output = model(tokens, labels=labels, output_hidden_states=True)
@@ -103,12 +107,9 @@ def test_fill_mask_pipeline(model, lines, tmp_path):
 
 def test_untied_output_weights_are_loaded(tmp_path):
     original = pretrained("mae_lm", {"untie_output_weights": True})
-    write_bundle(original, tmp_path / "out", add_tokenizer_and_card)
-    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
-    assert torch.equal(loaded.autoencoder.lm_head.weight, original.weights["autoencoder.lm_head.weight"])
-    assert torch.equal(
-        loaded.autoencoder.encoder.embed_tokens.weight, original.weights["autoencoder.encoder.embed_tokens.weight"]
-    )
+    loaded = reloaded(original, tmp_path / "out").state_dict()
+    for name in ("autoencoder.lm_head.weight", "autoencoder.encoder.embed_tokens.weight"):
+        assert torch.equal(loaded[name], original.weights[name])
 
 
 def test_the_precision_is_that_of_the_weights(tmp_path):
@@ -124,20 +125,17 @@ class TestWithoutATokenizerForTransformers:
     def test_one_that_transformers_cannot_represent(self, lines, tmp_path):
         odd = train_sentencepiece(lines, remove_extra_whitespaces=False)
         write_bundle(pretrained("mae_lm", {}, odd), tmp_path / "out", add_tokenizer_and_card)
-        card = (tmp_path / "out" / "README.md").read_text()
-        assert "`AutoTokenizer` cannot read this directory: a sentencepiece model that keeps repeated spaces" in card
-        assert not (tmp_path / "out" / "tokenizer.json").exists()
-        assert open_pretrained(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": odd}
+        self.check(tmp_path / "out", odd, "a sentencepiece model that keeps repeated spaces")
 
     def test_no_transformers(self, model, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
         write_bundle(pretrained("mae_lm", {}, model), tmp_path / "out", add_tokenizer_and_card)
-        assert not (tmp_path / "out" / "tokenizer.json").exists()
-        assert (
-            "`AutoTokenizer` cannot read this directory: import of transformers halted"
-            in (tmp_path / "out" / "README.md").read_text()
-        )
-        assert open_pretrained(tmp_path / "out").tokenizer.files == {"sentencepiece.bpe.model": model}
+        self.check(tmp_path / "out", model, "import of transformers halted")
+
+    def check(self, bundle, model, reason):
+        assert f"`AutoTokenizer` cannot read this directory: {reason}" in (bundle / "README.md").read_text()
+        assert not (bundle / "tokenizer.json").exists()
+        assert open_pretrained(bundle).tokenizer.files == {"sentencepiece.bpe.model": model}
 
 
 def test_a_damaged_bundle_is_refused_and_a_saved_model_has_no_hashes(model, tmp_path):

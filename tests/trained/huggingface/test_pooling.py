@@ -10,7 +10,9 @@ from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign, notes
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_json
 from tests.support.exports import WITHOUT_BIAS, pretrained
+from tests.support.families import as_in_the_hubs_cache, put_behind_link
 from tests.support.huggingface import save_model
 
 WORDS = ["the", "dog", "sleeps", "fox"]
@@ -25,7 +27,7 @@ def released(tmp_path):
     (directory / "1_Pooling").mkdir()
     contents = (modules(*KINDS), {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True})
     for name, content in zip(FILES, (*contents, {"max_seq_length": 9}, {"prompts": {}}), strict=True):
-        (directory / name).write_text(json.dumps(content))
+        write_json(directory / name, content)
     return directory
 
 
@@ -76,7 +78,7 @@ def test_the_user_may_choose_another_one(pooling, released, tmp_path, capsys):
 )
 def test_without_a_pooling_that_can_be_kept_nothing_is(listed, lost, released, tmp_path):
     """Weights or code of their own would be missing in the export."""
-    (released / "modules.json").write_text(json.dumps(listed))
+    write_json(released / "modules.json", listed)
     assert export(released, tmp_path) == {}
     named = "\n".join(notes(released))
     assert all(name in named for name in (*lost, *FILES[2:]))
@@ -84,7 +86,7 @@ def test_without_a_pooling_that_can_be_kept_nothing_is(listed, lost, released, t
 
 def test_modules_that_are_not_kept_are_named_and_the_others_stay(released, tmp_path, capsys):
     listed = modules("Transformer", "Pooling", "Dense", "Normalize")
-    (released / "modules.json").write_text(json.dumps(listed))
+    write_json(released / "modules.json", listed)
     cli.run("import", [str(released), "--out", str(tmp_path / "named")])
     assert "2_Dense (sentence_transformers.models.Dense) is not imported" in capsys.readouterr().out
     files = export(released, tmp_path)
@@ -101,7 +103,7 @@ def test_each_of_several_poolings_stays(released, tmp_path):
     }
     for name, content in changed.items():
         (released / name).parent.mkdir(exist_ok=True)
-        (released / name).write_text(json.dumps(content))
+        write_json(released / name, content)
     export(released, tmp_path)
     for name in (*FILES, *changed):
         assert (tmp_path / "stock" / name).read_bytes() == (released / name).read_bytes()
@@ -138,27 +140,22 @@ def test_a_pooling_without_its_file_is_refused(released):
 
 def test_settings_that_lead_to_code_are_named(released):
     settings = {"max_seq_length": 9, "model_args": {"attn_implementation": "x"}, "tokenizer_args": {}}
-    (released / "sentence_bert_config.json").write_text(json.dumps(settings))
+    write_json(released / "sentence_bert_config.json", settings)
     named = "\n".join(notes(released))
     assert "sentence_bert_config.json: model_args is not imported" in named
     assert "tokenizer_args" not in named
 
 
 def test_links_to_other_directories_are_refused(released, tmp_path):
-    (released / "1_Pooling").rename(tmp_path / "elsewhere")
-    (released / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    put_behind_link(released / "1_Pooling", tmp_path)
     with pytest.raises(UserError, match="1_Pooling is a link to another directory"):
         import_foreign(released, "mae_lm_roberta")
 
 
-def test_the_hubs_cache_has_links(released, tmp_path):
-    snapshot, blob = tmp_path / "hub" / "snapshots" / "abc", tmp_path / "hub" / "blobs" / "blob"
-    snapshot.parent.mkdir(parents=True)
-    blob.parent.mkdir()
-    released.rename(snapshot)
-    (snapshot / FILES[1]).rename(blob)
-    (snapshot / FILES[1]).symlink_to("../../../blobs/blob")
-    assert import_foreign(snapshot, "mae_lm_roberta").original.files[FILES[1]] == blob.read_bytes()
+def test_the_hubs_cache_has_links(released):
+    content = (released / FILES[1]).read_bytes()
+    snapshot = as_in_the_hubs_cache(released)
+    assert import_foreign(snapshot, "mae_lm_roberta").original.files[FILES[1]] == content
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

@@ -1,17 +1,14 @@
 """Export to stock transformers classes, which must compute the same."""
 
 import itertools
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModel,
-    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     pipeline,
@@ -19,7 +16,7 @@ from transformers import (
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.config import PRESETS, RelativeBucketing
-from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface import exporter, stock
@@ -28,25 +25,16 @@ from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card, stock_card
 from mae_lm_fairseq.trained.opening import open_pretrained
-from mae_lm_fairseq.trained.reading import build
+from mae_lm_fairseq.trained.reading import build_all
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.disks import room_for
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained, with_facts
+from tests.support.families import change_json, change_weights, check_outputs
+from tests.support.tokenizers import fairseq_files, make, paragraphs
 
 CLASSES = {"mpnet": "MPNet", "roberta": "Roberta", "pre-norm": "RobertaPreLayerNorm"}
 CHANGES = {"mpnet": WITH_BIAS, "roberta": WITHOUT_BIAS, "pre-norm": WITHOUT_BIAS | {"pre_norm": True}}
 KINDS = pytest.mark.parametrize(("kind", "changes"), CHANGES.items())
-# Single precision; hidden states are of the order of 1.
-CLOSE = {"rtol": 0, "atol": 1e-5}
-
-
-def texts_and_ids(out, model, lines):
-    """Return padded ids [B, T] from the exported tokenizer, checked against sentencepiece."""
-    batch = AutoTokenizer.from_pretrained(out)(lines, padding=True, truncation=True, return_tensors="pt")
-    tokenizer = SentencePieceTokenizer(out / "sentencepiece.bpe.model")
-    for row, ids in zip(batch["input_ids"].tolist(), tokenizer.encode_lines(lines), strict=True):
-        assert [index for index in row if index != 1] == [0, *ids.tolist()[:38], 2]
-    return batch
 
 
 @pytest.mark.parametrize(("preset", "kind"), zip(PRESETS, itertools.cycle(CHANGES)))
@@ -55,19 +43,12 @@ def test_tokens_and_states_equal_the_original_and_an_import_is_bit_equal(preset,
     out = tmp_path / "exported"
     written = export_stock(original, out)
     assert written == CLASSES[kind] + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")
-    batch = texts_and_ids(out, model, ["", "Hello, wörld!", *lines[:6]])
-    theirs = AutoModel.from_pretrained(out).eval()(**batch, output_hidden_states=True)
     assert type(AutoModel.from_pretrained(out)).__name__ == f"{CLASSES[kind]}Model"
-    is_token = batch["attention_mask"].bool()
-    assert not is_token.all()
-    ours = encoder_states(build(original), batch["input_ids"], original.pad)
-    torch.testing.assert_close(theirs.last_hidden_state[is_token], ours[-1][is_token], **CLOSE)
-    for their, our in zip(theirs.hidden_states, ours, strict=True):
-        torch.testing.assert_close(their[is_token], our[is_token], **CLOSE)
-    for row in range(2):  # the result is the same without padding
-        alone = batch["input_ids"][row : row + 1, : int(is_token[row].sum())]
-        state = AutoModel.from_pretrained(out)(alone).last_hidden_state
-        torch.testing.assert_close(state[0], ours[-1][row, : alone.shape[1]], **CLOSE)
+    texts = ["", "Hello, wörld!", *lines[:6]]
+    tokenizer = SentencePieceTokenizer(out / "sentencepiece.bpe.model")
+    expected = [[0, *ids.tolist()[:38], 2] for ids in tokenizer.encode_lines(texts)]
+    assert AutoTokenizer.from_pretrained(out)(texts, truncation=True)["input_ids"] == expected
+    check_outputs(out, original)
     again = import_foreign(out, preset)
     assert again.symbols == original.symbols
     assert again.tokenizer.files == {"sentencepiece.bpe.model": model}
@@ -84,14 +65,8 @@ def test_tokens_and_states_equal_the_original_and_an_import_is_bit_equal(preset,
 def test_the_vanilla_model_fills_in_masks(kind, changes, model, tmp_path):
     original = pretrained("mae_lm_roberta", changes, model)
     assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForMaskedLM"
-    masked = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
-    tokens = torch.tensor([[0, 5, original.mask, 7, 2], [0, original.mask, 2, 1, 1]])
-    is_mask = tokens.eq(original.mask)
-    ours = build(original)(tokens, batch_layout(tokens, is_mask, original.pad, original.mask))
-    theirs = masked(tokens, attention_mask=tokens.ne(1).long()).logits[is_mask]
-    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-4)  # sums of 16 products of the order of 1
-    found = pipeline("fill-mask", model=masked, tokenizer=AutoTokenizer.from_pretrained(tmp_path / "out"))("a <mask>.")
-    assert len(found) == 5
+    check_outputs(tmp_path / "out", original)
+    assert len(pipeline("fill-mask", str(tmp_path / "out"))("a <mask>.")) == 5
 
 
 @KINDS
@@ -100,21 +75,11 @@ def test_classification_head_is_exported(kind, changes, model, tmp_path):
     assert export_stock(original, tmp_path / "out") == f"{CLASSES[kind]}ForSequenceClassification"
     classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     tokens = torch.tensor([[0, 5, 6, 7, 2], [0, 9, 2, 1, 1]])
-    theirs = classifier(tokens, attention_mask=tokens.ne(1).long()).logits
-    state = encoder_states(build(original), tokens, 1)[-1][:, 0]
-    head = {
-        name.removeprefix("classification_heads.sentence_classification_head."): weight
-        for name, weight in original.weights.items()
-        if name.startswith("classification_heads.")
-    }
-    inner = torch.tanh(state @ head["dense.weight"].T + head["dense.bias"])
-    torch.testing.assert_close(theirs, inner @ head["out_proj.weight"].T + head["out_proj.bias"], **CLOSE)
-
-
-def test_several_heads_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"several heads \(mnli, sst\)"):
-        export_stock(pretrained(heads=["mnli", "sst"]), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    network, heads = build_all(original)
+    with torch.no_grad():
+        theirs = classifier(tokens, attention_mask=tokens.ne(1).long()).logits
+        ours = heads["sentence_classification_head"](encoder_states(network, tokens, 1)[-1])
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)  # single precision; of the order of 1
 
 
 CLASS_OF = {
@@ -155,43 +120,52 @@ def test_without_tokenizer_states_are_compared_on_random_ids(tmp_path):
     assert not (tmp_path / "again").exists()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"relative_buckets": 16},
-        {"relative_max_distance": 64},
-        {"relative_bucketing": RelativeBucketing.symmetric},
-        {"pre_norm": True},
-    ],
-)
-def test_options_without_counterpart_are_refused(changes, tmp_path):
-    with pytest.raises(UserError, match="--relative-buckets"):
-        export_stock(pretrained("mae_lm", changes), tmp_path / "out")
+REFUSED = {
+    "buckets": (lambda: pretrained(changes={"relative_buckets": 16}), "--relative-buckets"),
+    "distance": (lambda: pretrained(changes={"relative_max_distance": 64}), "--relative-max-distance"),
+    "bucketing": (
+        lambda: pretrained(changes={"relative_bucketing": RelativeBucketing.symmetric}),
+        "--relative-bucketing",
+    ),
+    "pre-norm": (lambda: pretrained(changes={"pre_norm": True}), "post-norm"),
+    "several heads": (lambda: pretrained(heads=["mnli", "sst"]), r"\(mnli, sst\)"),
+    "another token at MPNet's padding": (lambda: pretrained(tokenizer=make("gpt2")), "MPNet takes id 1"),
+    "an ordinary token there": (lambda: pretrained(tokenizer=make("unigram")), "MPNet takes id 1"),
+    "tokens that fairseq does not know": (lambda: pretrained(tokenizer=with_unknown_tokens()), r"dict\.txt lacks"),
+}
+
+
+def with_unknown_tokens():
+    return FairseqBPETokenizer("encoder.json", *fairseq_files(paragraphs(300), 300, missing=2))
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_models_without_counterpart_are_refused(fault, tmp_path):
+    model, named = REFUSED[fault]
+    with pytest.raises(UserError, match=named):
+        export_stock(model(), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("fault", ["weights", "missing", "nan", "tokenizer"])
+BIAS = "encoder.layer.1.output.dense.bias"
+SPOILT = {
+    "weights": lambda directory: change_weights(directory, lambda w: w | {BIAS: w[BIAS] + 1e-2 * torch.eye(16)[0]}),
+    "nan": lambda directory: change_weights(directory, lambda w: w | {BIAS: w[BIAS] + float("nan")}),
+    "missing": lambda directory: change_weights(directory, lambda w: {name: w[name] for name in w if name != BIAS}),
+    "tokenizer": lambda directory: change_json(directory / "tokenizer.json", normalizer={"type": "Lowercase"}),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILT)
 def test_nothing_is_written_when_the_export_differs(fault, model, tmp_path, monkeypatch):
-    def spoilt(original, to, directory):
-        stock.write_stock(original, to, directory)
-        weights = load_file(directory / "model.safetensors")
-        if fault == "missing":
-            del weights["encoder.layer.1.output.dense.bias"]
-        else:
-            weights["encoder.layer.1.output.dense.bias"][0] += 1e-2 if fault == "weights" else float("nan")
-        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    name = "write_tokenizer" if fault == "tokenizer" else "write_stock"
+    write = getattr(exporter, name)
 
-    def other_tokenizer(original, directory):
-        write_tokenizer(original, directory)
-        content = json.loads((directory / "tokenizer.json").read_text())
-        content["normalizer"] = {"type": "Lowercase"}
-        (directory / "tokenizer.json").write_text(json.dumps(content))
+    def write_and_spoil(*arguments):
+        write(*arguments)
+        SPOILT[fault](arguments[-1])
 
-    write_tokenizer = exporter.write_tokenizer
-    if fault == "tokenizer":
-        monkeypatch.setattr(exporter, "write_tokenizer", other_tokenizer)
-    else:
-        monkeypatch.setattr(exporter, "write_stock", spoilt)
+    monkeypatch.setattr(exporter, name, write_and_spoil)
     with pytest.raises(UserError, match=r"the export was not written: its (weights|states|tokenizer)"):
         export_stock(pretrained("mae_lm", {}, model), tmp_path / "out", lines=["Aa Bb"])
     assert not list(tmp_path.iterdir())

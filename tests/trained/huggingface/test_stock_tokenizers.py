@@ -15,7 +15,7 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.hugging_face_tokenizer import HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, UNK, Tokenizer as OurTokenizer
-from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
+from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
@@ -26,6 +26,7 @@ from mae_lm_fairseq.trained.original import STOCK_FILES
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS as WRAPPED
 from tests.support.exports import train_sentencepiece
+from tests.support.families import change_json
 from tests.support.tokenizers import given, make, paragraphs
 from tests.support.wrapped import stock as stock_model
 
@@ -211,9 +212,11 @@ def exported(ours: OurTokenizer):
     return exported_tokenizer(ours, (*ours.symbols, MASK), 64)
 
 
-def test_ids_and_offsets_of_texts_are_the_stock_classs(stock):
+def test_ids_and_offsets_of_texts_are_the_stock_classs(stock, tmp_path):
     fast, ours = transformers.AutoTokenizer.from_pretrained(stock), open_tokenizer_path(stock)
     again = exported(ours)
+    ours.save(tmp_path)
+    saved = find_tokenizer(tmp_path)
     bos, eos = ours.exported_ids[[BOS, EOS]]
     for text in ("", " the", "  the  of ", *texts_of(stock.name)):
         theirs = fast(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -221,6 +224,7 @@ def test_ids_and_offsets_of_texts_are_the_stock_classs(stock):
         assert ours.exported_ids[ids].tolist() == theirs["input_ids"], text
         assert list(map(tuple, offsets.tolist())) == theirs["offset_mapping"], text
         assert ours.encode_lines([text])[0].tolist() == ours.encode_masked(text) == ids.tolist()
+        assert saved.encode_lines([text])[0].tolist() == ids.tolist()
         after_export = again(text, add_special_tokens=False, return_offsets_mapping=True)
         assert after_export["offset_mapping"] == theirs["offset_mapping"], text
         assert after_export["input_ids"] == theirs["input_ids"]
@@ -277,21 +281,18 @@ def test_ordinary_words_are_those_of_a_text(kind, tmp_path_factory):
     assert [*ours.encode_lines(["tokenizer,"])[0], *(i for ids in ours.encode_words(words) for i in ids)] == in_text
 
 
-def test_the_comparison_names_a_text_on_which_a_tokenizer_differs(tmp_path_factory, monkeypatch):
-    directory = directory_of("RoBERTa", "plain", tmp_path_factory.getbasetemp() / "stock")
+def test_the_comparison_names_a_text_on_which_a_tokenizer_differs(roberta, monkeypatch):
     encode = HuggingFaceTokenizer.encode_masked
     monkeypatch.setattr(HuggingFaceTokenizer, "encode_masked", lambda self, text: encode(self, text.replace(" ", "")))
-    with pytest.raises(UserError, match=r"RoBERTa, plain: its tokenizer makes .* of the text 'the <mask> of'; here"):
-        open_tokenizer_path(directory)
+    with pytest.raises(UserError, match=r"RoBERTa: its tokenizer makes .* of the text 'the <mask> of'; here"):
+        open_tokenizer_path(roberta)
 
 
-def copied(directory: Path, out: Path, name: str, **changes) -> Path:
-    """Return a copy of a directory with changes of a JSON file."""
-    shutil.copytree(directory, out)
-    path = out / name
-    before = json.loads(path.read_bytes()) if path.exists() else {}
-    path.write_text(json.dumps(before | changes))
-    return out
+@pytest.fixture
+def roberta(tmp_path_factory, tmp_path) -> Path:
+    """Return a copy of one of these directories, which a test may change."""
+    source = directory_of("RoBERTa", "plain", tmp_path_factory.getbasetemp() / "stock")
+    return shutil.copytree(source, tmp_path / "RoBERTa")
 
 
 @pytest.mark.parametrize(
@@ -301,19 +302,18 @@ def copied(directory: Path, out: Path, name: str, **changes) -> Path:
         ({"mask_token": "<blank>"}, r"its mask token is '<blank>'; only <mask> and \[MASK\] are supported"),
     ],
 )
-def test_settings_that_change_ids_are_refused_by_name(changes, reason, tmp_path_factory, tmp_path):
-    directory = directory_of("RoBERTa", "plain", tmp_path_factory.getbasetemp() / "stock")
+def test_settings_that_change_ids_are_refused_by_name(changes, reason, roberta):
+    change_json(roberta / "tokenizer_config.json", **changes)
     with pytest.raises(UserError, match=reason):
-        open_tokenizer_path(copied(directory, tmp_path / "changed", "tokenizer_config.json", **changes))
+        open_tokenizer_path(roberta)
 
 
-def test_files_of_special_tokens_alone_are_read(tmp_path_factory, tmp_path):
-    directory = directory_of("RoBERTa", "plain", tmp_path_factory.getbasetemp() / "stock")
-    changed = copied(directory, tmp_path / "changed", "special_tokens_map.json", additional_special_tokens=["[E9]"])
+def test_files_of_special_tokens_alone_are_read(roberta):
+    change_json(roberta / "special_tokens_map.json", additional_special_tokens=["[E9]"])
     for name in ("config.json", "tokenizer_config.json"):
-        (changed / name).unlink()
-    ids = open_tokenizer_path(changed).encode_lines(["a [E9]"])[0]
-    assert len(ids) == len(transformers.AutoTokenizer.from_pretrained(changed).tokenize("a [E9]")) == 3
+        (roberta / name).unlink()
+    ids = open_tokenizer_path(roberta).encode_lines(["a [E9]"])[0]
+    assert len(ids) == len(transformers.AutoTokenizer.from_pretrained(roberta).tokenize("a [E9]")) == 3
 
 
 @pytest.mark.parametrize("lstrip", [False, True])

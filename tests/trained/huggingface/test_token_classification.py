@@ -16,10 +16,9 @@ from mae_lm_fairseq.trained.info import ModelInfo, WordTask
 from mae_lm_fairseq.trained.tags import Tagger
 from mae_lm_fairseq.trained.validation import WORD_HEAD
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained, with_facts
-from tests.support.families import stock_model
 from tests.support.tokenizers import ALL_KINDS, make
 
-LABELS = ["B-x", "I-x", "O"]
+LABELS = ("B-x", "I-x", "O")
 SENTENCES = [
     ["The", "tokenizer", "don't", "is", "e-mail", "."],
     ["naïve", "1,234.5", "(", "maybe", ")", "東京は", "😀"],
@@ -36,7 +35,7 @@ def tagger(original):
     head = TokenClassificationHead(original.config.encoder_embed_dim, len(LABELS), 0.0, init_std=0.3)
     weights = {name: weight for name, weight in original.weights.items() if name.startswith("autoencoder.encoder.")}
     weights |= {f"classification_heads.{WORD_HEAD}.{name}": weight for name, weight in head.state_dict().items()}
-    task = WordTask(labels=tuple(LABELS), scheme="BIO", column="2")
+    task = WordTask(labels=LABELS, scheme="BIO", column="2")
     return with_facts(replace(original, weights=weights), task="token_classification", finetuned_on=task)
 
 
@@ -72,21 +71,19 @@ def test_stock_transformers_gives_the_same_labels(kind, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_imported_models_label_words_in_their_own_class(kind, tmp_path):
-    stock_model(tmp_path / "stock", kind)
-    original = tagger(import_foreign(tmp_path / "stock", "mae_lm"))
+def test_imported_models_label_words_in_their_own_class(kind, stock, tmp_path):
+    original = tagger(import_foreign(stock(kind), "mae_lm"))
     assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
     check_labels(original, tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_stock_models_that_label_words_are_imported(kind, tmp_path):
-    names = {"id2label": dict(enumerate(LABELS)), "label2id": {label: number for number, label in enumerate(LABELS)}}
-    stock_model(tmp_path / "stock", kind, "ForTokenClassification", **names)
-    original = import_foreign(tmp_path / "stock", "mae_lm")
+def test_stock_models_that_label_words_are_imported(kind, stock, tmp_path):
+    source = stock(kind, "ForTokenClassification", labels=LABELS)
+    original = import_foreign(source, "mae_lm")
     assert export_stock(original, tmp_path / "out") == f"{FAMILIES[kind].classes}ForTokenClassification"
     assert Tagger(hub_interface(original)).labels.scheme == "BIO"
-    exported, before = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "stock"))
+    exported, before = (load_file(path / "model.safetensors") for path in (tmp_path / "out", source))
     check_labels(original, tmp_path / "out")
     assert exported.keys() == before.keys()
     assert all(torch.equal(exported[name], before[name]) for name in before)

@@ -9,17 +9,16 @@ from safetensors.torch import load_file, save_file
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.weight_files import read_weights
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.families import stock_model
+from tests.support.families import as_in_the_hubs_cache, change_json, put_behind_link
 
 SAFE, PICKLED = ("model.safetensors", "model-{}.safetensors"), ("pytorch_model.bin", "pytorch_model-{}.bin")
 BOTH = pytest.mark.parametrize("names", [SAFE, PICKLED], ids=["safetensors", "pickles"])
 
 
 @pytest.fixture
-def whole(tmp_path):
-    """Save a model in one file and return the directory."""
-    stock_model(tmp_path / "stock", "roberta")
-    return tmp_path / "stock"
+def whole(copy_of):
+    """Return the directory of a model in one file."""
+    return copy_of("roberta")
 
 
 def split(directory, names):
@@ -57,25 +56,18 @@ def test_changed_bytes_in_a_pickle_are_not_read_as_weights(whole):
         read_weights(whole)
 
 
-def test_a_directory_of_the_hubs_cache(whole, tmp_path):
-    """There, files are links to blobs."""
+def test_a_directory_of_the_hubs_cache(whole):
     split(whole, SAFE)
-    snapshot, blobs = tmp_path / "hub" / "snapshots" / "abc", tmp_path / "hub" / "blobs"
-    snapshot.mkdir(parents=True)
-    blobs.mkdir()
-    for path in whole.iterdir():
-        path.rename(blobs / f"blob-{path.name}")
-        (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
-    assert import_foreign(snapshot, "mae_lm_roberta").original.files.keys() >= {"config.json", "tokenizer.json"}
+    files = import_foreign(as_in_the_hubs_cache(whole), "mae_lm_roberta").original.files
+    assert files.keys() >= {"config.json", "tokenizer.json"}
 
 
 @pytest.mark.parametrize("path", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "..", "\0.bin", 5])
 def test_an_index_cannot_name_files_elsewhere(path, whole):
     save_file({"x": torch.zeros(1)}, whole.parent / "secret.safetensors")
     index = split(whole, SAFE)
-    content = json.loads(index.read_bytes())
-    content["weight_map"][min(content["weight_map"])] = path
-    index.write_text(json.dumps(content))
+    places = json.loads(index.read_bytes())["weight_map"]
+    change_json(index, weight_map=places | {min(places): path})
     with pytest.raises(UserError, match=r"index\.json has other content.*; restore it"):
         import_foreign(whole, "mae_lm")
 
@@ -83,7 +75,6 @@ def test_an_index_cannot_name_files_elsewhere(path, whole):
 @pytest.mark.parametrize("name", ["model-0.safetensors", "tokenizer_config.json"])
 def test_a_link_that_leads_elsewhere_is_refused(name, whole):
     split(whole, SAFE)
-    (whole / name).rename(whole.parent / name)
-    (whole / name).symlink_to(whole.parent / name)
+    put_behind_link(whole / name, whole.parent)
     with pytest.raises(UserError, match=rf"{name} is a link to another directory; put the file itself there"):
         import_foreign(whole, "mae_lm")
