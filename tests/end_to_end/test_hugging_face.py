@@ -118,7 +118,7 @@ def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
     (tmp_path / "checkpoints" / "mae_lm").symlink_to(trained.parent)
     for split in ("train.txt", "valid.txt"):
         (tmp_path / split).symlink_to(text_bin.parent / split)
-    stock_model(tmp_path / "roberta-base", "roberta", max_position_embeddings=66)
+    stock_model(tmp_path / "roberta-base", "roberta", max_position_embeddings=66, layer_norm_eps=1e-5)
     write_bundle(open_pretrained(trained, text_bin), tmp_path / "mae-lm", add_tokenizer_and_card)
     commands = [line for block in blocks("bash") for line in block.replace("\\\n", "").splitlines()]
     commands = [line for line in commands if line.startswith("mae-lm ")]
