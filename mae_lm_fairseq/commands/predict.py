@@ -12,12 +12,36 @@ Example:
     mae-lm predict results/reviews/model --input new.csv --out predicted.csv
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from mae_lm_fairseq.finetuning.options import PredictOptions as Options
 from mae_lm_fairseq.finetuning.sentences.prediction import predict_file
 from mae_lm_fairseq.trained.answers import answer_file
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.trained.tags import label_file
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.wrapped.heads import ANSWERS, SENTENCES, WORDS
+
+
+class Predictor(NamedTuple):
+    """How models with a kind of head predict.
+
+    Attributes:
+        write: writes the predictions of a model for a file to another file.
+        options: the options that other kinds do not take.
+    """
+
+    write: Callable[..., None]
+    options: tuple[str, ...] = ()
+
+
+PREDICTORS = {
+    SENTENCES.task: Predictor(predict_file, ("text", "text_pair", "skip_malformed")),
+    WORDS.task: Predictor(label_file, ("column",)),
+    ANSWERS.task: Predictor(answer_file),
+}
+"""The predictors by the task that trains the head."""
 
 
 def main(options: Options) -> None:
@@ -25,17 +49,14 @@ def main(options: Options) -> None:
     if options.out.resolve() == options.input.resolve():
         raise UserError(f"--out {options.out} is the input; choose another file")
     model = open_finetuned(options.model, options.data_bin)
-    task = model.about.task
-    answers, labels_words = task == "question_answering", task == "token_classification"
-    if (options.text or options.text_pair or options.skip_malformed) and (answers or labels_words):
-        does = "answers questions" if answers else "labels words"
-        raise UserError(f"--text, --text-pair and --skip-malformed are for sentence tasks; this model {does}")
-    if options.column and not labels_words:
-        raise UserError("--column is for models that label words; leave it out")
-    if answers:
-        answer_file(model, options.input, options.out)
-    elif labels_words:
-        label_file(model, options.input, options.out, options.column)
-    else:
-        predict_file(model, options)
+    # Imports of a sentence classifier may not know their task.
+    task = model.about.task if model.about.task in PREDICTORS else SENTENCES.task
+    predictor = PREDICTORS[task]
+    for other in PREDICTORS.values():
+        for name in other.options:
+            if getattr(options, name) and name not in predictor.options:
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(f"{option} does not apply to a model that was fine-tuned on {task}; leave it out")
+    own_options = {name: getattr(options, name) for name in predictor.options}
+    predictor.write(model, options.input, options.out, **own_options)
     print(f"predictions: {options.out}")

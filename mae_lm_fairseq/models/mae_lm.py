@@ -25,7 +25,8 @@ from mae_lm_fairseq.trained.checkpoint_file import content_errors
 from mae_lm_fairseq.trained.model import TrainedModel
 from mae_lm_fairseq.trained.validation import check_ties
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.wrapped.network import WrappedTaskHead, build_network, stock_class
+from mae_lm_fairseq.wrapped.heads import SENTENCES, HeadKind, WrappedTaskHead
+from mae_lm_fairseq.wrapped.network import build_network, stock_class
 
 logger = logging.getLogger(__name__)
 
@@ -102,34 +103,29 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
             fingerprint,
         )
 
-    def register_classification_head(
-        self, name: str, num_classes: int | None = None, inner_dim: int | None = None, **unused
-    ):
+    def register_classification_head(self, name: str, num_classes: int, inner_dim: int | None = None, **unused):
         """Add a new classification head. Called by fairseq's ``sentence_prediction``.
 
         Args:
-            name: name of the head, for :meth:`forward`; an existing head of that name is replaced.
+            name: name of the head, for :meth:`classify`; an existing head of that name is replaced.
             inner_dim: output size of the dense layer (default: the encoder's hidden size).
         """
-        sizes = num_classes, inner_dim or self.autoencoder.config.encoder_embed_dim, self.classifier_dropout
-        self._add_head(name, "ForSequenceClassification", num_classes, *sizes)
+        self.register_head(SENTENCES, num_classes, name, inner_dim)
 
-    def register_span_head(self, name: str):
-        """Add a new head for extractive question answering. Called by ``question_answering``."""
-        self._add_head(name, "ForQuestionAnswering", 2)
+    def register_head(self, kind: HeadKind, labels: int, name: str | None = None, inner_dim: int | None = None):
+        """Add a new head: the one that the type of a wrapped encoder has for the task, or else this package's.
 
-    def register_token_classification_head(self, name: str, num_classes: int):
-        """Add a new head that classifies every token. Called by ``token_classification``."""
-        self._add_head(name, "ForTokenClassification", num_classes, num_classes, self.classifier_dropout)
-
-    def _add_head(self, name: str, task: str, num_classes: int, *sizes: float):
-        """Add the head that the wrapped encoder's type has for a task, or else ours, given its sizes and dropout."""
-        config, ours = self.autoencoder.config, WrappedTaskHead.TASKS[task]
-        if config.wrapped and stock_class(config.wrapped, task):
-            head = WrappedTaskHead(config, task, num_classes, self.classifier_dropout)
+        Args:
+            labels: number of its outputs.
+            name: name of the head (default: that of its kind); an existing head of that name is replaced.
+            inner_dim: output size of a hidden layer of the head (default: the encoder's hidden size).
+        """
+        config = self.autoencoder.config
+        if config.wrapped and stock_class(config.wrapped, kind.ending):
+            head = WrappedTaskHead(config, kind, labels, self.classifier_dropout)
         else:
-            head = ours(config.encoder_embed_dim, *sizes, config.init_std)
-        self.classification_heads[name] = head
+            head = kind.build(config, labels, self.classifier_dropout, inner_dim)
+        self.classification_heads[name or kind.name] = head
 
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):
         """Load weights. A model for fine-tuning loads those of the encoder and the heads that match."""

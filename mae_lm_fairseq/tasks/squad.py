@@ -15,7 +15,7 @@ from mae_lm_fairseq.tasks.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.text.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import PAD
-from mae_lm_fairseq.trained.validation import ANSWER_HEAD
+from mae_lm_fairseq.wrapped.heads import ANSWERS
 
 
 @dataclass
@@ -49,7 +49,7 @@ class QuestionAnsweringTask(WindowTask):
         return SpanWindows(questions, self.tokenizer, self.cfg.tokens_per_sample, self.cfg.doc_stride, self.cfg.seed)
 
     def register_head(self, model: MAELMModel):
-        model.register_span_head(ANSWER_HEAD)
+        model.register_head(ANSWERS, labels=2)
 
 
 @register_criterion("question_answering")
@@ -63,7 +63,7 @@ class QuestionAnsweringCriterion(AccuracyCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of sequences, and the values to log."""
-        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWERS.name)
         is_padding = sample["net_input"]["src_tokens"].eq(PAD)
         logits = logits.float().masked_fill(is_padding[..., None], -torch.inf)
         target = sample["target"]

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
-from mae_lm_fairseq.core.heads import ClassificationHead, SpanHead, TokenClassificationHead
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.trained.checkpoint_file import value_at
 from mae_lm_fairseq.utils.typed import typed
-from mae_lm_fairseq.wrapped.network import WrappedTaskHead, build_network, rows_of_tokens, shared_weights
+from mae_lm_fairseq.wrapped.heads import ANSWERS, HEAD_KINDS, SENTENCES, WORDS, WrappedTaskHead
+from mae_lm_fairseq.wrapped.network import build_network, rows_of_tokens, shared_weights
 
 NETWORK, HEADS = "autoencoder.", "classification_heads."
 """Prefixes of weight names: of the network, and of heads, where the head's name follows."""
 PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
 """Prefixes of the parts of the network that fine-tuning drops."""
-SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = "sentence_classification_head", "span", "tags"
+SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = SENTENCES.name, ANSWERS.name, WORDS.name
 """Names of the heads for classification or regression of sentences, question answering, and labels of words.
 
 The first is the default of fairseq's ``sentence_prediction``.
@@ -158,7 +158,8 @@ def output_layer(head: str, weights: Iterable[str]) -> str:
     Raises:
         ValueError: if there is none.
     """
-    pattern = re.compile(rf"({HEADS}{re.escape(head)}\.(.*\.)?(out_proj|classifier|qa_outputs))\.weight")
+    names = "|".join(kind.output_layer for kind in HEAD_KINDS)
+    pattern = re.compile(rf"({HEADS}{re.escape(head)}\.(.*\.)?({names}))\.weight")
     if found := next(filter(None, map(pattern.fullmatch, weights)), None):
         return found[1]
     raise ValueError(f"the head {head} has no output layer")
@@ -166,13 +167,13 @@ def output_layer(head: str, weights: Iterable[str]) -> str:
 
 def _head_like(head: str, weights: Mapping[str, Tensor], config: MaskedAutoencoderConfig) -> nn.Module:
     """Return a new head, without dropout, of the class and size that trained weights have."""
-    dim, layer, prefix = config.encoder_embed_dim, output_layer(head, weights), f"{HEADS}{head}."
-    labels, (task, _, kind) = len(weights[f"{layer}.weight"]), layer.removeprefix(prefix).rpartition(".")
-    if (task := task.partition(".")[0]) in WrappedTaskHead.TASKS:
-        return WrappedTaskHead(config, task, labels, dropout=0.0)
-    if kind == "qa_outputs":
-        return SpanHead(dim, init_std=0.0)
-    if kind == "classifier":
-        return TokenClassificationHead(dim, labels, dropout=0.0, init_std=0.0)
+    layer, prefix = output_layer(head, weights), f"{HEADS}{head}."
+    labels = len(weights[f"{layer}.weight"])
     inner_dim = len(weights.get(f"{prefix}dense.weight", ()))
-    return ClassificationHead(dim, labels, inner_dim, dropout=0.0, init_std=0.0)
+    first = layer.removeprefix(prefix).partition(".")[0]
+    for kind in HEAD_KINDS:
+        if first == kind.ending:
+            return WrappedTaskHead(config, kind, labels, dropout=0.0)
+        if first == kind.output_layer:
+            return kind.build(config, labels, inner_dim=inner_dim)
+    raise ValueError(f"the head {head} has an unknown layer {first}")

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder, initialise
 from mae_lm_fairseq.core.config import MOST_LAYERS, DecoderAttention, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.decoder import build_decoder
-from mae_lm_fairseq.core.heads import ClassificationHead, LMHead, SpanHead, TokenClassificationHead
+from mae_lm_fairseq.core.heads import LMHead
 from mae_lm_fairseq.utils.hugging_face import (
     configuration_errors,
     configuration_of,
@@ -132,40 +132,6 @@ class WrappedHead(LMHead):
     def transform(self, states: Tensor) -> Tensor:
         """Convert hidden states [N, dim] to the vectors that are compared with the output weights."""
         return self.model(inputs_embeds=states[None]).logits[0]
-
-
-class WrappedTaskHead(nn.Module):
-    """The head of a task as transformers has it for a type; the names of its weights begin with the class's ending.
-
-    Args:
-        config: configuration of the network.
-        task: ending of the class's name, one of :attr:`TASKS`, which has this package's heads for the same tasks.
-        labels: number of its outputs.
-        dropout: probability of all of its dropout.
-    """
-
-    TASKS: ClassVar = {
-        "ForSequenceClassification": ClassificationHead,
-        "ForTokenClassification": TokenClassificationHead,
-        "ForQuestionAnswering": SpanHead,
-    }
-
-    def __init__(self, config: MaskedAutoencoderConfig, task: str, labels: int, dropout: float):
-        super().__init__()
-        # A sequence is classified by its first vector, as everywhere in this package.
-        stock = stock_config(config.wrapped, num_labels=labels, classifier_pooling="cls")
-        model = stock_class(config.wrapped, task)._from_config(stock)
-        take_apart(model)
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = dropout
-        self.task, self.replaces, self.labels = task, self.TASKS[task], labels
-        self.add_module(task, model)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Convert hidden states [B, T, dim] to logits, as this package's head of the same task."""
-        output = getattr(self, self.task)(inputs_embeds=features)
-        return output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
 
 
 def stock_class(description: str, task: str) -> type | None:

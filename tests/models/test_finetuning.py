@@ -46,8 +46,8 @@ def test_encoder_weights_are_loaded_and_all_parameters_train(sentences, pretrain
     encoder = {name for name in saved if name.startswith("autoencoder.encoder.")}
     assert loaded.endswith(": " + ", ".join(sorted(encoder)))
     assert left.endswith(": " + ", ".join(sorted(saved.keys() - encoder)))
-    assert new.endswith(f"{HEADS}{HEAD}.dense.bias, {HEADS}{HEAD}.dense.weight, {HEADS}{HEAD}.out_proj.bias, "
-                        f"{HEADS}{HEAD}.out_proj.weight")  # fmt: skip
+    of_head = [f"{layer}.{part}" for layer in ("dense", "out_proj") for part in ("bias", "weight")]
+    assert new.endswith(", ".join(f"{HEADS}{HEAD}.{name}" for name in of_head))
     own = model.state_dict()
     assert set(own) == encoder | {name for name in own if name.startswith(HEADS)}
     assert all(torch.equal(own[name], saved[name]) for name in encoder)

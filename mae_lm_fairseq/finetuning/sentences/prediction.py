@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.finetuning.options import PredictOptions
 from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
@@ -25,20 +24,34 @@ PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of the predicted label or score, and the start of the names of those of the labels' probabilities."""
 
 
-def predict_file(model: torch.nn.Module, options: PredictOptions) -> None:
+def predict_file(
+    model: torch.nn.Module,
+    source: Path,
+    out: Path,
+    text: str | None = None,
+    text_pair: str | None = None,
+    skip_malformed: bool = False,
+) -> None:
     """Write the rows of a file with their predictions by the hub interface of a fine-tuned model.
+
+    Args:
+        text, text_pair: columns of the texts; by default those of the training file.
+        skip_malformed: leave the predictions of rows with an empty text empty.
 
     Raises:
         UserError: if the model's labels are not known, or the files do not suit it.
     """
-    if options.out.suffix.lower() not in WRITTEN:  # before the work
-        raise UserError(f"{options.out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
-    task, table = task_of(model), read_table(options.input)
-    known = columns_of(table, task.columns or ((TEXT_COLUMN, "") if options.text_pair else (TEXT_COLUMN,)))
-    if options.text_pair and len(known) == 1:
-        raise UserError(f"--text-pair {options.text_pair}: the model was fine-tuned on single texts; leave it out")
-    columns = tuple(given or column for given, column in zip((options.text, options.text_pair), known, strict=False))
-    predict_table(model, replace(task, columns=columns), table, options.out, options.skip_malformed)
+    if out.suffix.lower() not in WRITTEN:  # before the work
+        raise UserError(f"{out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
+    task, table = task_of(model), read_table(source)
+    of_unknown_task = (TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,)
+    first, *second = columns_of(table, task.columns or of_unknown_task)
+    if text_pair and not second:
+        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
+    columns = [text or first]
+    if second:
+        columns.append(text_pair or second[0])
+    predict_table(model, replace(task, columns=tuple(columns)), table, out, skip_malformed)
 
 
 def columns_of(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ differs: queries, keys and values are a single matrix here and three matrices el
 
 import itertools
 from collections.abc import Iterable, Mapping
-from enum import Enum
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
 from mae_lm_fairseq.trained.validation import HEADS
+from mae_lm_fairseq.wrapped.heads import ANSWERS, SENTENCES, WORDS
 
 EMBEDDINGS = "autoencoder.encoder.embed_tokens.weight"
 LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
@@ -19,15 +20,15 @@ LM_WEIGHT, LM_BIAS = "autoencoder.lm_head.weight", "autoencoder.lm_head.bias"
 FAIRSEQ = "fairseq"
 
 
-class Part(Enum):
-    """A part of a model. The output weights replace the bias of the language model head if they are not tied."""
+class Part(StrEnum):
+    """A part of a model; the head of a task is called by the ending of its class.
+
+    The output weights replace the bias of the language model head if they are not tied.
+    """
 
     encoder = "encoder"
     lm_head = "lm_head"
     output_weights = "output_weights"
-    classification_head = "classification_head"
-    span_head = "span_head"
-    token_classification_head = "token_classification_head"
 
 
 _ENCODER, _LAYER, _LM_HEAD = "autoencoder.encoder.", "autoencoder.encoder.layers.{layer}.", "autoencoder.lm_head."
@@ -73,9 +74,9 @@ def _lm_head(dense: str, layer_norm: str, bias: str) -> dict[str, str]:
 _STOCK_HEADS = {
     Part.lm_head: _lm_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     Part.output_weights: {LM_WEIGHT: "lm_head.decoder.weight", LM_BIAS: "lm_head.decoder.bias"},
-    Part.classification_head: {f"{_HEAD}dense": "classifier.dense", f"{_HEAD}out_proj": "classifier.out_proj"},
-    Part.span_head: {f"{_HEAD}qa_outputs": "qa_outputs"},
-    Part.token_classification_head: {f"{_HEAD}classifier": "classifier"},
+    SENTENCES.ending: {f"{_HEAD}dense": "classifier.dense", f"{_HEAD}out_proj": "classifier.out_proj"},
+    ANSWERS.ending: {f"{_HEAD}qa_outputs": "qa_outputs"},
+    WORDS.ending: {f"{_HEAD}classifier": "classifier"},
 }
 
 
@@ -88,7 +89,7 @@ def _stock_encoder(prefix: str, layer: Mapping[str, str], layers: str = "encoder
     }
 
 
-NAMES: Mapping[str, Mapping[Part, Mapping[str, str]]] = {
+NAMES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "roberta": {Part.encoder: _stock_encoder("roberta", _BERT_LAYER), **_STOCK_HEADS},
     "roberta_prelayernorm": {
         Part.encoder: _stock_encoder("roberta_prelayernorm", _PRE_NORM_LAYER)
@@ -107,15 +108,15 @@ NAMES: Mapping[str, Mapping[Part, Mapping[str, str]]] = {
             "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
         ),
         Part.output_weights: {LM_WEIGHT: "cls.predictions.decoder.weight", LM_BIAS: "cls.predictions.decoder.bias"},
-        Part.classification_head: {f"{_HEAD}dense": "bert.pooler.dense", f"{_HEAD}out_proj": "classifier"},
+        SENTENCES.ending: {f"{_HEAD}dense": "bert.pooler.dense", f"{_HEAD}out_proj": "classifier"},
     },
     "distilbert": {
         Part.encoder: _stock_encoder("distilbert", _DISTILBERT_LAYER, "transformer.layer"),
         Part.lm_head: _lm_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
         Part.output_weights: {LM_WEIGHT: "vocab_projector.weight", LM_BIAS: "vocab_projector.bias"},
         # Its classification head has another activation function.
-        Part.span_head: _STOCK_HEADS[Part.span_head],
-        Part.token_classification_head: _STOCK_HEADS[Part.token_classification_head],
+        ANSWERS.ending: _STOCK_HEADS[ANSWERS.ending],
+        WORDS.ending: _STOCK_HEADS[WORDS.ending],
     },
     FAIRSEQ: {
         Part.encoder: {
@@ -126,7 +127,7 @@ NAMES: Mapping[str, Mapping[Part, Mapping[str, str]]] = {
         },
         Part.lm_head: _lm_head("encoder.lm_head.dense", "encoder.lm_head.layer_norm", "encoder.lm_head.bias"),
         Part.output_weights: {LM_WEIGHT: "encoder.lm_head.weight", LM_BIAS: "encoder.lm_head.bias"},
-        Part.classification_head: {f"{_HEAD}dense": f"{_HEAD}dense", f"{_HEAD}out_proj": f"{_HEAD}out_proj"},
+        SENTENCES.ending: {f"{_HEAD}dense": f"{_HEAD}dense", f"{_HEAD}out_proj": f"{_HEAD}out_proj"},
     },
 }
 """For each family, the names of modules and weights by ours. A name that ends in neither ``weight`` nor ``bias`` stands
@@ -136,7 +137,7 @@ _SEPARATE = ("q_proj", "k_proj", "v_proj")
 _FUSED = "qkv_proj"
 
 
-def names_of(parts: Iterable[Part], naming: str, layers: int = 0, head: str = "") -> dict[str, str]:
+def names_of(parts: Iterable[str], naming: str, layers: int = 0, head: str = "") -> dict[str, str]:
     """Return the names elsewhere of all weights of some parts, by ours. ``naming`` is a key of :data:`NAMES`."""
     spelled_out = {}
     for ours, theirs in itertools.chain.from_iterable(NAMES[naming][part].items() for part in parts):

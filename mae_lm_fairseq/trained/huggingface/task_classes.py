@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mae_lm_fairseq.trained.huggingface.names import Part
-from mae_lm_fairseq.trained.validation import ANSWER_HEAD, SENTENCE_HEAD, WORD_HEAD
+from mae_lm_fairseq.wrapped.heads import HEAD_KINDS
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class TaskClass:
     """
 
     ending: str
-    part: Part | None = None
+    part: str | None = None
     outputs: tuple[str, ...] = ("logits",)
     task: str | None = None
     head: str = ""
@@ -29,27 +29,8 @@ class TaskClass:
 
 ENCODER = TaskClass("Model")
 MASKED_LM = TaskClass("ForMaskedLM", Part.lm_head)
-SENTENCES = TaskClass(
-    "ForSequenceClassification",
-    Part.classification_head,
-    task="sentence_prediction",
-    head=SENTENCE_HEAD,
-    module="out_proj",
-)
-WORDS = TaskClass(
-    "ForTokenClassification",
-    Part.token_classification_head,
-    task="token_classification",
-    head=WORD_HEAD,
-    module="classifier",
-)
-ANSWERS = TaskClass(
-    "ForQuestionAnswering",
-    Part.span_head,
-    outputs=("start_logits", "end_logits"),
-    task="question_answering",
-    head=ANSWER_HEAD,
-    module="qa_outputs",
-)
-FINETUNED = (SENTENCES, WORDS, ANSWERS)
+FINETUNED = [
+    TaskClass(kind.ending, kind.ending, kind.outputs, kind.task, kind.name, kind.output_layer) for kind in HEAD_KINDS
+]
 """Classes with a head that fine-tuning trains."""
+SENTENCES, WORDS, ANSWERS, *_ = FINETUNED

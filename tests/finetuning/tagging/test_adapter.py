@@ -125,7 +125,7 @@ def test_predict_labels_files(memorised, tmp_path, checkpoint, tokenizer):
         with pytest.raises(UserError, match=message):
             labelled(name, text)
         assert not (tmp_path / f"labelled_{name}").exists()
-    with pytest.raises(UserError, match="--text, --text-pair and --skip-malformed are for sentence tasks"):
+    with pytest.raises(UserError, match="--text "):
         labelled("words.conll", "Old", "--text", "x")
 
 
