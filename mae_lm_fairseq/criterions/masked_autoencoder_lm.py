@@ -29,15 +29,15 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of predicted tokens, and the values to log."""
-        target = sample["target"]
+        tokens, target = sample["net_input"]["src_tokens"], sample["target"]
         if "layout" in sample:
             layout = restore(sample["layout"])
             targets = target.flatten().index_select(0, layout.predicted.index)
-            loss, extra = model(**sample["net_input"], layout=layout, targets=targets)
         else:
             is_predicted = target.ne(self.pad)
+            layout = model.layout_of(tokens, is_predicted, sample["net_input"].get("early_masks"))
             targets = target[is_predicted]
-            loss, extra = model(**sample["net_input"], masked_tokens=is_predicted, targets=targets)
+        loss, extra = model(tokens, method="masked_loss", layout=layout, targets=targets)
         sample_size = targets.numel()
         log = {
             "loss": loss.detach(),

@@ -10,7 +10,6 @@ from torch import Tensor
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.core.packing import BatchLayout
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.finetuning import (
@@ -139,45 +138,44 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         Raises:
             UserError: if its weights would have another meaning in this model.
         """
-        decodes, pretrains = (part is not None for part in (self.autoencoder.decoder, self.autoencoder.lm_head))
+        decodes = self.autoencoder.decoder is not None
+        pretrains = self.autoencoder.lm_head is not None
         config = self.autoencoder.config
         check_origin(filename, state, vars(config), self.dictionary, decodes, resumes and pretrains)
         if pretrains:
             with content_errors(filename):
                 check_ties(config, state["model"])
 
-    def forward(
+    def forward(self, src_tokens: Tensor, method: str = "roberta_output", **inputs) -> tuple[Tensor, dict]:
+        """Return the output of a method, by its name: what trains on several GPUs only sees calls of the model itself.
+
+        fairseq's criterions name none, and get :meth:`roberta_output`; ours gets :meth:`masked_loss`.
+        """
+        return getattr(self, method)(src_tokens, **inputs)
+
+    def roberta_output(
         self,
         src_tokens: Tensor,
         masked_tokens: Tensor | None = None,
         early_masks: Tensor | None = None,
-        layout: BatchLayout | None = None,
-        targets: Tensor | None = None,
         features_only: bool = False,
         return_all_hiddens: bool = False,
         classification_head_name: str | None = None,
         **unused,
     ) -> tuple[Tensor, dict]:
-        """Compute the output that the arguments select, as fairseq's criterions expect.
+        """Compute what fairseq's RoBERTa does: the logits of tokens, or of a head, or features.
 
-        ``classification_head_name`` selects :meth:`classify`, ``features_only`` selects :meth:`extract_features`,
-        ``targets`` selects :meth:`masked_loss`, and ``layout`` alone selects :meth:`predicted_logits`. Without any of
-        them it is :meth:`token_logits`, as in fairseq's RoBERTa.
+        See :meth:`token_logits`, :meth:`classify` and :meth:`extract_features`. ``unused`` are other entries of
+        ``net_input`` in batches of fairseq's tasks.
         """
         if classification_head_name is not None:
             return self.classify(src_tokens, classification_head_name, return_all_hiddens)
         if features_only:
             return self.extract_features(src_tokens, return_all_hiddens)
-        if targets is not None:
-            if layout is None:
-                layout = self._layout(src_tokens, masked_tokens, early_masks)
-            return self.masked_loss(src_tokens, layout, targets)
-        if layout is not None:
-            return self.predicted_logits(src_tokens, layout, return_all_hiddens)
         return self.token_logits(src_tokens, masked_tokens, early_masks, return_all_hiddens)
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
-        """Return float32 (log-)probabilities from the output of :meth:`forward`."""
+        """Return float32 (log-)probabilities from logits, the output of :meth:`forward`."""
         logits = net_output[0].float()
         return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
 
@@ -195,7 +193,7 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         is_masked = tokens.eq(self.mask)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             targets = torch.full_like(tokens, TOKEN)[is_masked]
-            self.masked_loss(tokens, self._layout(tokens, is_masked), targets)[0].backward()
+            self.masked_loss(tokens, self.layout_of(tokens, is_masked), targets)[0].backward()
         self.zero_grad(set_to_none=True)
 
     def resolve_backend(self, device: torch.device):

@@ -47,5 +47,5 @@ def marginal_loss(model: torch.nn.Module, batch: dict) -> tuple[Tensor, int]:
     """Return the summed cross-entropy at the predicted positions, and their number."""
     layout = restore(batch["layout"])
     targets = batch["target"].flatten().index_select(0, layout.predicted.index)
-    logits, _ = model(**batch["net_input"], layout=layout)
+    logits, _ = model.predicted_logits(batch["net_input"]["src_tokens"], layout)
     return F.cross_entropy(logits.float(), targets, reduction="sum"), len(targets)

@@ -82,7 +82,7 @@ class TrainedModel(nn.Module):
             Logits [number of masked_tokens, vocabulary], or [B, T, vocabulary] without ``masked_tokens``; zero at
             padding. And the dictionary of :meth:`predicted_logits`.
         """
-        layout = self._layout(src_tokens, masked_tokens, early_masks)
+        layout = self.layout_of(src_tokens, masked_tokens, early_masks)
         logits, extra = self.predicted_logits(src_tokens, layout, return_all_hiddens)
         return self._in_place(logits, layout, masked_tokens, src_tokens.shape[1]), extra
 
@@ -92,7 +92,7 @@ class TrainedModel(nn.Module):
         With ``return_all_hiddens``, the dictionary has ``inner_states``, the same for the embeddings and every layer.
         If ``<mask>`` tokens join inside the encoder, they are zero in the layers below.
         """
-        layout = self._layout(src_tokens)
+        layout = self.layout_of(src_tokens)
         self.resolve_backend(src_tokens.device)
         with self._precision(src_tokens):
             states = self.autoencoder.encode(src_tokens, layout)
@@ -120,7 +120,7 @@ class TrainedModel(nn.Module):
         for stack in self.autoencoder.stacks():
             stack.attention_backend = backend
 
-    def _layout(
+    def layout_of(
         self, src_tokens: Tensor, masked_tokens: Tensor | None = None, early_masks: Tensor | None = None
     ) -> BatchLayout:
         """Compute the layout of a batch on the CPU, with a single transfer from the device."""

@@ -31,7 +31,7 @@ def test_the_loss_of_expanded_masks_is_that_of_each_target_on_its_own():
     with torch.no_grad():
         loss, predicted = marginal_loss(model, batch)
         log_probs = NetworkPredictor(model.autoencoder, networks.PAD, networks.MASK)(tokens, targets.ne(networks.PAD))
-        joint = model(tokens, layout=layout, targets=wanted)[0]
+        joint = model.masked_loss(tokens, layout, wanted)[0]
     assert predicted == 3
     torch.testing.assert_close(loss, -log_probs[range(3), wanted].sum())
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3))
