@@ -14,8 +14,10 @@ from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import file_sha256
 
-TEST = "test_"
-"""Beginning of the names of the metrics on the test file, where every run is scored."""
+
+def on_test_file(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics by the names that they have on the test file, where every run is scored."""
+    return {f"test_{name}": value for name, value in metrics.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ class TaskSetup:
             also_read: fingerprints of further files that the results depend on.
         """
         files = {"train_file": options.train.resolve(), "valid_file": options.dev.resolve()}
+        hashes = {name.replace("_", "-"): file_sha256(path) for name, path in files.items()}
         return cls(
             data=options.tokenizer.resolve(),
             settings={
@@ -60,7 +63,7 @@ class TaskSetup:
                 "dataset": {"disable_validation": True},
                 "checkpoint": {"save_interval_updates": 500},
             },
-            inputs={name.replace("_", "-"): file_sha256(path) for name, path in files.items()} | also_read,
+            inputs=hashes | also_read,
             **others,
         )
 

@@ -10,7 +10,7 @@ from mae_lm_fairseq.finetuning.options import (
     SquadOptions,
     TaggingOptions,
 )
-from mae_lm_fairseq.finetuning.results import MODEL, describe
+from mae_lm_fairseq.finetuning.results import MODEL, describe, seed_values
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.start import find_start
@@ -38,11 +38,10 @@ def main(options: FinetuningOptions) -> None:
     """Run a verb of fine-tuning."""
     with signals_as_errors():
         metrics = finetune(options)["metrics"]
-    for name, metric in metrics.items():
+    for name, summary in metrics.items():
         if SEPARATOR not in name:  # of entities, those over all types
-            values = ", ".join(f"{value:.1f}" for value in metric["values"])
-            print(f"{name}: median {metric['median']:.1f}, seeds {values}")
-    print(f"report: {options.out / 'report.md'}")
+            print(f"{name}: median {summary['median']:.1f}, seeds {seed_values(summary)}")
+    print(f"report: {options.out / REPORT}")
 
 
 def finetune(options: FinetuningOptions) -> dict:
@@ -60,14 +59,17 @@ def finetune(options: FinetuningOptions) -> dict:
             setup = task.prepare(start, tokenizer, products)
             for split, counts in setup.content["data"].items():
                 print(f"{split}: {describe(counts)}")
+
             sweep = Sweep(options, start, tokenizer, setup)
-            found, best, metrics = sweep.run()
-            made_from = {"run": best.result.parent.name, "metrics": metrics}
+            selection = sweep.run()
+
+            made_from = {"run": selection.run.result.parent.name, "metrics": selection.metrics}
             if not products.has(MODEL, made_from):  # results and report would be those of another model
                 retract(options.out, RESULTS, REPORT)
-            products.make(MODEL, made_from, partial(sweep.write_model, best, metrics))
-            with replacing_files(options.out, RESULTS, stale=[*task.outputs]) as made:
-                content = {**setup.content, **found, **task.predict(best, made)}
-                write_text(made / REPORT, task.report(content))
-                write_record(made / RESULTS, content)
+            products.make(MODEL, made_from, partial(sweep.write_model, selection))
+
+            with replacing_files(options.out, RESULTS, stale=[*task.outputs]) as directory:
+                content = {**setup.content, **sweep.content(selection), **task.predict(selection.run, directory)}
+                write_text(directory / REPORT, task.report(content))
+                write_record(directory / RESULTS, content)
             return content

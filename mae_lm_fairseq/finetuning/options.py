@@ -36,10 +36,14 @@ class Recipe:
     epochs: int
 
 
-def for_size(architecture: str, published: Recipe, ours: Recipe) -> Recipe:
+FOR_SMALL_MODELS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
+"""Our recipe for tiny and small models, where a task has no other."""
+
+
+def for_size(architecture: str, published: Recipe) -> Recipe:
     """Return the published recipe for base and large, and our own for tiny and small."""
     _, size = ARCHITECTURES[architecture]
-    return ours if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
+    return FOR_SMALL_MODELS if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 @dataclass(frozen=True, kw_only=True)

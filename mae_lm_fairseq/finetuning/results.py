@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.output import code, escaped, markdown_table
@@ -23,6 +24,16 @@ def summary_cell(summary: Mapping[str, Any]) -> str:
     return f"{summary['median']:.1f} ({spread})"
 
 
+def seed_values(summary: Mapping[str, Any]) -> str:
+    """Return the value of every seed in words."""
+    return ", ".join(f"{value:.1f}" for value in summary["values"])
+
+
+def end_of_path(path: Path) -> str:
+    """Return the last two parts of a path, all that a result file has of it: the file may be published."""
+    return "/".join(path.parts[-2:])
+
+
 def describe(counts: Mapping[str, int]) -> str:
     """Return counts by name in words."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
@@ -35,29 +46,34 @@ def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], en
     suffixes ``hidden`` are left out; ``ending`` is below the table.
     """
     start, settings = content["start"], content["settings"]
-    lengths = {"tokens_per_sample": " of up to {} tokens", "doc_stride": ", stride {}"}
-    updates = f"{settings['updates']:,} updates of {settings['batch_size']} sequences"
-    updates += "".join(text.format(settings[name]) for name, text in lengths.items() if name in settings)
-    lines = [
-        f"# {escaped(content['task'])}",
-        "",
-        f"{code(start['_name'])}, from {escaped(start['from'])}"
-        + (f": {code(start['checkpoint'])} after {start['updates']:,} updates" if start["checkpoint"] else ""),
-        "",
-        f"{updates}. Development set, in per cent: median (mean ± standard deviation), and every seed. The learning "
-        f"rate with the highest median {selection} is {content['learning_rate']:g}.",
-        "",
-        f"Data: {escaped('; '.join(f'{split}: {describe(counts)}' for split, counts in content['data'].items()))}.",
-        "",
-    ]
+    origin = f"{code(start['_name'])}, from {escaped(start['from'])}"
+    if start["checkpoint"]:
+        origin += f": {code(start['checkpoint'])} after {start['updates']:,} updates"
+
+    training = f"{settings['updates']:,} updates of {settings['batch_size']} sequences"
+    if "tokens_per_sample" in settings:
+        training += f" of up to {settings['tokens_per_sample']} tokens"
+    if "doc_stride" in settings:
+        training += f", stride {settings['doc_stride']}"
+    legend = (
+        "Development set, in per cent: median (mean ± standard deviation), and every seed. The learning rate with the "
+        f"highest median {selection} is {content['learning_rate']:g}."
+    )
+    data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
+
+    paragraphs = [f"# {escaped(content['task'])}", origin, f"{training}. {legend}", f"Data: {escaped(data)}."]
     if content["options"]:
-        lines += [f"Options of fairseq-train, which override the recipe's: {code(' '.join(content['options']))}.", ""]
-    rows = [
-        [lr, name, summary_cell(summary), ", ".join(f"{value:.1f}" for value in summary["values"])]
-        for lr, of_lr in content["grid"].items()
-        for name, summary in of_lr.items()
-        if not name.endswith(tuple(hidden))
-    ]
-    table = markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)
-    ending = f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip()
-    return "\n".join([*lines, table, "", ending, ""])
+        options = code(" ".join(content["options"]))
+        paragraphs.append(f"Options of fairseq-train, which override the recipe's: {options}.")
+    paragraphs.append(_grid_table(content["grid"], hidden))
+    paragraphs.append(f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip())
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _grid_table(grid: Mapping[str, Mapping[str, Any]], hidden: Sequence[str]) -> str:
+    rows = []
+    for lr, summaries in grid.items():
+        for name, summary in summaries.items():
+            if not name.endswith(tuple(hidden)):
+                rows.append([lr, name, summary_cell(summary), seed_values(summary)])
+    return markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)

@@ -6,6 +6,7 @@ from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values, preset_config
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.finetuning.results import end_of_path
 from mae_lm_fairseq.trained.averaging import with_ema
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
 from mae_lm_fairseq.trained.conversion import architecture_of
@@ -41,9 +42,10 @@ def find_start(options: FinetuningOptions, heads: Sequence[str] = ()) -> Descrip
     if start.path and os.path.isfile(start.path) and start.about.updates is None:  # fairseq asks for it
         raise UserError(f"{model}: has no training state. Run mae-lm bundle, then fine-tune its output")
     if start.heads != tuple(heads):
-        state = f"has already been fine-tuned on {', '.join(start.heads)}" if start.heads else "is not fine-tuned"
-        needed = f"a model fine-tuned on {', '.join(heads)}" if heads else "the pretrained model"
-        raise UserError(f"{model} {state}; use {needed}")
+        tasks = ", ".join(start.heads)
+        problem = f"has already been fine-tuned on {tasks}" if tasks else "is not fine-tuned"
+        remedy = f"a model fine-tuned on {', '.join(heads)}" if heads else "the pretrained model"
+        raise UserError(f"{model} {problem}; use {remedy}")
     return start
 
 
@@ -54,14 +56,26 @@ def network_settings(start: Description) -> dict[str, Any]:
     """
     name = architecture_of(start)
     defaults = plain_values(preset_config(*ARCHITECTURES[name]))
-    # Not by truth: without a position bias, --relative-buckets is 0.
-    changed = {key: value for key, value in plain_values(start.config).items() if value != defaults[key]}
-    return {"_name": name} | {key: value for key, value in changed.items() if key not in _SET_BY_FINETUNING}
+    settings = {"_name": name}
+    for option, value in plain_values(start.config).items():
+        # Not by truth: without a position bias, --relative-buckets is 0.
+        if value != defaults[option] and option not in _SET_BY_FINETUNING:
+            settings[option] = value
+    return settings
 
 
 def summary(start: Description) -> dict[str, Any]:
-    """Return a description for a result file. It has only the end of the path, as the file may be published."""
-    kind = f"a model fine-tuned on {', '.join(start.heads)}" if start.heads else "a pretrained model"
-    checkpoint = start.path and "/".join(start.path.parts[-2:])
-    facts = {"checkpoint": checkpoint, "sha256": start.sha256, "updates": start.about.updates or 0}
-    return {"from": kind if checkpoint else "random weights", **facts, **network_settings(start)}
+    """Return a description for a result file."""
+    if not start.path:
+        origin = "random weights"
+    elif start.heads:
+        origin = f"a model fine-tuned on {', '.join(start.heads)}"
+    else:
+        origin = "a pretrained model"
+    return {
+        "from": origin,
+        "checkpoint": start.path and end_of_path(start.path),
+        "sha256": start.sha256,
+        "updates": start.about.updates or 0,
+        **network_settings(start),
+    }

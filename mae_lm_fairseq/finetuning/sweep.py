@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
@@ -33,7 +33,24 @@ from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.versions import versions
 from mae_lm_fairseq.utils.writing import remove
 
+_CHECKPOINTS = "checkpoints"
 _BEST, _LAST = "checkpoint_best.pt", "checkpoint_last.pt"
+
+
+class Selection(NamedTuple):
+    """The choice of a sweep.
+
+    Attributes:
+        rate: the learning rate.
+        run: its best run.
+        metrics: those of the run.
+        grid: statistics over the seeds, by learning rate and metric.
+    """
+
+    rate: float
+    run: Run
+    metrics: dict[str, float]
+    grid: dict[str, dict[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -48,15 +65,17 @@ class Sweep:
     @cached_property
     def batch_size(self) -> int:
         """Sequences per update: the recipe's, unless options after ``--`` change it."""
-        given = {"batch-size": [self.setup.recipe.batch_size], "update-freq": [1]} | values_of_words(self.options.extra)
-        return int(given["batch-size"][0]) * int(given["update-freq"][0])
+        values = {"batch-size": [self.setup.recipe.batch_size], "update-freq": [1]}
+        values |= values_of_words(self.options.extra)
+        return int(values["batch-size"][0]) * int(values["update-freq"][0])
 
     @cached_property
     def updates(self) -> int:
         """Updates of the recipe's epochs, at most ``--max-updates``, unless ``--max-update`` comes after ``--``."""
-        if given := values_of_words(self.options.extra).get("max-update"):
-            return int(given[0])
-        updates = self.setup.recipe.epochs * math.ceil(self.setup.sequences / self.batch_size)
+        if max_update := values_of_words(self.options.extra).get("max-update"):
+            return int(max_update[0])
+        updates_per_epoch = math.ceil(self.setup.sequences / self.batch_size)
+        updates = self.setup.recipe.epochs * updates_per_epoch
         return min(updates, self.options.max_updates or updates)
 
     @cached_property
@@ -81,78 +100,83 @@ class Sweep:
     def runs(self) -> dict[float, list[Run]]:
         """Return one run for each seed, by learning rate."""
         rates = self.options.learning_rates or self.setup.recipe.learning_rates
-        return {lr: [self._run(lr, seed + 1) for seed in range(self.options.seeds)] for lr in rates}
+        seeds = range(1, self.options.seeds + 1)
+        return {lr: [self._run(lr, seed) for seed in seeds] for lr in rates}
 
     def _run(self, lr: float, seed: int) -> Run:
-        name, extra = f"lr{lr:g}-seed{seed}", self.options.extra
-        options = as_options(merge(self.settings, {"optimization": {"lr": [lr]}, "common": {"seed": seed}}))
-        start = {"finetune-from-model": self.start.sha256, "tokenizer": self.tokenizer.fingerprint}
-        key = run_key(options, extra, self.options.threads, start | self.setup.inputs)
-        folder = self.options.out.resolve() / "runs" / f"{name}-{key}"
+        extra = self.options.extra
+        of_run: Settings = {"optimization": {"lr": [lr]}, "common": {"seed": seed}}
+        options = as_options(merge(self.settings, of_run))
+        inputs = {"finetune-from-model": self.start.sha256, "tokenizer": self.tokenizer.fingerprint}
+        key = run_key(options, extra, self.options.threads, inputs | self.setup.inputs)
+
+        name = f"lr{lr:g}-seed{seed}"
+        directory = self.options.out.resolve() / "runs" / f"{name}-{key}"
+        options["save-dir"] = directory / _CHECKPOINTS
         return Run(
             name,
-            train_command(self.setup.data, options | {"save-dir": folder / "checkpoints"}, extra),
-            folder / "result.json",
+            train_command(self.setup.data, options, extra),
+            directory / "result.json",
             read_result=partial(_evaluate, self.setup.evaluate),
             updates=(0, self.updates),
             clean_up=keep_best_checkpoint,
         )
 
-    def run(self) -> tuple[dict[str, Any], Run, dict[str, float]]:
-        """Run what is missing.
-
-        Returns:
-            The content for a result file, the best run, and its metrics.
+    def run(self) -> Selection:
+        """Run what is missing, and select.
 
         Raises:
             UserError: if a run fails.
         """
-        runs, task = self.runs(), self.settings["task"]
-        results = run_all([*itertools.chain(*runs.values())], jobs=self.options.jobs, threads=self.options.threads)
-        rate, best, metrics, grid = select(runs, results, self.setup.selection)
-        content = {
+        runs = self.runs()
+        every_run = [*itertools.chain(*runs.values())]
+        results = run_all(every_run, jobs=self.options.jobs, threads=self.options.threads)
+        return select(runs, results, self.setup.selection)
+
+    def content(self, selection: Selection) -> dict[str, Any]:
+        """Return the content of the result file about the sweep."""
+        settings = {"updates": self.updates, "batch_size": self.batch_size}
+        for name in ("tokens_per_sample", "doc_stride"):
+            if name in self.settings["task"]:
+                settings[name] = self.settings["task"][name]
+        return {
             "start": summary(self.start),
-            "settings": {
-                "updates": self.updates,
-                "batch_size": self.batch_size,
-                **{name: task[name] for name in ("tokens_per_sample", "doc_stride") if name in task},
-            },
+            "settings": settings,
             "options": list(self.options.extra),
-            "learning_rate": rate,
-            "metrics": grid[f"{rate:g}"],
-            "grid": grid,
+            "learning_rate": selection.rate,
+            "metrics": selection.grid[f"{selection.rate:g}"],
+            "grid": selection.grid,
             "versions": versions(),
         }
-        return content, best, metrics
 
-    def write_model(self, best: Run, metrics: dict[str, float], path: Path) -> None:
-        """Write the bundle of a run's best checkpoint, with its metrics."""
+    def write_model(self, selection: Selection, path: Path) -> None:
+        """Write the bundle of the best run's best checkpoint, with its metrics."""
         start = self.start.path
         source = start if start is not None and start.is_dir() else self.options.tokenizer
-        pretrained = read_checkpoint(best_checkpoint(best), self.setup.data)
-        about = replace(pretrained.about, development_set=metrics)
+        pretrained = read_checkpoint(best_checkpoint(selection.run), self.setup.data)
+        about = replace(pretrained.about, development_set=selection.metrics)
         write_bundle(replace(pretrained, about=about, original=read_original(source)), path, add_tokenizer_and_card)
-        print(f"model: {path}, by {best.name}")
+        print(f"model: {path}, by {selection.run.name}")
 
 
-def select(
-    runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, float]], selection: str
-) -> tuple[float, Run, dict[str, float], dict[str, dict[str, dict[str, Any]]]]:
+def select(runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, float]], metric: str) -> Selection:
     """Select the learning rate with the highest median of a metric over the seeds, and its best run.
 
     The lowest learning rate and the first seed of a tie are selected. ``results`` are in the order of the runs.
-
-    Returns:
-        The learning rate; the run; its metrics; and statistics over the seeds, by learning rate and metric.
     """
     remaining = iter(results)
-    found = {lr: [next(remaining) for _ in of_lr] for lr, of_lr in runs.items()}
-    summaries = {
-        lr: {name: summarise([one[name] for one in of_lr]) for name in of_lr[0]} for lr, of_lr in found.items()
-    }
-    rate = max(sorted(summaries), key=lambda lr: summaries[lr][selection]["median"])
-    run, metrics = max(zip(runs[rate], found[rate], strict=True), key=lambda pair: pair[1][selection])
-    return rate, run, metrics, {f"{lr:g}": of_lr for lr, of_lr in summaries.items()}
+    metrics, grid, medians = {}, {}, {}
+    for lr, seeds in runs.items():
+        metrics[lr] = list(itertools.islice(remaining, len(seeds)))
+        summaries = {}
+        for name in metrics[lr][0]:
+            summaries[name] = summarise([of_seed[name] for of_seed in metrics[lr]])
+        grid[f"{lr:g}"] = summaries
+        medians[lr] = summaries[metric]["median"]
+    rate = max(sorted(medians), key=medians.get)
+    scores = [of_seed[metric] for of_seed in metrics[rate]]
+    best = scores.index(max(scores))
+    return Selection(rate, runs[rate][best], metrics[rate][best], grid)
 
 
 def _evaluate(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:
@@ -161,8 +185,9 @@ def _evaluate(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[st
 
 def best_checkpoint(run: Run) -> Path:
     """Return the best checkpoint of a run, or the last one if the run was not validated."""
-    folder = run.result.parent / "checkpoints"
-    return folder / (_BEST if (folder / _BEST).exists() else _LAST)
+    directory = run.result.parent / _CHECKPOINTS
+    best = directory / _BEST
+    return best if best.exists() else directory / _LAST
 
 
 def keep_best_checkpoint(run: Run):

@@ -113,7 +113,8 @@ def write_hub(directory: Path, task: GlueTask, sets: dict[str, list[dict]], as_l
                 label = -1
             else:
                 label = task.labels.index(row["label"]) if task.labels else float(row["label"])
-            records.append({**dict(zip(task.hub_columns, row["sentences"], strict=True)), "label": label, "idx": index})
+            texts = zip(task.hub_columns or task.columns, row["sentences"], strict=True)
+            records.append({**dict(texts), "label": label, "idx": index})
         name = official.replace("dev", "validation")
         if as_list:
             (folder / f"{name}.json").write_text(json.dumps(records), encoding="utf-8")

@@ -1,11 +1,12 @@
 """Fine-tuning on a sentence task: GLUE's, or one of the user's own files."""
 
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
@@ -14,7 +15,7 @@ from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, prepare
 from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, measure, predictions
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
-from mae_lm_fairseq.text.tokenizer import Tokenizer
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.keys import Products, values_of_words
@@ -22,6 +23,7 @@ from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.hashes import check_hashes
 from mae_lm_fairseq.utils.output import escaped
+from mae_lm_fairseq.wrapped.heads import SENTENCES
 
 
 class SentenceAdapter(Adapter):
@@ -35,19 +37,20 @@ class SentenceAdapter(Adapter):
         else:
             self.heads = ("MNLI",) if options.from_mnli else ()
             self.sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
-        self.task, self.outputs = self.sets.task, (DATA_BIN, *self.sets.outputs)
+        self.task = self.sets.task
+        self.outputs = (DATA_BIN, *self.sets.outputs)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         task, sets = self.task, self.sets
         print(f"{'scores' if task.is_regression else 'labels'}: {task.describe()}")
         data, splits = prepared(products, sets, tokenizer, start.config.max_positions)
-        chosen = values_of_words(self.options.extra).get("best-checkpoint-metric")
+        metrics = values_of_words(self.options.extra).get("best-checkpoint-metric") or [task.selection]
         return TaskSetup(
             content={"task": task.name, "data": splits},
             data=data.resolve(),
             sequences=splits["train"]["rows"],
             recipe=task.recipe,
-            settings=settings_of(task, chosen[0] if chosen else task.selection),
+            settings=settings_of(task, metrics[0]),
             inputs={"sets": sets.settings()},
             evaluate=partial(evaluate, task, data=data, is_test_scored=sets.is_test_scored),
             selection="score",
@@ -57,15 +60,16 @@ class SentenceAdapter(Adapter):
         return self.sets.predict(best, self.options.out, made)
 
     def report(self, content: dict[str, Any]) -> str:
-        ending = []
+        sentences = []
         if "f1" in self.task.also_reported:
-            ending.append(f"`f1` refers to the label {escaped(self.task.labels[1])}.")
+            sentences.append(f"`f1` refers to the label {escaped(self.task.labels[1])}.")
         if "test_predictions_by" in content:
-            found = ", ".join(f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items())
-            ending.append(f"Test predictions: {content['test_predictions_by']}" + (f" ({found})." if found else "."))
-        *metrics, score = content["metrics"].values()
-        hidden = ("score",) if score in metrics else ()  # the mean of a single metric
-        return report(content, "score", hidden=hidden, ending=" ".join(ending))
+            metrics = [f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items()]
+            in_brackets = f" ({', '.join(metrics)})" if metrics else ""
+            sentences.append(f"Test predictions: {content['test_predictions_by']}{in_brackets}.")
+        *summaries, score = content["metrics"].values()
+        hidden = ("score",) if score in summaries else ()  # the mean of a single metric
+        return report(content, "score", hidden=hidden, ending=" ".join(sentences))
 
 
 def prepared(
@@ -74,36 +78,41 @@ def prepared(
     """Return the task's data-bin, which is made for these sets and this tokenizer, and the counts of each set."""
 
     def make(path: Path) -> None:
-        prepare(sets.task, {split: sets.read(split) for split in sets.splits}, tokenizer, path, max_positions)
+        rows = {split: sets.read(split) for split in sets.splits}
+        prepare(sets.task, rows, tokenizer, path, max_positions)
 
     made_from = {"sets": sets.settings(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
     data = products.make(DATA_BIN, made_from, make)
     check_hashes(data)
-    for path in sorted({path.with_suffix("") for name in ("*/*.bin", "*/*.idx") for path in data.glob(name)}):
-        check_data_bin(path)
-    return data, read_json(data / TASK, lambda content: content["splits"], f"remove {data}, and run the command again")
+    files = [*data.glob("*/*.bin"), *data.glob("*/*.idx")]
+    for prefix in sorted({path.with_suffix("") for path in files}):
+        check_data_bin(prefix)
+    counts = read_json(data / TASK, itemgetter("splits"), f"remove {data}, and run the command again")
+    return data, counts
 
 
 def settings_of(task: Task, metric: str) -> Settings:
     """Return fairseq's options of a task, given the metric of its validation that selects checkpoints."""
+    criterion = {
+        "_name": SENTENCES.task,
+        "classification_head_name": task.head,
+        **SELECTIONS[task.selection],
+        **SELECTIONS.get(metric, {}),
+    }
+    if task.is_regression:
+        criterion["regression_target"] = True
+    checkpoint: dict[str, Any] = {"best_checkpoint_metric": metric}
+    if not metric.endswith("loss"):
+        checkpoint["maximize_best_checkpoint_metric"] = True
     return {
         "task": {
-            "_name": "sentence_prediction",
+            "_name": SENTENCES.task,
             "num_classes": task.num_classes,
-            "init_token": 0,
-            "separator_token": 2,
+            "init_token": BOS,
+            "separator_token": EOS,
         },
-        "criterion": {
-            "_name": "sentence_prediction",
-            "classification_head_name": task.head,
-            **SELECTIONS[task.selection],
-            **SELECTIONS.get(metric, {}),
-            **({"regression_target": True} if task.is_regression else {}),
-        },
-        "checkpoint": {
-            "best_checkpoint_metric": metric,
-            **({} if metric.endswith("loss") else {"maximize_best_checkpoint_metric": True}),
-        },
+        "criterion": criterion,
+        "checkpoint": checkpoint,
     }
 
 
@@ -119,13 +128,12 @@ def evaluate(task: Task, checkpoint: Path, data: Path, is_test_scored: bool = Fa
     sets = DataBinSets(checkpoint, data)
     metrics, further = {}, {}
     for number, suffix in enumerate(task.dev_suffixes):
-        values = split_metrics(task, sets, f"valid{number or ''}")
-        metrics |= {name + suffix: values[name] for name in task.metrics}
-        further |= {name + suffix: values[name] for name in task.also_reported}
+        for name, value in split_metrics(task, sets, f"valid{number or ''}").items():
+            part = metrics if name in task.metrics else further
+            part[name + suffix] = value
     score = fmean(metrics.values())
     if is_test_scored:
-        values = split_metrics(task, sets, "test")
-        further |= {f"{TEST}{name}": value for name, value in values.items()}
+        further |= on_test_file(split_metrics(task, sets, "test"))
     return {**metrics, **further, "score": score}
 
 
@@ -135,4 +143,4 @@ def split_metrics(task: Task, sets: DataBinSets, split: str) -> dict[str, float]
     true = sets.targets(split)
     if task.is_regression:
         true = task.from_unit(true)
-    return measure((*task.metrics, *task.also_reported), predicted, true)
+    return measure(task.all_metrics, predicted, true)

@@ -28,14 +28,16 @@ class DataBinSets:
         sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
         logits = np.empty((len(dataset), self._task.cfg.num_classes), dtype=np.float32)
         head = self._task.cfg.classification_head_name
-        for rows, _, output in batch_logits(self.model, dataset, dataset.collater, by_length(sizes, BATCH), head):
+        batches = by_length(sizes, BATCH)
+        for rows, _, output in batch_logits(self.model, dataset, dataset.collater, batches, head):
             logits[rows] = output.float().cpu().numpy()
         return logits
 
     def targets(self, split: str) -> np.ndarray:
         """Return the true classes or values of a set, [rows]."""
         dataset = self._dataset(split)
-        return np.array([np.asarray(dataset[row]["target"]).item() for row in range(len(dataset))])
+        targets = [np.asarray(dataset[row]["target"]) for row in range(len(dataset))]
+        return np.array([target.item() for target in targets])
 
     def _dataset(self, split: str) -> Any:
         if split not in self._task.datasets:

@@ -21,7 +21,7 @@ from mae_lm_fairseq.utils.files import file_sha256, write_text
 
 logger = logging.getLogger(__name__)
 
-_HUB_SUFFIXES = (".parquet", ".jsonl", ".json")
+_HUB_SUFFIXES = (".parquet", ".jsonl", ".json", "-00000-of-00001.parquet")
 _INDICES = ("index", "id", "idx")
 _WITHOUT_HEADER = ("source", "label", "star", "sentence")
 
@@ -54,22 +54,25 @@ class GlueFiles:
             UserError: if the set does not exist, has malformed rows, or the index of a test row is not its position, by
                 which predictions are matched.
         """
-        official, is_labelled = self.task.splits[split], not split.startswith("test")
+        task, official = self.task, self.task.splits[split]
+        is_labelled = not split.startswith("test")
         path = self._find(official)
-        is_hub = path.suffix != ".tsv"
-        task = replace(self.task, columns=self.task.hub_columns, label_column="label") if is_hub else self.task
-        header = _WITHOUT_HEADER if task.headerless and is_labelled and not is_hub else None
-        table = read_table(path, header)
+        if path.suffix == ".tsv":
+            table = read_table(path, _WITHOUT_HEADER if task.headerless and is_labelled else None)
+        else:
+            task = replace(task, columns=task.hub_columns or task.columns, label_column="label")
+            table = read_table(path)
+            if is_labelled:
+                _name_labels(table, task)
         if not is_labelled:
             _check_order(table)
-        elif is_hub:
-            for _, row in table.rows:
-                if isinstance(label := row.get(task.label_column), int) and 0 <= label < len(task.labels):
-                    row[task.label_column] = task.labels[label]
+
         rows = to_rows(task, table, is_labelled)
         rows.check(self.skip_malformed and is_labelled, DROP if is_labelled else BY_ROW)
-        if len(rows.sentences) != (expected := task.rows.get(official, len(rows.sentences))):
-            logger.warning("%s: %d rows; the official %s has %d", path, len(rows.sentences), official, expected)
+        count = len(rows.sentences)
+        expected = task.rows.get(official, count)
+        if count != expected:
+            logger.warning("%s: %d rows; the official %s has %d", path, count, official, expected)
         return rows
 
     def predict(self, best: Run, out: Path, made: Path) -> dict[str, Any]:
@@ -82,16 +85,26 @@ class GlueFiles:
 
     def _find(self, official: str) -> Path:
         hub = official.replace("dev", "validation")
-        names = [f"{official}.tsv", *(f"{hub}{suffix}" for suffix in _HUB_SUFFIXES), f"{hub}-00000-of-00001.parquet"]
-        name, lower = self.task.name, self.task.name.lower()
-        for folder in (name, lower, lower.replace("-", ""), "."):
-            for file in names:
-                if (self.directory / folder / file).is_file():
-                    return self.directory / folder / file
+        files = [f"{official}.tsv", *(f"{hub}{suffix}" for suffix in _HUB_SUFFIXES)]
+        name = self.task.name
+        hub_name = name.lower().replace("-", "")
+        for folder in (name, name.lower(), hub_name, "."):
+            for file in files:
+                path = self.directory / folder / file
+                if path.is_file():
+                    return path
         raise UserError(
             f"{self.directory}: has no set {official} of {name}, neither in the official layout "
-            f"({name}/{official}.tsv) nor in the hub's ({lower.replace('-', '')}/{hub}.parquet, .jsonl, .json)"
+            f"({name}/{official}.tsv) nor in the hub's ({hub_name}/{hub}.parquet, .jsonl, .json)"
         )
+
+
+def _name_labels(table: Table, task: Task) -> None:
+    """Replace the numbers of labels in the hub's files by their names."""
+    for _, row in table.rows:
+        label = row.get(task.label_column)
+        if isinstance(label, int) and 0 <= label < len(task.labels):
+            row[task.label_column] = task.labels[label]
 
 
 def _check_order(table: Table) -> None:
@@ -99,9 +112,10 @@ def _check_order(table: Table) -> None:
     if index is None or table.malformed:  # malformed rows of test sets are refused later
         return
     for position, (line, row) in enumerate(table.rows):
-        if (found := cell_text(row.get(index))) != str(position):
+        stated = cell_text(row.get(index))
+        if stated != str(position):
             raise UserError(
-                f"{table.path}: line {line} has the index {found:.80} instead of {position}, so predictions would be "
+                f"{table.path}: line {line} has the index {stated:.80} instead of {position}, so predictions would be "
                 "assigned to the wrong rows; restore the original order"
             )
 
@@ -110,7 +124,8 @@ def submission(task: Task, predicted: Sequence) -> str:
     """Return test set predictions in the format of the GLUE server: row numbers with names of labels, or scores."""
     if task.is_regression:
         low, high = task.score_range
-        named = [f"{min(max(value, low), high):.3f}" for value in predicted]
+        cells = [f"{min(max(value, low), high):.3f}" for value in predicted]
     else:
-        named = [task.labels[value] for value in predicted]
-    return "index\tprediction\n" + "".join(f"{index}\t{name}\n" for index, name in enumerate(named))
+        cells = [task.labels[value] for value in predicted]
+    lines = ["index\tprediction", *(f"{index}\t{cell}" for index, cell in enumerate(cells))]
+    return "\n".join(lines) + "\n"

@@ -3,22 +3,23 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
-from mae_lm_fairseq.finetuning.results import MODEL
+from mae_lm_fairseq.finetuning.results import MODEL, end_of_path
 from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, number, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
 from mae_lm_fairseq.text.tables import WRITTEN, Table, cell_text, read_table
 from mae_lm_fairseq.trained.hub import open_finetuned
-from mae_lm_fairseq.trained.validation import SENTENCE_HEAD
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
+from mae_lm_fairseq.wrapped.heads import SENTENCES
 
 
 class OwnFiles:
@@ -34,23 +35,28 @@ class OwnFiles:
         self.options = options
         self.is_test_scored = options.score_runs
         self.splits = ("train", "valid", "test") if options.score_runs else ("train", "valid")
-        columns = (options.text,) if options.text_pair is None else (options.text, options.text_pair)
+        self.files = {"train": options.train, "dev": options.dev}
+        if options.test:
+            self.files["test"] = options.test
+        columns = [column for column in (options.text, options.text_pair) if column is not None]
         if options.label in columns:  # which would predict itself
             raise UserError(f"--label {options.label} is also a column of the texts; name another one")
-        self.files = {"train": options.train, "dev": options.dev} | ({"test": options.test} if options.test else {})
         self.tables = {name: read_table(path) for name, path in self.files.items()}
         self.task = make_task(self.tables["train"], columns, options.label, options.regression)
-        if not options.test:
-            return
-        table = self.tables["test"]
+        if options.test:
+            self._read_test_file(self.tables["test"])
+
+    def _read_test_file(self, table: Table) -> None:
+        label_column = self.task.label_column
         self.test_task = replace(self.task, columns=columns_of(table, self.task.columns))
-        labels = {cell_text(row.get(self.task.label_column)).strip() for _, row in table.rows}
         # In the hub's files of GLUE, every label of a test set is -1.
-        labelled = not table.is_plain_text and not labels <= {"", "-1", "-1.0"} - set(self.task.labels)
-        self.test_rows = to_rows(self.test_task, table, labelled)
-        self.test_rows.check(remedy=f"or remove the column {self.task.label_column!r} to predict only")
-        if options.score_runs and not labelled:
-            raise UserError(f"{table.path}: --score-runs needs labels in the column {self.task.label_column!r}")
+        no_labels = {"", "-1", "-1.0"} - set(self.task.labels)
+        labels = {cell_text(row.get(label_column)).strip() for _, row in table.rows}
+        is_labelled = not table.is_plain_text and not labels <= no_labels
+        self.test_rows = to_rows(self.test_task, table, is_labelled)
+        self.test_rows.check(remedy=f"or remove the column {label_column!r} to predict only")
+        if self.options.score_runs and not is_labelled:
+            raise UserError(f"{table.path}: --score-runs needs labels in the column {label_column!r}")
         suffix = table.path.suffix.lower()
         self.predictions = f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
 
@@ -59,12 +65,12 @@ class OwnFiles:
 
         Otherwise a test file that is added or corrected later is predicted by the models of the finished runs.
         """
-        files = self.files if self.options.score_runs else {name: self.files[name] for name in ("train", "dev")}
-        return {
-            **{f"{name} file": file_sha256(path) for name, path in files.items()},
-            "columns": [self.options.text, self.options.text_pair, self.options.label],
-            "regression": self.task.is_regression,
-        }
+        options = self.options
+        names = self.files if options.score_runs else ("train", "dev")
+        settings: dict[str, Any] = {f"{name} file": file_sha256(self.files[name]) for name in names}
+        settings["columns"] = [options.text, options.text_pair, options.label]
+        settings["regression"] = self.task.is_regression
+        return settings
 
     def read(self, split: str) -> Rows:
         """Return the rows of a set, given fairseq's name of it.
@@ -74,7 +80,8 @@ class OwnFiles:
         """
         if split == "test":
             return self.test_rows
-        rows = to_rows(self.task, self.tables["dev" if split == "valid" else split], labelled=True)
+        table = self.tables["train" if split == "train" else "dev"]
+        rows = to_rows(self.task, table, labelled=True)
         rows.check(self.options.skip_malformed)
         return rows
 
@@ -83,14 +90,16 @@ class OwnFiles:
 
         Return files, labels, and the metrics on the test file.
         """
-        files = {name: "/".join(path.resolve().parts[-2:]) for name, path in self.files.items()}
+        files = {name: end_of_path(path.resolve()) for name, path in self.files.items()}
         content = {"files": files, "labels": list(self.task.labels)}
         if not self.options.test:
             return content
-        model, table, true = open_finetuned(out / MODEL), self.tables["test"], self.test_rows.labels
+        model, table = open_finetuned(out / MODEL), self.tables["test"]
         logits = predict_table(model, self.test_task, table, made / self.predictions)
-        names = (*self.task.metrics, *self.task.also_reported)
-        metrics = measure(names, predictions(self.test_task, logits), np.array(true)) if true else {}
+        metrics = {}
+        if self.test_rows.labels:
+            predicted = predictions(self.test_task, logits)
+            metrics = measure(self.task.all_metrics, predicted, np.array(self.test_rows.labels))
         return content | {"test_metrics": metrics, "test_predictions_by": best.name}
 
 
@@ -128,22 +137,23 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     scores = [value for value in numbers if value is not None and math.isfinite(value)]
     if scores and None not in numbers:  # among numbers, NaN is none; else a class
         labels = [label for label, value in zip(labels, numbers, strict=True) if math.isfinite(value)]
-    are_numbers = len(scores) == len(labels) and any(score != int(score) for score in scores)
-    regression = regression or are_numbers
-    if len(set(scores) if regression else labels) < 2:
+    has_words = len(scores) < len(labels)
+    are_integers = all(score == int(score) for score in scores)
+    is_regression = regression or not (has_words or are_integers)
+
+    different = set(scores) if is_regression else labels
+    if len(different) < 2:
+        needed = "scores" if is_regression else "labels"
+        present = ", ".join(map(repr, labels[:2])) or "none"
         raise UserError(
-            f"{table.path}: training needs at least two different {'scores' if regression else 'labels'} in the column "
-            f"{label_column!r}, which has {', '.join(map(repr, labels[:2])) or 'none'}"
+            f"{table.path}: training needs at least two different {needed} in the column {label_column!r}, which has "
+            f"{present}"
         )
-    kind = (
-        {"labels": (), "metrics": ("pearson", "spearman"), "score_range": (min(scores), max(scores))}
-        if regression
-        else {
-            "labels": tuple(labels),
-            "metrics": ("accuracy",),
-            "also_reported": ("f1" if len(labels) == 2 else "macro_f1", "matthews"),
-        }
-    )
-    name = f"{'/'.join(table.path.resolve().with_suffix('').parts[-2:])} {label_column}"
-    # Names of modules have no dots, which the name of the file may have.
-    return Task(name, tuple(columns), label_column, head=SENTENCE_HEAD, **kind)
+
+    f1 = "f1" if len(labels) == 2 else "macro_f1"
+    # The head is not called after the file, whose name may have dots, as names of modules do not.
+    file = end_of_path(table.path.resolve().with_suffix(""))
+    make = partial(Task, f"{file} {label_column}", tuple(columns), label_column, head=SENTENCES.name)
+    if is_regression:
+        return make((), metrics=("pearson", "spearman"), score_range=(min(scores), max(scores)))
+    return make(tuple(labels), metrics=("accuracy",), also_reported=(f1, "matthews"))

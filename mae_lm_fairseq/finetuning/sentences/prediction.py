@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated
+from mae_lm_fairseq.finetuning.sentences.preparation import encoded, joined, length, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
@@ -67,14 +67,17 @@ def predict_table(
     Raises:
         UserError: if a text is missing, the table has one of the columns already, or ``out`` cannot be written.
     """
-    rows, added = to_rows(task, table, labelled=False), prediction_columns(task)
+    rows = to_rows(task, table, labelled=False)
     rows.check(skip_malformed and not table.malformed, BY_ROW)
-    if taken := [column for column in added if column in table.columns]:
-        raise UserError(f"{table.path}: has a column {taken[0]!r} already; rename or remove it")
+    new_columns = prediction_columns(task)
+    for column in new_columns:
+        if column in table.columns:
+            raise UserError(f"{table.path}: has a column {column!r} already; rename or remove it")
     logits = sentence_logits(model, task, rows.sentences)
-    found, skipped = iter(named_predictions(task, logits)), dict(rows.malformed)
-    written = [row if line in skipped else row | next(found) for line, row in table.rows]
-    write_table(out, [*table.columns, *added], written)
+    cells = iter(named_predictions(task, logits))
+    skipped = dict(rows.malformed)
+    predicted = [row if line in skipped else row | next(cells) for line, row in table.rows]
+    write_table(out, [*table.columns, *new_columns], predicted)
     return logits
 
 
@@ -85,28 +88,31 @@ def prediction_columns(task: Task) -> list[str]:
 
 def named_predictions(task: Task, logits: np.ndarray) -> list[dict[str, Any]]:
     """Return the cells of :func:`prediction_columns` for logits [rows, classes]: labels by name, numbers rounded."""
-    found = predictions(task, logits)
+    predicted = predictions(task, logits)
     if task.is_regression:
-        return [{PREDICTION: _rounded(value)} for value in found]
+        return [{PREDICTION: _rounded(score)} for score in predicted]
+    columns = prediction_columns(task)
     probabilities = torch.from_numpy(logits).double().softmax(1).tolist()
-    return [
-        dict(zip(prediction_columns(task), (task.labels[label], *map(_rounded, row)), strict=True))
-        for label, row in zip(found, probabilities, strict=True)
-    ]
+    rows = []
+    for label, row in zip(predicted, probabilities, strict=True):
+        cells = [task.labels[label], *map(_rounded, row)]
+        rows.append(dict(zip(columns, cells, strict=True)))
+    return rows
 
 
 def sentence_logits(model: torch.nn.Module, task: Task, sentences: Sequence[tuple[str, ...]]) -> np.ndarray:
     """Return logits [rows, classes], computed in batches of similar length, the longest first."""
-    columns = [model.tokenizer.encode_lines(list(column)) for column in zip(*sentences, strict=True)]
-    samples = list(zip(*columns, strict=True))
+    samples = encoded(sentences, model.tokenizer)
     limit = model.model.max_positions()
-    ids = [joined(truncated(sample, limit)) for sample in samples]
-    if cut := sum(len(row) < len(joined(sample)) for row, sample in zip(ids, samples, strict=True)):
-        logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", cut, limit)
+    too_long = sum(length(sample) > limit for sample in samples)
+    if too_long:
+        logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", too_long, limit)
+    ids = [torch.from_numpy(joined(truncated(sample, limit))) for sample in samples]
     logits = np.empty((len(ids), task.num_classes), dtype=np.float32)
-    for rows in with_progress(by_length([-len(row) for row in ids], BATCH)):
-        found = model.predict(task.head, [torch.from_numpy(ids[row]) for row in rows], return_logits=True)
-        logits[rows] = found.cpu().numpy()
+    longest_first = by_length([-len(row) for row in ids], BATCH)
+    for rows in with_progress(longest_first):
+        batch = model.predict(task.head, [ids[row] for row in rows], return_logits=True)
+        logits[rows] = batch.cpu().numpy()
     return logits
 
 

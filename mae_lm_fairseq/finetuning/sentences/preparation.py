@@ -42,18 +42,19 @@ def prepare(
             write_symbols(tokenizer.symbols, folder / DICTIONARY)
         classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
         write_text(directory / "label" / DICTIONARY, classes)
+        splits = {}
+        for split, rows in sets.items():
+            splits[split] = _write(task, split, rows, tokenizer, directory, max_positions)
         statistics = {
             "task": task.name,
             "head": task.head,
             "columns": task.columns,
             "labels": task.labels,
-            "score_range": task.score_range if task.is_regression else None,
+            "score_range": task.score_range,
             "max_positions": max_positions,
             "tokenizer_sha256": tokenizer.fingerprint,
             "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
-            "splits": {
-                split: _write(task, split, rows, tokenizer, directory, max_positions) for split, rows in sets.items()
-            },
+            "splits": splits,
             "versions": versions(OF_DATA),
         }
         write_json(directory / TASK, statistics)
@@ -61,11 +62,12 @@ def prepare(
     return statistics
 
 
-def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int) -> dict:
-    columns = [tokenizer.encode_lines(list(column)) for column in zip(*rows.sentences, strict=True)]
-    samples = list(zip(*columns, strict=True))
-    cut = [truncated(sample, max_positions) for sample in samples]
-    for number, column in enumerate(zip(*cut, strict=True)):
+def _write(
+    task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int
+) -> dict[str, int]:
+    samples = encoded(rows.sentences, tokenizer)
+    shortened = [truncated(sample, max_positions) for sample in samples]
+    for number, column in enumerate(zip(*shortened, strict=True)):
         _write_lines(directory / f"input{number}" / split, column, len(tokenizer.symbols))
     if rows.labels and task.is_regression:
         text = "".join(f"{task.to_unit(label)}\n" for label in rows.labels)
@@ -76,22 +78,31 @@ def _write(task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: 
         _write_lines(directory / "label" / split, labels, first + task.num_classes)
     return {
         "rows": len(samples),
-        "tokens": sum(length(sample) for sample in cut),
-        "truncated": sum(length(before) != length(after) for before, after in zip(samples, cut, strict=True)),
+        "tokens": sum(map(length, shortened)),
+        "truncated": sum(length(sample) > max_positions for sample in samples),
         "malformed": len(rows.malformed),
     }
 
 
 def _write_lines(prefix: Path, lines: Sequence[np.ndarray], symbols: int):
+    with_ends = [np.append(line, EOS) for line in lines]
+    sizes = np.array([len(line) for line in with_ends])
     with DataBinWriter(prefix, symbols) as writer:
-        tokens = np.concatenate([part for line in lines for part in (line, [EOS])])
-        writer.write(tokens, np.array([len(line) + 1 for line in lines]))
+        writer.write(np.concatenate(with_ends), sizes)
+
+
+def encoded(sentences: Sequence[tuple[str, ...]], tokenizer: Tokenizer) -> list[tuple[np.ndarray, ...]]:
+    """Return the token ids of one or two sentences per row."""
+    columns = [tokenizer.encode_lines(list(column)) for column in zip(*sentences, strict=True)]
+    return list(zip(*columns, strict=True))
 
 
 def joined(sample: Sequence[np.ndarray]) -> np.ndarray:
     """Return ``<s> A </s>`` or ``<s> A </s> </s> B </s>``, the sequence that fairseq makes of a sample."""
     first, *others = sample
-    parts = [[BOS], first, [EOS]] + [part for other in others for part in ([EOS], other, [EOS])]
+    parts = [[BOS], first, [EOS]]
+    for other in others:
+        parts += [[EOS], other, [EOS]]
     return np.concatenate(parts).astype(np.int64)
 
 

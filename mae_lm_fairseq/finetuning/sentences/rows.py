@@ -38,9 +38,11 @@ class Rows:
         Raises:
             UserError: if they may not, with what to do besides fixing the file; or if there are no other rows.
         """
-        shown = "; ".join(f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN])
-        more = f"; and {len(self.malformed) - _MAX_SHOWN} more" if len(self.malformed) > _MAX_SHOWN else ""
-        message = f"{self.path}: {len(self.malformed)} malformed rows: {shown}{more}"
+        count = len(self.malformed)
+        problems = [f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN]]
+        if count > _MAX_SHOWN:
+            problems.append(f"and {count - _MAX_SHOWN} more")
+        message = f"{self.path}: {count} malformed rows: {'; '.join(problems)}"
         if not self.sentences or (self.malformed and not skip_malformed):
             raise UserError(f"{message}; fix the file, {remedy}")
         if self.malformed:
@@ -58,12 +60,12 @@ def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
     for line, record in table.rows:
         try:
             sentences = tuple(_text(record, column) for column in task.columns)
-            labels = [_label(task, label_text(record.get(task.label_column)))] if labelled else []
+            if labelled:
+                rows.labels.append(_label(task, label_text(record.get(task.label_column))))
         except ValueError as error:
             rows.malformed.append((line, str(error)))
             continue
         rows.sentences.append(sentences)
-        rows.labels += labels
     rows.malformed.sort()
     return rows
 
@@ -104,8 +106,12 @@ def _label(task: Task, text: str) -> int | float:
             raise ValueError(f"the label {text!r:.80} {place} is not one of {task.describe()}")
         return task.labels.index(text)
     score = number(text)
-    low, high = task.score_range if task.is_bounded else (-math.inf, math.inf)
-    if score is None or not (math.isfinite(score) and low <= score <= high):
-        limits = f" from {low:g} to {high:g}" if task.is_bounded else ""
+    is_score = score is not None and math.isfinite(score)
+    limits = ""
+    if task.is_bounded:
+        low, high = task.score_range
+        is_score = is_score and low <= score <= high
+        limits = f" from {low:g} to {high:g}"
+    if not is_score:
         raise ValueError(f"the label {text!r:.80} {place} is not a number{limits}")
     return score

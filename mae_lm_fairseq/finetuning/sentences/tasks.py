@@ -8,7 +8,7 @@ epochs). Of the two batch sizes, each task uses the one in fairseq's examples/ro
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 
 import numpy as np
@@ -83,7 +83,7 @@ class Task:
     columns: tuple[str, ...]
     label_column: str
     labels: tuple[str, ...]
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...] = ("accuracy",)
     also_reported: tuple[str, ...] = ()
     selection: str = ""
     score_range: tuple[float, float] | None = None
@@ -106,6 +106,10 @@ class Task:
         return len(self.labels) or 1
 
     @property
+    def all_metrics(self) -> tuple[str, ...]:
+        return (*self.metrics, *self.also_reported)
+
+    @property
     def recipe(self) -> Recipe:
         return replace(ROBERTA, batch_size=self.batch_size)
 
@@ -123,8 +127,9 @@ class Task:
         """Return the labels, or the range of the scores, in words."""
         if self.is_regression:
             return "scores from {:g} to {:g}".format(*self.score_range)
+        shown = ", ".join(self.labels[:_SHOWN])
         more = len(self.labels) - _SHOWN
-        return ", ".join(self.labels[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return f"{shown} and {more} more" if more > 0 else shown
 
 
 def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
@@ -139,15 +144,15 @@ class GlueTask(Task):
     """A task of GLUE, with its files.
 
     Attributes:
-        hub_columns: columns of the sentences in the Hugging Face layout.
-        rows: numbers of rows of the official sets.
+        hub_columns: columns of the sentences in the Hugging Face layout; by default those of the official one.
+        rows: numbers of rows of the official sets, if they are known.
         dev, test: official names of the sets, in the order of fairseq's valid, valid1 and test, test1.
         submissions: names of the files that the GLUE server expects, without ending; by default that of the task.
         headerless: whether the training and development sets have four columns and no header.
     """
 
-    hub_columns: tuple[str, ...]
-    rows: Mapping[str, int]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    hub_columns: tuple[str, ...] = ()
     dev: tuple[str, ...] = ("dev",)
     test: tuple[str, ...] = ("test",)
     submissions: tuple[str, ...] = ()
@@ -156,46 +161,46 @@ class GlueTask(Task):
     @property
     def splits(self) -> dict[str, str]:
         """Mapping from fairseq's names of the sets to the official ones."""
-        numbered = {"train": "train"}
-        for split, official in (("valid", self.dev), ("test", self.test)):
-            numbered |= {f"{split}{number or ''}": name for number, name in enumerate(official)}
-        return numbered
+        splits = {"train": "train"}
+        for split, official_names in (("valid", self.dev), ("test", self.test)):
+            for number, official in enumerate(official_names):
+                splits[f"{split}{number or ''}"] = official
+        return splits
 
     @property
     def submission_files(self) -> dict[str, str]:
         """File name that the GLUE server expects for each test set, by fairseq's name of the set."""
-        tests = (split for split in self.splits if split.startswith("test"))
-        return {split: f"{name}.tsv" for split, name in zip(tests, self.submissions or (self.name,), strict=True)}
+        splits = [split for split in self.splits if split.startswith("test")]
+        names = self.submissions or (self.name,)
+        return {split: f"{name}.tsv" for split, name in zip(splits, names, strict=True)}
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
+_BINARY = ("0", "1")
 _PAIR = ("sentence1", "sentence2")
 
 TASKS = {
     task.name: task
     for task in (
         GlueTask(
-            "CoLA", ("sentence",), "label", ("0", "1"), ("matthews",), selection="mcc", batch_size=16, headerless=True,
-            hub_columns=("sentence",), rows={"train": 8551, "dev": 1043, "test": 1063},
+            "CoLA", ("sentence",), "label", _BINARY, ("matthews",), selection="mcc", batch_size=16, headerless=True,
+            rows={"train": 8551, "dev": 1043, "test": 1063},
         ),
+        GlueTask("SST-2", ("sentence",), "label", _BINARY, rows={"train": 67349, "dev": 872, "test": 1821}),
         GlueTask(
-            "SST-2", ("sentence",), "label", ("0", "1"), ("accuracy",),
-            hub_columns=("sentence",), rows={"train": 67349, "dev": 872, "test": 1821},
-        ),
-        GlueTask(
-            "MRPC", ("#1 String", "#2 String"), "Quality", ("0", "1"), ("f1", "accuracy"), selection="acc_and_f1",
+            "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, ("f1", "accuracy"), selection="acc_and_f1",
             batch_size=16, hub_columns=_PAIR, rows={"train": 3668, "dev": 408, "test": 1725},
         ),
         GlueTask(
             "STS-B", _PAIR, "score", (), ("pearson", "spearman"), score_range=(0.0, 5.0), is_bounded=True,
-            batch_size=16, hub_columns=_PAIR, rows={"train": 5749, "dev": 1500, "test": 1379},
+            batch_size=16, rows={"train": 5749, "dev": 1500, "test": 1379},
         ),
         GlueTask(
-            "QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), ("f1", "accuracy"), selection="acc_and_f1",
-            hub_columns=("question1", "question2"), rows={"train": 363846, "dev": 40430, "test": 390965},
+            "QQP", ("question1", "question2"), "is_duplicate", _BINARY, ("f1", "accuracy"), selection="acc_and_f1",
+            rows={"train": 363846, "dev": 40430, "test": 390965},
         ),
         GlueTask(
-            "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"), ("accuracy",),
+            "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"),
             dev_suffixes=("", "_mismatched"), hub_columns=("premise", "hypothesis"),
             rows={"train": 392702, "dev_matched": 9815, "dev_mismatched": 9832}
             | {"test_matched": 9796, "test_mismatched": 9847},
@@ -203,17 +208,10 @@ TASKS = {
             submissions=("MNLI-m", "MNLI-mm"),
         ),
         GlueTask(
-            "QNLI", ("question", "sentence"), "label", _ENTAILMENT, ("accuracy",),
-            hub_columns=("question", "sentence"), rows={"train": 104743, "dev": 5463, "test": 5463},
+            "QNLI", ("question", "sentence"), "label", _ENTAILMENT, rows={"train": 104743, "dev": 5463, "test": 5463},
         ),
-        GlueTask(
-            "RTE", _PAIR, "label", _ENTAILMENT, ("accuracy",), batch_size=16,
-            hub_columns=_PAIR, rows={"train": 2490, "dev": 277, "test": 3000},
-        ),
-        GlueTask(
-            "WNLI", _PAIR, "label", ("0", "1"), ("accuracy",), batch_size=16,
-            hub_columns=_PAIR, rows={"train": 635, "dev": 71, "test": 146},
-        ),
+        GlueTask("RTE", _PAIR, "label", _ENTAILMENT, batch_size=16, rows={"train": 2490, "dev": 277, "test": 3000}),
+        GlueTask("WNLI", _PAIR, "label", _BINARY, batch_size=16, rows={"train": 635, "dev": 71, "test": 146}),
     )
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Fine-tuning on SQuAD 1.1 and 2.0."""
 
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
 from mae_lm_fairseq.finetuning.results import report
-from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, evaluate_2_0, gold_answers
+from mae_lm_fairseq.finetuning.squad.metrics import best_2_0, evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -18,13 +19,12 @@ from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import parse_json, read_bytes, write_json, write_text
+from mae_lm_fairseq.wrapped.heads import ANSWERS
 
 PREDICTIONS, NA_PROB = "predictions.json", "na_prob.json"
 
 ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
 """For RoBERTa large: the SQuAD column of Table 10 in Liu et al. (2019, arXiv 1907.11692)."""
-OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
-"""For tiny and small models and few questions."""
 
 
 class SquadAdapter(Adapter):
@@ -40,26 +40,25 @@ class SquadAdapter(Adapter):
         length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, start.config.max_positions)
         files = {"train": options.train, "dev": options.dev}
         counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
-        task = {
-            "_name": "question_answering",
-            "tokens_per_sample": length,
-            "doc_stride": options.doc_stride,
-            **{name: True for name in ("version_2", "skip_malformed") if getattr(options, name)},
-        }
+        task = {"_name": ANSWERS.task, "tokens_per_sample": length, "doc_stride": options.doc_stride}
+        for flag in ("version_2", "skip_malformed"):
+            if getattr(options, flag):
+                task[flag] = True
         return TaskSetup.of_windows(
             options,
             task,
             also_read={},
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
             sequences=counts["train"]["windows"],
-            recipe=for_size(architecture_of(start), ROBERTA, OURS),
+            recipe=for_size(architecture_of(start), ROBERTA),
             evaluate=partial(evaluate, options=options),
             selection="f1",
         )
 
     def predict(self, best: Run, made: Path) -> dict[str, Any]:
         for name in self.outputs:
-            write_text(made / name, (best.result.parent / name).read_text(encoding="utf-8"))
+            text = (best.result.parent / name).read_text(encoding="utf-8")
+            write_text(made / name, text)
         return {"predictions_by": best.name}
 
     def report(self, content: dict[str, Any]) -> str:
@@ -72,7 +71,8 @@ def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     if options.skip_malformed:
         content = parse_json(read_bytes(path), path, dict, "restore it")
-        total = sum(len(part["qas"]) for article in content["data"] for part in article["paragraphs"])
+        paragraphs = itertools.chain(*(article["paragraphs"] for article in content["data"]))
+        total = sum(len(paragraph["qas"]) for paragraph in paragraphs)
         counts["malformed_questions"] = total - counts["questions"]
     return counts
 
@@ -85,14 +85,15 @@ def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
     """
     questions = read_squad(options.dev, options.version_2, skip_malformed=options.skip_malformed)
     answers = answers_to(open_finetuned(checkpoint, options.tokenizer), questions)
-    predictions = {name: found.text for name, found in answers.items()}
-    na_probs = {name: found.no_answer_probability for name, found in answers.items()}
+    predictions = {name: answer.text for name, answer in answers.items()}
+    na_probs = {name: answer.no_answer_probability for name, answer in answers.items()}
     gold = gold_answers(questions)
     if options.version_2:
-        searched = evaluate_2_0(gold, predictions, na_probs)
-        threshold = searched["best_f1_thresh"]
-        predictions = {name: "" if na_probs[name] > threshold else text for name, text in predictions.items()}
-        best = {name: value for name, value in searched.items() if name.startswith("best_")}
+        best = best_2_0(gold, predictions, na_probs)
+        threshold = best["best_f1_thresh"]
+        for name, probability in na_probs.items():
+            if probability > threshold:
+                predictions[name] = ""
         metrics = evaluate_2_0(gold, predictions) | best
     else:
         metrics = evaluate_1_1(gold, predictions)

@@ -48,45 +48,64 @@ def evaluate_1_1(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, fl
     """
 
     def mean(metric: Callable[[str, str], float]) -> float:
-        answered = ((predictions[name], answers) for name, answers in gold.items() if name in predictions)
-        best = (max(metric(prediction, answer) for answer in answers) for prediction, answers in answered)
-        return 100.0 * sum(best) / len(gold)
+        scores = []
+        for name, answers in gold.items():
+            if name in predictions:
+                scores.append(max(metric(predictions[name], answer) for answer in answers))
+        return 100.0 * sum(scores) / len(gold)
 
     return {"exact_match": mean(exact_match), "f1": mean(f1)}
 
 
-def evaluate_2_0(
-    gold: GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float] | None = None
-) -> dict[str, float | int]:
+def evaluate_2_0(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, float | int]:
     """Return the metrics of the SQuAD 2.0 script.
 
     Args:
         predictions: the answer to each question, by id; empty for "no answer".
-        na_probs: the probability that each question has no answer, by id.
 
     Returns:
         ``exact`` and ``f1`` in per cent and ``total``, the number of questions; the same with the prefixes ``HasAns_``
-        and ``NoAns_`` for the answerable and the unanswerable questions, if any; with ``na_probs``, also the best
-        scores over all thresholds, ``best_exact`` and ``best_f1``, and these thresholds, with the suffix ``_thresh``.
+        and ``NoAns_`` for the answerable and the unanswerable questions, if any.
     """
-    metrics = {"exact": exact_match, "f1": f1_or_no_answer}
-    accepted = {name: [*filter(normalise, answers)] or [""] for name, answers in gold.items()}
-    scores = {
-        of: {name: max(metric(predictions[name], answer) for answer in accepted[name]) for name in gold}
-        for of, metric in metrics.items()
-    }
-    parts = {"": [*gold], "HasAns_": [name for name in gold if gold[name]]}
-    parts["NoAns_"] = [name for name in gold if not gold[name]]
+    answerable = [name for name, answers in gold.items() if answers]
+    unanswerable = [name for name, answers in gold.items() if not answers]
+    scores = _scores(gold, predictions)
     result = {}
-    for prefix, names in ((prefix, names) for prefix, names in parts.items() if names):
-        for metric, of_metric in scores.items():
-            result[f"{prefix}{metric}"] = 100.0 * sum(of_metric[name] for name in names) / len(names)
+    for prefix, names in {"": [*gold], "HasAns_": answerable, "NoAns_": unanswerable}.items():
+        if not names:
+            continue
+        for metric, score_of in scores.items():
+            total = sum(score_of[name] for name in names)
+            result[f"{prefix}{metric}"] = 100.0 * total / len(names)
         result[f"{prefix}total"] = len(names)
-    if na_probs is not None:
-        for metric, of_metric in scores.items():
-            best, threshold = best_threshold(gold, predictions, of_metric, na_probs)
-            result |= {f"best_{metric}": best, f"best_{metric}_thresh": threshold}
     return result
+
+
+def best_2_0(gold: GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float]) -> dict[str, float]:
+    """Return the best scores of the SQuAD 2.0 script over all thresholds for no answer.
+
+    Args:
+        na_probs: the probability that each question has no answer, by id.
+
+    Returns:
+        ``best_exact`` and ``best_f1`` in per cent, and their thresholds with the suffix ``_thresh``.
+    """
+    result = {}
+    for metric, scores in _scores(gold, predictions).items():
+        best, threshold = best_threshold(gold, predictions, scores, na_probs)
+        result |= {f"best_{metric}": best, f"best_{metric}_thresh": threshold}
+    return result
+
+
+def _scores(gold: GoldAnswers, predictions: dict[str, str]) -> dict[str, dict[str, float]]:
+    """Return the score of each question by the best of its answers, by metric and id."""
+    scores = {"exact": {}, "f1": {}}
+    for name, answers in gold.items():
+        prediction = predictions[name]
+        accepted = [*filter(normalise, answers)] or [""]
+        scores["exact"][name] = max(exact_match(prediction, answer) for answer in accepted)
+        scores["f1"][name] = max(f1_or_no_answer(prediction, answer) for answer in accepted)
+    return scores
 
 
 def best_threshold(
@@ -100,7 +119,8 @@ def best_threshold(
     """
     score = best = sum(not answers for answers in gold.values())
     threshold = 0.0
-    for name in sorted((name for name in na_probs if name in scores), key=na_probs.get):
+    scored = [name for name in na_probs if name in scores]
+    for name in sorted(scored, key=na_probs.get):
         if gold[name]:
             score += scores[name]
         elif predictions[name]:

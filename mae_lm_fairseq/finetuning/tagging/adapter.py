@@ -1,13 +1,15 @@
 """Fine-tuning on labelled words."""
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import TEST, Adapter, TaskSetup
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
-from mae_lm_fairseq.finetuning.results import MODEL, report
+from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -23,11 +25,10 @@ from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_text
 from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.wrapped.heads import WORDS
 
 BERT = Recipe((2e-5, 3e-5, 5e-5), batch_size=32, weight_decay=0.01, epochs=4)
 """For base and large: Appendix A.3 of Devlin et al. (2019, arXiv 1810.04805), which RoBERTa does not change."""
-OURS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
-"""For tiny and small models."""
 
 
 class TaggingAdapter(Adapter):
@@ -40,50 +41,58 @@ class TaggingAdapter(Adapter):
     outputs = tuple(f"{name}_predictions{end}" for name in ("dev", "test") for end in ("", ".*"))
 
     def __init__(self, options: TaggingOptions):
-        self.files = files = {"train": read_words(options.train, options.column)}
-        self.options = options = replace(options, column=column_of(files["train"], options.column))
-        files["dev"] = read_words(options.dev, options.column)
-        self.labels = learn_labels(files["train"])
-        self.labels.targets(files["dev"])  # refuses labels that the training file lacks
+        train = read_words(options.train, options.column)
+        column = column_of(train, options.column)
+        self.files = {"train": train, "dev": read_words(options.dev, column)}
+        self.labels = learn_labels(train)
+        self.labels.targets(self.files["dev"])  # refuses labels that the training file lacks
         if options.test:
-            files["test"] = read_words(options.test, options.column, is_labelled=options.score_runs)
-            if options.score_runs and not files["test"].kinds:
-                raise UserError(f"{options.test}: --score-runs needs labels in column {options.column}")
-        self.scored_test = files["test"] if options.score_runs else None
+            self.files["test"] = read_words(options.test, column, is_labelled=options.score_runs)
+        self.scored_test = self.files["test"] if options.score_runs else None
+        if self.scored_test and not self.scored_test.kinds:
+            raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
+        self.options = replace(options, column=column)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
-        options, labels, length = self.options, self.labels, min(TOKENS_PER_SAMPLE, start.config.max_positions)
-        targets = {"train": labels.targets(self.files["train"])}
-        windows = {
-            name: WordWindows(file.words, tokenizer, length, 0, targets.get(name)) for name, file in self.files.items()
-        }
+        options, labels = self.options, self.labels
+        length = min(TOKENS_PER_SAMPLE, start.config.max_positions)
+        windows = {}
+        for name, file in self.files.items():
+            targets = labels.targets(file) if name == "train" else None
+            windows[name] = WordWindows(file.words, tokenizer, length, 0, targets)
         print(f"labels: {', '.join(labels.names)}")
-        name = "/".join(plain_name(options.train.resolve()).with_suffix("").parts[-2:])
-        task = {"_name": "token_classification", "column": options.column, "tokens_per_sample": length}
+        content = {
+            "task": self._task_name(),
+            "files": {name: end_of_path(file.path.resolve()) for name, file in self.files.items()},
+            "data": {name: of_file.counts for name, of_file in windows.items()},
+            "labels": list(labels.names),
+            "scheme": labels.scheme,
+        }
+        # A test file that is not scored is not among the inputs: a corrected one is labelled by the finished models.
         scored = {"test-file": file_sha256(self.scored_test.path)} if self.scored_test else {}
-        # Otherwise without the test file: a corrected one is labelled by the finished models.
         return TaskSetup.of_windows(
             options,
-            task,
+            {"_name": WORDS.task, "column": options.column, "tokens_per_sample": length},
             also_read=scored,
-            content={
-                # The end of the training file's path, with the column if it has a name.
-                "task": name if options.column.isdecimal() else f"{name} {options.column}",
-                "files": {name: "/".join(file.path.resolve().parts[-2:]) for name, file in self.files.items()},
-                "data": {name: each.counts for name, each in windows.items()},
-                "labels": list(labels.names),
-                "scheme": labels.scheme,
-            },
+            content=content,
             sequences=len(windows["train"].order),
-            recipe=for_size(architecture_of(start), BERT, OURS),
+            recipe=for_size(architecture_of(start), BERT),
             evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"], test=self.scored_test),
             selection="f1" if labels.kinds else "accuracy",
         )
 
+    def _task_name(self) -> str:
+        """Return the end of the training file's path, with the column if it has a name."""
+        name = end_of_path(plain_name(self.options.train.resolve()).with_suffix(""))
+        return name if self.options.column.isdecimal() else f"{name} {self.options.column}"
+
     def predict(self, best: Run, made: Path) -> dict[str, Any]:
         """Write the best model's labels of the files, and return the metrics of labelled ones, with intervals."""
-        metrics, tagger = {}, Tagger(open_finetuned(self.options.out / MODEL))
-        for name, file in ((name, file) for name, file in self.files.items() if name != "train"):
+        tagger = Tagger(open_finetuned(self.options.out / MODEL))
+        metrics = {}
+        for name, file in self.files.items():
+            if name == "train":
+                continue
             predicted, text = tagger.with_predictions(file)
             write_text(made / f"{name}_predictions{file.suffix}", text)
             if file.kinds:
@@ -91,23 +100,28 @@ class TaggingAdapter(Adapter):
         return {"predictions_by": best.name, "best_model": metrics}
 
     def report(self, content: dict[str, Any]) -> str:
-        best = content["best_model"]
-        names = dict.fromkeys(name for of_file in best.values() for name in of_file)
-        interval = "{value:.1f} [{low:.1f}, {high:.1f}]".format
-        found = ((name, [of_file.get(name) for of_file in best.values()]) for name in names)
-        rows = [[name, *(interval(**metric) if metric else "-" for metric in metrics)] for name, metrics in found]
-        ending = "\n".join(
-            [
-                f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:",
-                "",
-                markdown_table(["metric", *best], rows),
-                "",
-                f"Its labels: {', '.join(f'`{name}_predictions`' for name in content['data'] if name != 'train')}.",
-            ]
-        )
+        title = f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:"
+        table = _interval_table(content["best_model"])
+        files = [f"`{name}_predictions`" for name in content["data"] if name != "train"]
+        ending = f"{title}\n\n{table}\n\nIts labels: {', '.join(files)}."
         selection = "accuracy" if content["scheme"] is None else "F1"
-        by_type = tuple(f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1"))
+        by_type = [f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1")]
         return report(content, selection, hidden=by_type, ending=ending)
+
+
+def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Return a table with a column for each file, given its metrics as :func:`with_intervals` returns them."""
+    names = dict.fromkeys(itertools.chain(*metrics_of_files.values()))
+    rows = []
+    for name in names:
+        row = [name]
+        for metrics in metrics_of_files.values():
+            cell = "-"
+            if name in metrics:
+                cell = "{value:.1f} [{low:.1f}, {high:.1f}]".format(**metrics[name])
+            row.append(cell)
+        rows.append(row)
+    return markdown_table(["metric", *metrics_of_files], rows)
 
 
 def evaluate(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None = None) -> dict[str, float]:
@@ -115,7 +129,7 @@ def evaluate(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None 
     tagger = Tagger(open_finetuned(checkpoint, data))
     metrics = file_metrics(tagger, dev)
     if test is not None:
-        metrics |= {f"{TEST}{name}": value for name, value in file_metrics(tagger, test).items()}
+        metrics |= on_test_file(file_metrics(tagger, test))
     return metrics
 
 

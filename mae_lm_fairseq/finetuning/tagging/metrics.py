@@ -14,8 +14,10 @@ from mae_lm_fairseq.text.word_labels import OUTSIDE, Entity, LabelSet, entities
 SEPARATOR = ": "
 """Between a type of entities and the name of its metric."""
 
-Ratios = dict[str, tuple[np.ndarray, np.ndarray]]
-"""Metrics by name, as numerators and denominators of each sentence, which are summed before the division."""
+Ratio = tuple[np.ndarray, np.ndarray]
+"""A metric, as numerators and denominators of each sentence, which are summed before the division."""
+Ratios = dict[str, Ratio]
+"""Metrics by name."""
 
 
 def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]) -> Ratios:
@@ -25,43 +27,61 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
         labels: the labels that the model learnt; they tell whether there are entities.
         predicted, true: the labels of each sentence; None for words without a label.
     """
-    pairs = [list(zip(*sentences, strict=True)) for sentences in zip(predicted, true, strict=True)]
-    right = np.array([sum(ours == given for ours, given in sentence) for sentence in pairs])
-    found = {"accuracy": (right, np.array([sum(given is not None for _, given in sentence) for sentence in pairs]))}
+    accuracy = _accuracy_ratio(predicted, true)
     if labels.scheme is None:
-        return found
-    ours = [
-        {entity for entity in entities(sentence) if None not in given[entity.start : entity.end]}
-        for sentence, given in zip(predicted, true, strict=True)
-    ]
-    theirs = [set(entities(label or OUTSIDE for label in sentence)) for sentence in true]
-    of_all = _entity_ratios(ours, theirs)
-    kinds = {*labels.kinds, *(entity.kind for side in theirs for entity in side)}
-    by_type = {
-        f"{kind}{SEPARATOR}{name}": ratio
-        for kind in sorted(kinds)
-        for name, ratio in _entity_ratios(ours, theirs, kind=kind).items()
-    }
-    return {**of_all, **found, **by_type}
+        return {"accuracy": accuracy}
+    ours, theirs = [], []
+    for our_labels, their_labels in zip(predicted, true, strict=True):
+        labelled = set()
+        for entity in entities(our_labels):
+            if None not in their_labels[entity.start : entity.end]:
+                labelled.add(entity)
+        ours.append(labelled)
+        theirs.append(set(entities(label or OUTSIDE for label in their_labels)))
+    by_name = {**_entity_ratios(ours, theirs), "accuracy": accuracy}
+    kinds = set(labels.kinds).union(entity.kind for expected in theirs for entity in expected)
+    for kind in sorted(kinds):
+        for name, ratio in _entity_ratios(ours, theirs, kind).items():
+            by_name[f"{kind}{SEPARATOR}{name}"] = ratio
+    return by_name
 
 
-def _entity_ratios(*sides: Sequence[set[Entity]], kind: str | None = None) -> Ratios:
-    ours, theirs = ([{one for one in found if kind in (None, one.kind)} for found in side] for side in sides)
-    right = np.array([len(found & given) for found, given in zip(ours, theirs, strict=True)])
-    found, given = (np.array([len(each) for each in side]) for side in (ours, theirs))
-    return {"precision": (right, found), "recall": (right, given), "f1": (2 * right, found + given)}
+def _accuracy_ratio(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]) -> Ratio:
+    right, labelled = [], []
+    for our_labels, their_labels in zip(predicted, true, strict=True):
+        pairs = zip(our_labels, their_labels, strict=True)
+        right.append(sum(ours == theirs for ours, theirs in pairs))
+        labelled.append(sum(label is not None for label in their_labels))
+    return np.array(right), np.array(labelled)
 
 
-def values(found: Ratios) -> dict[str, float]:
+def _entity_ratios(ours: Sequence[set[Entity]], theirs: Sequence[set[Entity]], kind: str | None = None) -> Ratios:
+    right, predicted, expected = [], [], []
+    for our_entities, their_entities in zip(ours, theirs, strict=True):
+        if kind is not None:
+            our_entities = {entity for entity in our_entities if entity.kind == kind}
+            their_entities = {entity for entity in their_entities if entity.kind == kind}
+        right.append(len(our_entities & their_entities))
+        predicted.append(len(our_entities))
+        expected.append(len(their_entities))
+    right, predicted, expected = map(np.array, (right, predicted, expected))
+    f1 = (2 * right, predicted + expected)
+    return {"precision": (right, predicted), "recall": (right, expected), "f1": f1}
+
+
+def values(by_name: Ratios) -> dict[str, float]:
     """Return the metrics in per cent; 0 where nothing was predicted or given."""
-    sums = {name: [int(side.sum()) for side in ratio] for name, ratio in found.items()}
-    return {name: 100 * above / below if below else 0.0 for name, (above, below) in sums.items()}
+    in_per_cent = {}
+    for name, (numerators, denominators) in by_name.items():
+        above, below = int(numerators.sum()), int(denominators.sum())
+        in_per_cent[name] = 100 * above / below if below else 0.0
+    return in_per_cent
 
 
-def with_intervals(found: Ratios) -> dict[str, dict[str, float]]:
+def with_intervals(by_name: Ratios) -> dict[str, dict[str, float]]:
     """Return ``value`` of each metric with ``low`` and ``high``, its 95 % interval from resampling sentences."""
-    return {
-        name: {"value": value, "low": 100 * low, "high": 100 * high}
-        for name, value in values(found).items()
-        for low, high in [ratio_interval(*found[name])]
-    }
+    metrics = {}
+    for name, value in values(by_name).items():
+        low, high = ratio_interval(*by_name[name])
+        metrics[name] = {"value": value, "low": 100 * low, "high": 100 * high}
+    return metrics
