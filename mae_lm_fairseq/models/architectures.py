@@ -4,7 +4,7 @@ import re
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from enum import Enum
 from types import NoneType
-from typing import Any, Optional, get_args
+from typing import Optional, get_args
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
@@ -83,18 +83,17 @@ def core_config(cfg) -> MaskedAutoencoderConfig:
         UserError: if options contradict each other.
     """
     fill_in(cfg, getattr(cfg, "_name", None) or "mae_lm")
+    options = fields(MaskedAutoencoderConfig)
+    values = {option.name: getattr(cfg, option.name) for option in options}
     try:
-        return MaskedAutoencoderConfig(
-            **{option.name: _value(option, getattr(cfg, option.name)) for option in fields(MaskedAutoencoderConfig)}
-        )
+        for option in options:
+            if values[option.name] is not None:
+                values[option.name] = option_type(option)(values[option.name])
+        return MaskedAutoencoderConfig(**values)
     except ValueError as problem:
-        names = "|".join(option.name for option in fields(MaskedAutoencoderConfig))
-        message = re.sub(rf"\b({names})\b", lambda found: f"--{found[0].replace('_', '-')}", str(problem))
+        name = re.compile(rf"\b({'|'.join(values)})\b")
+        message = name.sub(lambda match: f"--{match[0].replace('_', '-')}", str(problem))
         raise UserError(message) from None
-
-
-def _value(option: Field, value: Any) -> Any:
-    return None if value is None else option_type(option)(value)
 
 
 def architecture_values(name: str) -> dict:
@@ -104,7 +103,10 @@ def architecture_values(name: str) -> dict:
 
 def fill_in(cfg, architecture: str):
     """Set the unset options (missing or None) of a namespace or configuration to the architecture's values."""
-    unset = {key: value for key, value in architecture_values(architecture).items() if getattr(cfg, key, None) is None}
+    unset = {}
+    for name, value in architecture_values(architecture).items():
+        if getattr(cfg, name, None) is None:
+            unset[name] = value
     if OmegaConf.is_config(cfg):
         with open_dict(cfg):
             cfg.update(unset)

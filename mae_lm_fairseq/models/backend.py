@@ -40,7 +40,8 @@ class BackendChoice:
             UserError: if the attention backend does not train on that device. Raised here because an error in the first
                 update makes the trainer write a ``crash.pt``.
         """
-        self.compares_kernel, self.resolved_for = True, None
+        self.compares_kernel = True
+        self.resolved_for = None
         self.resolve(device, training)
         if device.type == "cpu":
             keep_freed_memory()
@@ -60,14 +61,15 @@ class BackendChoice:
         Raises:
             UserError: if ``--attention-backend`` does not train on that device.
         """
-        backend = self.backend
         if self.resolved_for == (device.type, training):
             return
-        if backend is AttentionBackend.fused and training and (problem := problem_of_fused(device)):
+        backend = self.backend
+        is_fused = backend is AttentionBackend.fused
+        if is_fused and training and (problem := problem_of_fused(device)):
             raise UserError(f"--attention-backend fused {problem}")
         is_first = self.resolved_for is None or self.resolved_for[0] != device.type
         self.resolved_for = device.type, training
-        if backend is AttentionBackend.auto or (backend is AttentionBackend.fused and not training):
+        if backend is AttentionBackend.auto or (is_fused and not training):
             # In float32, the speed of the fused kernel was never measured.
             may_fuse = training and self.compares_kernel and self._product_dtype() is not torch.float32
             backend = fastest_backend(device, may_fuse)
@@ -84,21 +86,23 @@ class BackendChoice:
         Raises:
             UserError: if attention must be ``fused`` and does not work.
         """
-        dtype, head, stacks = self._product_dtype(), self.network.lm_head, self.network.stacks()
-        attention = _problem(lambda: [difference_from_eager(stack, dtype) for stack in stacks], dtype)
-        if attention and self.backend is AttentionBackend.fused:
-            raise UserError(f"--attention-backend fused {attention}; use sdpa, without --compile")
-        if attention:
-            logger.warning("attention backend: sdpa, because fused %s", attention)
-            self.backend, self.resolved_for = AttentionBackend.sdpa, None
+        dtype, head = self._product_dtype(), self.network.lm_head
+        stacks = self.network.stacks()
+        problem = _problem(lambda: [difference_from_eager(stack, dtype) for stack in stacks], dtype)
+        if problem and self.backend is AttentionBackend.fused:
+            raise UserError(f"--attention-backend fused {problem}; use sdpa, without --compile")
+        if problem:
+            logger.warning("attention backend: sdpa, because fused %s", problem)
+            self.backend = AttentionBackend.sdpa
+            self.resolved_for = None
             self.resolve(device, training)
         elif type(head) is LMHead:
             from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_  # needs triton
 
-            loss = _problem(lambda: [difference_of_loss(cross_entropy_, head, dtype)], dtype)
-            head.loss_kernel = None if loss else cross_entropy_
-            if loss:
-                logger.warning("the loss is computed without its kernel, which %s", loss)
+            problem = _problem(lambda: [difference_of_loss(cross_entropy_, head, dtype)], dtype)
+            head.loss_kernel = None if problem else cross_entropy_
+            if problem:
+                logger.warning("the loss is computed without its kernel, which %s", problem)
 
     def _product_dtype(self) -> torch.dtype:
         weight = self.network.encoder.embed_tokens.weight
@@ -111,8 +115,9 @@ def _problem(differences: Callable[[], list[float]], dtype: torch.dtype) -> str 
         difference = float(torch.tensor(differences()).max())  # NaN if one is, unlike Python's max
     except Exception as problem:  # triton's, of many classes, such as where there is no C compiler
         return f"fails on this GPU ({first_line(problem)})"
-    if not difference <= TOLERANCES[dtype]:
-        rounding = f"more than rounding ({TOLERANCES[dtype]:.0%})"
-        return f"differs from PyTorch's operators by {difference:.1%} on this GPU, {rounding}"
+    tolerance = TOLERANCES[dtype]
+    if not difference <= tolerance:
+        excess = f"by {difference:.1%} on this GPU, more than rounding ({tolerance:.0%})"
+        return f"differs from PyTorch's operators {excess}"
     logger.info("a kernel equals PyTorch's operators within %.2f %%", 100 * difference)
     return None

@@ -30,24 +30,24 @@ def predicts_masked_tokens(task: FairseqTask) -> bool:
     return isinstance(task, MaskedLMTask)
 
 
-def select_weights(saved: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+def select_weights(saved: dict[str, Tensor], initial: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights to load into a model for fine-tuning, from a pretraining or fine-tuning checkpoint.
 
     Decoder and language model head are dropped. A task head is loaded if the model has a head of the same name and
-    shape, as when an interrupted run resumes. Other heads are dropped, and the model's own keep their initial weights.
+    shape, as when an interrupted run resumes. Other heads are dropped, and the model's keep their ``initial`` weights.
 
     Returns:
         A value for each weight of the model, if the encoders' weights have the same names.
     """
-    fitting = {
-        name for head in head_names(saved) if _shapes(saved, head) == _shapes(own, head) for name in _shapes(own, head)
-    }
-    encoder = {name for name in saved if not name.startswith((HEADS, *PREDICTION))}
-    loaded = encoder | fitting
+    loaded = {name for name in saved if not name.startswith((HEADS, *PREDICTION))}
+    for head in head_names(saved):
+        shapes = _shapes(saved, head)
+        if shapes == _shapes(initial, head):
+            loaded |= shapes.keys()
     logger.info("loaded from the checkpoint: %s", _list(loaded))
-    logger.info("new, not in the checkpoint: %s", _list(own.keys() - loaded))
+    logger.info("new, not in the checkpoint: %s", _list(initial.keys() - loaded))
     logger.info("not loaded from the checkpoint: %s", _list(saved.keys() - loaded))
-    new_heads = {name: weight for name, weight in own.items() if name.startswith(HEADS)}
+    new_heads = {name: weight for name, weight in initial.items() if name.startswith(HEADS)}
     return new_heads | {name: saved[name] for name in loaded}
 
 
@@ -68,8 +68,8 @@ def check_origin(
         UserError: if the checkpoint was trained with another dictionary, or with options that change what the same
             weights compute.
     """
-    theirs = (state.get("task_state") or {}).get("dictionary")
-    if theirs not in (None, dictionary):
+    trained_with = (state.get("task_state") or {}).get("dictionary")
+    if trained_with not in (None, dictionary):
         raise UserError(
             f"{filename} was trained with another dictionary than the data's dict.txt; prepare the data with that "
             "checkpoint's tokenizer"
@@ -79,11 +79,11 @@ def check_origin(
     if not saved:
         return
     for name in _options_with_meaning(model_cfg, decodes, resumes):
-        there, here = (_value(options, name) for options in (saved, model_cfg))
-        if there != here:
+        trained_with, value = _value(saved, name), _value(model_cfg, name)
+        if trained_with != value:
             raise UserError(
-                f"{filename} does not fit this model: --{name.replace('_', '-')} is {there} in the checkpoint and "
-                f"{here} here"
+                f"{filename} does not fit this model: --{name.replace('_', '-')} is {trained_with} in the checkpoint "
+                f"and {value} here"
             )
 
 
@@ -103,8 +103,10 @@ def _value(options: Mapping[str, Any], name: str) -> Any:
     The decoder's number of attention heads defaults to the encoder's.
     """
     value = options.get(name)
-    if value is None:
-        value = options.get("encoder_attention_heads") if name == _DECODER_HEADS else _DEFAULTS[name]
+    if value is None and name == _DECODER_HEADS:
+        value = options.get("encoder_attention_heads")
+    elif value is None:
+        value = _DEFAULTS[name]
     return value.value if isinstance(value, Enum) else value
 
 
@@ -143,7 +145,8 @@ def _mark(module: nn.Module, depth: int):
 
 
 def _shapes(weights: dict[str, Tensor], head: str) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(weight.shape) for name, weight in weights.items() if name.startswith(f"{HEADS}{head}.")}
+    prefix = f"{HEADS}{head}."
+    return {name: tuple(weight.shape) for name, weight in weights.items() if name.startswith(prefix)}
 
 
 def _list(names) -> str:

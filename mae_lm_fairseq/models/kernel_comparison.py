@@ -1,6 +1,7 @@
 """Comparison of the kernels with PyTorch's operators on the device that trains."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,36 +31,50 @@ def difference_from_eager(stack: TransformerStack, dtype: torch.dtype) -> float:
         dtype: precision of queries, keys and values.
     """
     attention, positions = stack.layers[0].attention, stack.embed_positions
+    device = positions.weight.device
     lengths = torch.tensor(LENGTHS).clamp(max=positions.max_positions)
     tokens = (torch.arange(lengths.max()) < lengths[:, None]).long()  # _TOKEN, and _PAD behind the end
-    layout = to_device(batch_layout(tokens, tokens.eq(_TOKEN), _PAD, _MASK), positions.weight.device).sequence
-    generator = torch.Generator(layout.index.device).manual_seed(0)
+    layout = to_device(batch_layout(tokens, tokens.eq(_TOKEN), _PAD, _MASK), device).sequence
+
+    generator = torch.Generator(device).manual_seed(0)
     shape = (layout.index.numel(), 4, attention.heads, attention.dim // attention.heads)
-    values = torch.randn(shape, device=layout.index.device, generator=generator).to(dtype)
+    values = torch.randn(shape, device=device, generator=generator).to(dtype)
     packed, gradient = values[:, :3].contiguous(), values[:, 3]
+    compute = partial(_output_and_gradients, stack, layout, packed, gradient)
     with torch.enable_grad():
-        cases = (AttentionBackend.fused, 0), (AttentionBackend.eager, 0), (AttentionBackend.fused, attention.dropout.p)
-        fused, eager, dropped = (_output_and_gradients(stack, layout, packed, gradient, *case) for case in cases)
-    differences = [0 * tensor.float().sum() for tensor in dropped]
-    differences += [_difference(*pair) for pair in zip(fused, eager, strict=True)]
-    return float(torch.stack(differences).max())
+        fused = compute(AttentionBackend.fused, 0)
+        eager = compute(AttentionBackend.eager, 0)
+        with_dropout = compute(AttentionBackend.fused, attention.dropout.p)
+    differences = [0 * tensor.float().sum() for tensor in with_dropout]
+    return _largest(differences + _differences(fused, eager))
 
 
 def difference_of_loss(kernel: Callable, head: LMHead, dtype: torch.dtype) -> float:
     """Return the largest difference of a kernel of the loss, and of its gradients, likewise."""
-    generator = torch.Generator(head.weight.device).manual_seed(0)
-    states = torch.randn(len(LENGTHS), head.weight.shape[1], device=head.weight.device, generator=generator).to(dtype)
-    targets, found = torch.arange(len(LENGTHS), device=states.device), []
+    weight = head.weight
+    generator = torch.Generator(weight.device).manual_seed(0)
+    states = torch.randn(len(LENGTHS), weight.shape[1], device=weight.device, generator=generator).to(dtype)
+    targets = torch.arange(len(LENGTHS), device=weight.device)
+
+    def loss_and_gradients(kernel: Callable | None) -> list[Tensor]:
+        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in (states, weight, head.bias)]
+        loss, _ = linear_cross_entropy(*leaves, targets, kernel)
+        return [loss.detach(), *torch.autograd.grad(loss, leaves)]
+
     with torch.enable_grad():
-        for each in (kernel, None):
-            leaves = [x.detach().to(dtype).requires_grad_() for x in (states, head.weight, head.bias)]
-            loss, _ = linear_cross_entropy(*leaves, targets, each)
-            found.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
-    return float(torch.stack([_difference(*pair) for pair in zip(*found, strict=True)]).max())
+        return _largest(_differences(loss_and_gradients(kernel), loss_and_gradients(None)))
 
 
-def _difference(one: Tensor, other: Tensor) -> Tensor:
-    return (one.float() - other.float()).abs().max() / other.float().abs().max()
+def _differences(tensors: list[Tensor], references: list[Tensor]) -> list[Tensor]:
+    differences = []
+    for tensor, reference in zip(tensors, references, strict=True):
+        largest = (tensor.float() - reference.float()).abs().max()
+        differences.append(largest / reference.float().abs().max())
+    return differences
+
+
+def _largest(differences: list[Tensor]) -> float:
+    return float(torch.stack(differences).max())  # NaN if one is, unlike Python's max
 
 
 def _output_and_gradients(

@@ -58,7 +58,12 @@ class _Wrapped(nn.Module):
     def _apply(self, fn: Callable, recurse: bool = True) -> nn.Module:
         """Keep angles of rotary positions in float32, which half precision would round to other positions."""
         buffers = {id(buffer) for buffer in self.buffers()}
-        return super()._apply(lambda x: x.to(fn(x).device) if id(x) in buffers else fn(x), recurse)
+
+        def moved(tensor: Tensor) -> Tensor:
+            converted = fn(tensor)
+            return tensor.to(converted.device) if id(tensor) in buffers else converted
+
+        return super()._apply(moved, recurse)
 
 
 class WrappedEncoder(_Wrapped):
@@ -91,10 +96,12 @@ class WrappedEncoder(_Wrapped):
     @property
     def layers(self) -> list[nn.Module]:
         """The layers from the lowest to the last; a layer that is used several times is listed as often."""
-        count, lists = self.model.config.num_hidden_layers, nn.ModuleList
-        if groups := getattr(getattr(self.model, "encoder", None), "albert_layer_groups", None):
+        count = self.model.config.num_hidden_layers
+        groups = getattr(getattr(self.model, "encoder", None), "albert_layer_groups", None)
+        if groups:
             return [groups[layer * len(groups) // count] for layer in range(count)]
-        return list(next(x for x in self.model.modules() if isinstance(x, lists) and len(x) == count))
+        lists = (module for module in self.model.modules() if isinstance(module, nn.ModuleList))
+        return list(next(layers for layers in lists if len(layers) == count))
 
     @property
     def output_layer_norm(self) -> nn.Module:
@@ -104,11 +111,11 @@ class WrappedEncoder(_Wrapped):
     def mask_embedding(self, mask: int) -> Tensor:
         """Return the embedding [dim] of ``[MASK]``, in the size of the hidden states."""
         embedding = self.embed_tokens.weight[mask]
-        sizes = (len(embedding), self.dim)
-        if sizes[0] == sizes[1]:
+        if len(embedding) == self.dim:
             return embedding
+        shape = (self.dim, len(embedding))
         linears = (module for module in self.model.modules() if isinstance(module, nn.Linear))
-        return next(linear for linear in linears if (linear.in_features, linear.out_features) == sizes)(embedding)
+        return next(linear for linear in linears if linear.weight.shape == shape)(embedding)
 
     def seen(self, layout: BatchLayout) -> Layout:
         """Return the positions that the encoder has states of."""
@@ -124,15 +131,16 @@ class WrappedEncoder(_Wrapped):
             seen = self.seen(layout)
             states = self._states(tokens, seen, seen.occupied())
             return [from_rows(rows, seen) for rows in states]
+
         sequence, visible = layout.sequence, layout.visible_in_sequence
         is_visible = torch.zeros_like(sequence.index, dtype=torch.bool).index_fill(0, visible, True)
         states = self._states(tokens, sequence, to_rows(is_visible, sequence))
         return [from_rows(rows, sequence).index_select(0, visible) for rows in states]
 
     def _states(self, tokens: Tensor, layout: Layout, is_key: Tensor) -> tuple[Tensor, ...]:
-        rows, positions = to_rows(pack(tokens, layout), layout), layout.row_positions.expand(layout.rows, -1)
+        positions = layout.row_positions.expand(layout.rows, -1)
         return self.model(
-            input_ids=rows,
+            input_ids=to_rows(pack(tokens, layout), layout),
             attention_mask=is_key.long(),
             position_ids=positions + self.first_position,
             output_hidden_states=True,
@@ -160,10 +168,11 @@ class WrappedDecoder(_Wrapped):
         sequence = layout.sequence
         joined = mask_embedding.to(states.dtype).expand(sequence.index.numel(), -1)
         joined = joined.index_copy(0, layout.visible_in_sequence, states)
+        positions = sequence.row_positions.expand(sequence.rows, -1)
         rows = self.model(
             inputs_embeds=to_rows(joined, sequence),
             attention_mask=sequence.occupied().long(),
-            position_ids=sequence.row_positions.expand(sequence.rows, -1) + self.first_position,
+            position_ids=positions + self.first_position,
         ).last_hidden_state
         return from_rows(rows, sequence).index_select(0, layout.predicted_in_sequence)
 

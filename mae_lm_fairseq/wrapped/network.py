@@ -31,13 +31,15 @@ _DROPOUTS = {
     "dropout": ("hidden_dropout_prob", "hidden_dropout", "dropout", "embedding_dropout", "mlp_dropout", "resid_pdrop"),
     "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
 }
-"""Our options by the names that different types give them."""
+"""The names that different types give to our options."""
 
 
 def describe(config: Mapping[str, Any]) -> str:
     """Return the value of the option ``wrapped`` for the content of a ``config.json``."""
-    kept = {name: value for name, value in without_code(dict(config)).items() if name not in _NOT_OF_THE_ENCODER}
-    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    values = without_code(dict(config))
+    for name in _NOT_OF_THE_ENCODER & values.keys():
+        del values[name]
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
 def stock_config(description: str, **changes: Any) -> Any:
@@ -63,11 +65,16 @@ def options_of(description: str) -> dict[str, Any]:
         ValueError: if ``transformers`` cannot build the encoder, or a layer of it has several inside.
     """
     config = stock_config(description)
-    if (inside := getattr(config, "inner_group_num", 1)) != 1:
-        raise ValueError(f"inner_group_num is {inside}, but this package only supports 1")
+    layers_inside = getattr(config, "inner_group_num", 1)
+    if layers_inside != 1:
+        raise ValueError(f"inner_group_num is {layers_inside}, but this package only supports 1")
     with configuration_errors(), torch.device("meta"):
         base = import_transformers().AutoModel.from_config(config)
     ffn_dim = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", 4 * config.hidden_size)
+    rates = {}
+    for option, names in _DROPOUTS.items():
+        name = next(name for name in names if hasattr(config, name))
+        rates[option] = float(getattr(config, name))
     return {
         "encoder_layers": config.num_hidden_layers,
         "encoder_embed_dim": config.hidden_size,
@@ -76,12 +83,12 @@ def options_of(description: str) -> dict[str, Any]:
         "max_positions": config.max_position_embeddings - first_position(base),
         "relative_buckets": 0,
         "wrapped": description,
-        **{x: float(next(getattr(config, y) for y in names if hasattr(config, y))) for x, names in _DROPOUTS.items()},
+        **rates,
     }
 
 
-class Given(nn.Module):
-    """Takes the place of the base model inside a model with a head, which then reads the states that it is given.
+class StatesOfCaller(nn.Module):
+    """Takes the place of the base model inside a model with a head, which then reads the states that a caller has.
 
     Keeps the pooler, which belongs to the head.
     """
@@ -94,10 +101,11 @@ class Given(nn.Module):
         """Return ``inputs_embeds`` [B, T, dim] as the last hidden states."""
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+        pooled = None
         if isinstance(self.pooler, nn.Linear):  # ALBERT's
             pooled = torch.tanh(self.pooler(inputs_embeds[:, 0]))
-        else:
-            pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        elif self.pooler is not None:
+            pooled = self.pooler(inputs_embeds)
         return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
 
@@ -107,14 +115,16 @@ class WrappedHead(LMHead):
     Logits of rows that no token has follow those of the tokens, because the original's probabilities include them.
 
     Args:
-        model: a ``...ForMaskedLM`` around :class:`Given`.
+        model: a ``...ForMaskedLM`` around :class:`StatesOfCaller`.
     """
 
     def __init__(self, model: nn.Module):
         nn.Module.__init__(self)
-        output, weights_only = model.get_output_embeddings(), nn.Identity()
+        output = model.get_output_embeddings()
         # Keeps the names of the weights and returns its input, so that the loss can be computed in chunks.
-        weights_only.weight, weights_only.bias = output.weight, output.bias
+        weights_only = nn.Identity()
+        weights_only.weight = output.weight
+        weights_only.bias = output.bias
         model.set_output_embeddings(weights_only)
         self.model = model
 
@@ -126,8 +136,8 @@ class WrappedHead(LMHead):
     @property
     def bias(self) -> Tensor:
         """Bias of the output layer, zero where the original has none."""
-        bias = self.model.get_output_embeddings().bias
-        return self.weight.new_zeros(len(self.weight)) if bias is None else bias
+        output = self.model.get_output_embeddings()
+        return output.weight.new_zeros(len(output.weight)) if output.bias is None else output.bias
 
     def transform(self, states: Tensor) -> Tensor:
         """Convert hidden states [N, dim] to the vectors that are compared with the output weights."""
@@ -143,19 +153,20 @@ def stock_class(description: str, task: str) -> type | None:
 def take_apart(full: nn.Module) -> nn.Module:
     """Take the base model out of a model with a head, which keeps the pooler, and return it."""
     base = full.base_model
-    setattr(full, full.base_model_prefix, Given(base))
+    setattr(full, full.base_model_prefix, StatesOfCaller(base))
     base.pooler = None
     return base
 
 
 class WrappedAutoencoder(MaskedAutoencoder):
-    """A masked autoencoder made of given parts."""
+    """A masked autoencoder around a wrapped encoder, with its language model head."""
 
-    def __init__(self, config: MaskedAutoencoderConfig, mask: int, parts: Mapping[str, nn.Module]):
+    def __init__(
+        self, config: MaskedAutoencoderConfig, mask: int, encoder: WrappedEncoder, decoder: nn.Module, lm_head: LMHead
+    ):
         nn.Module.__init__(self)
         self.config, self.mask = config, mask
-        for name in ("encoder", "decoder", "lm_head"):
-            self.add_module(name, parts[name])
+        self.encoder, self.decoder, self.lm_head = encoder, decoder, lm_head
 
 
 def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, mask: int) -> MaskedAutoencoder:
@@ -174,36 +185,44 @@ def build_network(config: MaskedAutoencoderConfig, vocab_size: int, pad: int, ma
     if config.wrapped is None:
         return MaskedAutoencoder(config, vocab_size, pad, mask)
     _check_options(config, vocab_size)
-    stock = _with_dropout(config, config.dropout, config.attention_dropout)
+    stock = stock_config(config.wrapped)
+    _set_dropout(stock, dropout=config.dropout, attention_dropout=config.attention_dropout)
     full = import_transformers().AutoModelForMaskedLM.from_config(stock)
     sees_masks = config.mask_join is MaskJoin.embeddings
     encoder = WrappedEncoder(take_apart(full), pad, sees_masks, config.max_positions)
     if has_own_decoder(config):
-        types = {"layer_types": stock.layer_types[-config.decoder_layers :]} if hasattr(stock, "layer_types") else {}
-        layers = {"num_hidden_layers": config.decoder_layers, **types}
-        of_decoder = _with_dropout(config, config.decoder_dropout, config.decoder_dropout, **layers)
-        decoder = WrappedDecoder(stock_class(config.wrapped, "Model")._from_config(of_decoder))
+        decoder = _stock_decoder(config)
     else:
         decoder = build_decoder(config, pad, encoder_positions=None)
         initialise(decoder.modules(), config)
-    return WrappedAutoencoder(config, mask, {"encoder": encoder, "decoder": decoder, "lm_head": WrappedHead(full)})
+    return WrappedAutoencoder(config, mask, encoder, decoder, WrappedHead(full))
 
 
-def _with_dropout(config: MaskedAutoencoderConfig, dropout: float, of_attention: float, **changes: Any) -> Any:
-    stock = stock_config(config.wrapped, **changes)
-    for names, rate in zip(_DROPOUTS.values(), (dropout, of_attention), strict=True):
+def _stock_decoder(config: MaskedAutoencoderConfig) -> WrappedDecoder:
+    """Return a decoder of the last layers of the wrapped encoder, with random weights."""
+    count = config.decoder_layers
+    types = getattr(stock_config(config.wrapped), "layer_types", None)
+    changes = {"layer_types": types[-count:]} if types else {}
+    stock = stock_config(config.wrapped, num_hidden_layers=count, **changes)
+    _set_dropout(stock, dropout=config.decoder_dropout, attention_dropout=config.decoder_dropout)
+    return WrappedDecoder(stock_class(config.wrapped, "Model")._from_config(stock))
+
+
+def _set_dropout(stock: Any, **rates: float) -> None:
+    for option, names in _DROPOUTS.items():
         for name in names:
             if hasattr(stock, name):
-                setattr(stock, name, rate)
-    return stock
+                setattr(stock, name, rates[option])
 
 
 def _check_options(config: MaskedAutoencoderConfig, vocab_size: int) -> None:
-    for name, value in options_of(config.wrapped).items():
-        given = getattr(config, name)
-        if name not in _DROPOUTS and given != value and not (name == "max_positions" and given < value):
-            raise ValueError(f"{name} {given} contradicts wrapped, where it is {value}")
-    if (rows := stock_config(config.wrapped).vocab_size) < vocab_size:
+    for name, needed in options_of(config.wrapped).items():
+        value = getattr(config, name)
+        is_free = name in _DROPOUTS or (name == "max_positions" and value < needed)
+        if value != needed and not is_free:
+            raise ValueError(f"{name} {value} contradicts wrapped, where it is {needed}")
+    rows = stock_config(config.wrapped).vocab_size
+    if rows < vocab_size:
         raise ValueError(f"wrapped has embeddings of {rows} tokens, and the dictionary has {vocab_size}")
 
 
@@ -211,13 +230,16 @@ def has_own_decoder(config: MaskedAutoencoderConfig) -> bool:
     """Return whether the decoder is made of layers of the wrapped encoder's type, which then know the positions."""
     stock = stock_config(config.wrapped)
     sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
-    return (
-        0 < config.decoder_layers <= config.encoder_layers
-        and kind_of(stock.model_type).has_relative_positions
-        and config.decoder_attention is DecoderAttention.self
-        and not (config.decoder_relative_buckets or config.reset_mask_states or any(sizes))
-        and getattr(stock, "embedding_size", stock.hidden_size) == stock.hidden_size
-    )
+    conditions = [
+        0 < config.decoder_layers <= config.encoder_layers,
+        kind_of(stock.model_type).has_relative_positions,
+        config.decoder_attention is DecoderAttention.self,
+        config.decoder_relative_buckets == 0,
+        not config.reset_mask_states,
+        not any(sizes),
+        getattr(stock, "embedding_size", stock.hidden_size) == stock.hidden_size,
+    ]
+    return all(conditions)
 
 
 def own_decoder(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -225,11 +247,17 @@ def own_decoder(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) 
 
     ``weights`` and what is returned have their names in the network.
     """
-    below = config.encoder_layers - config.decoder_layers
-    names = [name for name in _on_meta(config).state_dict() if name.startswith("decoder.")]
-    layers = (re.sub(r"(?<=layer)(s?\.)(\d+)", lambda x: f"{x[1]}{int(x[2]) + below}", x, count=1) for x in names)
-    sources = zip(names, (f"encoder.{name.removeprefix('decoder.')}" for name in layers), strict=True)
-    return {name: weights[source].clone() for name, source in sources}
+    layers_below = config.encoder_layers - config.decoder_layers
+
+    def in_encoder(layer: re.Match) -> str:
+        return f"{layer[1]}{int(layer[2]) + layers_below}"
+
+    decoder = {}
+    for name in _on_meta(config).state_dict():
+        if name.startswith("decoder."):
+            source = re.sub(r"(?<=layer)(s?\.)(\d+)", in_encoder, name, count=1)
+            decoder[name] = weights[f"encoder.{source.removeprefix('decoder.')}"].clone()
+    return decoder
 
 
 @lru_cache
@@ -240,10 +268,11 @@ def _on_meta(config: MaskedAutoencoderConfig) -> MaskedAutoencoder:
 
 def shared_weights(config: MaskedAutoencoderConfig) -> dict[str, str]:
     """Return the additional names of the weights that a wrapped model shares, each with its first name."""
-    first, shared = {}, {}
+    first_names, shared = {}, {}
     for name, weight in _on_meta(config).named_parameters(remove_duplicate=False):
-        if first.setdefault(id(weight), name) != name:
-            shared[name] = first[id(weight)]
+        first = first_names.setdefault(id(weight), name)
+        if first != name:
+            shared[name] = first
     return shared
 
 
@@ -252,4 +281,5 @@ def rows_of_tokens(config: MaskedAutoencoderConfig) -> set[str]:
     network = _on_meta(config)
     head, embeddings = network.lm_head, network.encoder.embed_tokens
     of_tokens = {id(weight) for weight in (embeddings.weight, head.weight, head.bias)}
-    return {name for name, weight in network.named_parameters(remove_duplicate=False) if id(weight) in of_tokens}
+    parameters = network.named_parameters(remove_duplicate=False)
+    return {name for name, weight in parameters if id(weight) in of_tokens}

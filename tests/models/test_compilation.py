@@ -18,7 +18,6 @@ from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.dropout import Dropout, hashed_dropout
 from mae_lm_fairseq.utils.compilation import compiled
-from mae_lm_fairseq.utils.errors import UserError
 from tests.support.networks import MASK, PAD, batch, layout_for, network, text
 from tests.support.processes import untraced
 from tests.support.training import batches, make_update, set_up
@@ -174,11 +173,6 @@ def test_small_sizes_are_not_compiled(compile_with):
     one = (2, 1, 1)
     assert_close(run(net, one, True), run(net, one, False))
     assert counters["stats"]["unique_graphs"] == 0
-
-
-def test_compiled_attention_is_fused(data_bin):
-    with pytest.raises(UserError, match="--compile computes attention with fused; remove --attention-backend sdpa"):
-        set_up(data_bin, "--compile", "--attention-backend", "sdpa")
 
 
 def test_products_precision_between_compiled_layers(compile_with):

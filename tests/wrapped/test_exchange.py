@@ -19,9 +19,9 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import build
-from mae_lm_fairseq.trained.validation import SENTENCE_HEAD as HEAD
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
+from mae_lm_fairseq.wrapped.heads import ANSWERS, HEAD_KINDS, SENTENCES
 from tests.support.huggingface import save_model
 from tests.support.wrapped import stock
 
@@ -29,7 +29,6 @@ IN_GATE = ("deberta-v2", "electra", "modernbert")
 ALL = [
     kind if kind in IN_GATE else pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(KINDS.keys() - FAMILIES)
 ]
-TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 WORDS = [f"w{number}" for number in range(60)]
 TEXT = "w3 w5 w59 w7 other w11"
 
@@ -45,80 +44,90 @@ def kind(request):
     return request.param
 
 
-def bundle(path: Path, pretrained) -> Path:
-    write_bundle(pretrained, path, add_tokenizer_and_card)
+def bundled(directory: Path, preset: str = "mae_lm_roberta") -> Path:
+    """Write the bundle of an import."""
+    path = directory.with_name("bundle")
+    write_bundle(import_foreign(directory, preset), path, add_tokenizer_and_card)
     return path
+
+
+def weights_of(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+def are_same_files(directory: Path, other: Path) -> bool:
+    return (directory / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("preset", ["mae_lm_roberta", "mae_lm"])
 def test_an_import_is_exported_byte_by_byte(kind, preset, tmp_path):
-    directory = save(tmp_path, kind)
-    pretrained = open_pretrained(bundle(tmp_path / "bundle", import_foreign(directory, preset)))
+    directory, out = save(tmp_path, kind), tmp_path / "out"
+    pretrained = open_pretrained(bundled(directory, preset))
     assert pretrained.about.untrained == (("decoder",) if preset == "mae_lm" else ())
-    name = export_stock(pretrained, tmp_path / "out")
-    before, after = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "out"))
+    name = export_stock(pretrained, out)
     if preset == "mae_lm":
-        assert name == type(transformers.AutoModel.from_pretrained(tmp_path / "out")).__name__
-        after = {next(x for x in before if x.endswith(f".{name}")): weight for name, weight in after.items()}
-        assert all(torch.equal(before[name], weight) for name, weight in after.items())
+        assert name == type(transformers.AutoModel.from_pretrained(out)).__name__
+        before = weights_of(directory)
+        for name, weight in weights_of(out).items():
+            assert torch.equal(next(w for n, w in before.items() if n.endswith(f".{name}")), weight)
     else:
-        assert (directory / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()
-        config, again = (json.loads((path / "config.json").read_bytes()) for path in (directory, tmp_path / "out"))
+        assert are_same_files(directory, out)
+        config, again = (json.loads((path / "config.json").read_bytes()) for path in (directory, out))
         assert config | {"dtype": "float32"} == again
 
 
 def test_features_and_fillings_are_those_of_the_original(kind, tmp_path):
     directory = save(tmp_path, kind)
-    model = MAELMModel.from_pretrained(bundle(tmp_path / "bundle", import_foreign(directory, "mae_lm_roberta")))
+    path = bundled(directory)
+    model = MAELMModel.from_pretrained(path)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(directory).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    found = theirs(**tokenizer([TEXT], return_tensors="pt"), output_hidden_states=True)
+    expected = theirs(**tokenizer([TEXT], return_tensors="pt"), output_hidden_states=True).hidden_states
     layers = model.extract_features(TEXT, return_all_hiddens=True)
-    assert all(torch.equal(*pair) for pair in zip(layers, found.hidden_states, strict=True))
-    logits = theirs(**tokenizer(["w3 [MASK] w5"], return_tensors="pt")).logits[0, 2].softmax(-1)
-    best = logits[: len(tokenizer)].topk(3)
+    assert all(map(torch.equal, layers, expected))
+    assert len(layers) == len(expected)
+    masked = tokenizer(["w3 [MASK] w5"], return_tensors="pt")
+    probabilities = theirs(**masked).logits[0, 2].softmax(-1)
+    best = probabilities[: len(tokenizer)].topk(3)
     fillings = model.fill_mask("w3 <mask> w5", 3)
-    assert [one.token.strip() for one in fillings] == tokenizer.convert_ids_to_tokens(best.indices)
-    assert [one.probability for one in fillings] == pytest.approx(best.values.tolist(), rel=1e-4)
-    ours = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "bundle").eval()  # of this package
-    again = ours(**tokenizer(["w3 [MASK] w5"], return_tensors="pt")).logits[0, 2].softmax(-1)
-    torch.testing.assert_close(again, logits, rtol=1e-4, atol=1e-6)
+    assert [filling.token.strip() for filling in fillings] == tokenizer.convert_ids_to_tokens(best.indices)
+    assert [filling.probability for filling in fillings] == pytest.approx(best.values.tolist(), rel=1e-4)
+    ours = transformers.AutoModelForMaskedLM.from_pretrained(path).eval()  # of this package
+    torch.testing.assert_close(ours(**masked).logits[0, 2].softmax(-1), probabilities, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_heads_are_exported_as_they_came(kind, task, tmp_path):
-    labels = {} if task == "ForQuestionAnswering" else {"num_labels": 3}
+@pytest.mark.parametrize("head", HEAD_KINDS, ids=lambda head: head.ending)
+def test_heads_are_exported_as_they_came(kind, head, tmp_path):
+    labels = {} if head is ANSWERS else {"num_labels": 3}
     try:
-        directory = save(tmp_path, kind, task, **labels)
+        directory = save(tmp_path, kind, head.ending, **labels)
     except ValueError:
-        pytest.skip(f"{kind} has no {task}")
-    pretrained = open_pretrained(bundle(tmp_path / "bundle", import_foreign(directory, "mae_lm_roberta")))
-    export_stock(pretrained, tmp_path / "out")
-    assert (directory / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()
-    model = MAELMModel.from_pretrained(tmp_path / "bundle")
-    theirs = getattr(transformers, f"AutoModel{task}").from_pretrained(directory).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    output = theirs(**tokenizer(["w3 w5 w7"], return_tensors="pt"))
-    if task == TASKS[0]:
-        assert torch.allclose(model.predict(HEAD, "w3 w5 w7", return_logits=True), output.logits, atol=1e-5)
-    elif task == TASKS[1]:
-        expected = [f"LABEL_{number}" for number in output.logits[0, 1:4].argmax(-1)]
-        assert [word.label for word in model.tag("w3 w5 w7")] == expected
-    else:
-        [head] = model.model.classification_heads.values()
-        expected = torch.stack([output.start_logits, output.end_logits], -1)
-        torch.testing.assert_close(head(model.extract_features("w3 w5 w7")), expected, rtol=0, atol=1e-5)
+        pytest.skip(f"{kind} has no {head.ending}")
+    path = bundled(directory)
+    export_stock(open_pretrained(path), tmp_path / "out")
+    assert are_same_files(directory, tmp_path / "out")
+    model, text = MAELMModel.from_pretrained(path), "w3 w5 w7"
+    theirs = getattr(transformers, f"AutoModel{head.ending}").from_pretrained(directory).eval()
+    output = theirs(**transformers.AutoTokenizer.from_pretrained(directory)([text], return_tensors="pt"))
+    expected = torch.stack([output[name] for name in head.outputs], -1)
+    logits = model.model.classification_heads[head.name](model.extract_features(text))
+    torch.testing.assert_close(logits, expected.reshape(logits.shape), rtol=0, atol=1e-5)
+    if head is SENTENCES:
+        assert torch.allclose(model.predict(head.name, text, return_logits=True), output.logits, atol=1e-5)
+    elif head is ANSWERS:
         assert model.answer("w3", "w5 w7").text in ("w5", "w7", "w5 w7")
+    else:
+        labels = [f"LABEL_{number}" for number in output.logits[0, 1:4].argmax(-1)]
+        assert [word.label for word in model.tag(text)] == labels
 
 
 def test_models_without_a_head_get_a_random_one(kind, tmp_path):
     directory = save(tmp_path, kind, "Model")
-    one, same, other = (import_foreign(directory, "mae_lm_roberta", seed=seed) for seed in (1, 1, 2))
-    assert one.about.untrained == ("lm_head",)
-    differing = {name for name, weight in one.weights.items() if not torch.equal(weight, other.weights[name])}
-    assert differing
-    assert all(name.startswith("autoencoder.lm_head.") for name in differing)
-    assert all(torch.equal(weight, same.weights[name]) for name, weight in one.weights.items())
+    first, same, other = (import_foreign(directory, "mae_lm_roberta", seed=seed) for seed in (1, 1, 2))
+    assert first.about.untrained == ("lm_head",)
+    assert all(torch.equal(weight, same.weights[name]) for name, weight in first.weights.items())
+    differing = {name for name, weight in first.weights.items() if not torch.equal(weight, other.weights[name])}
+    assert {name.startswith("autoencoder.lm_head.") for name in differing} == {True}
 
 
 def test_another_objective_keeps_encoder_and_head(kind, tmp_path):
@@ -136,32 +145,34 @@ def test_wrapped_families_compute_what_converted_ones_do(kind, tmp_path, monkeyp
     monkeypatch.setattr(importer, "FAMILIES", {})
     wrapped = MAELMModel.from_pretrained(directory)
     assert wrapped.model.autoencoder.config.wrapped
-    layers = (model.extract_features([TEXT, "w5"], return_all_hiddens=True) for model in (converted, wrapped))
-    for one, other in zip(*layers, strict=True):
-        torch.testing.assert_close(torch.cat(one), torch.cat(other), rtol=1e-4, atol=1e-4)
-    ours, theirs = (model.fill_mask("w3 <mask> w5", 3) for model in (converted, wrapped))
-    assert [one.token for one in ours] == [one.token for one in theirs]
+    models = (converted, wrapped)
+    layers = [model.extract_features([TEXT, "w5"], return_all_hiddens=True) for model in models]
+    for states, expected in zip(*layers, strict=True):
+        torch.testing.assert_close(torch.cat(states), torch.cat(expected), rtol=1e-4, atol=1e-4)
+    tokens = [[filling.token for filling in model.fill_mask("w3 <mask> w5", 3)] for model in models]
+    assert tokens[0] == tokens[1]
 
 
 def test_weights_that_transformers_ignores_are_kept(tmp_path):
-    path = save(tmp_path, "deberta-v2") / "model.safetensors"
-    ignored = {"mask_predictions.dense.weight": torch.ones(2)}
-    save_file(load_file(path) | ignored, path, {"format": "pt"})
-    export_stock(import_foreign(path.parent, "mae_lm_roberta"), tmp_path / "out")
-    assert torch.equal(load_file(tmp_path / "out" / path.name)["mask_predictions.dense.weight"], torch.ones(2))
+    directory, name = save(tmp_path, "deberta-v2"), "mask_predictions.dense.weight"
+    weights = weights_of(directory) | {name: torch.ones(2)}
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    export_stock(import_foreign(directory, "mae_lm_roberta"), tmp_path / "out")
+    assert torch.equal(weights_of(tmp_path / "out")[name], torch.ones(2))
 
 
 @pytest.mark.parametrize(
     "lacking", ["electra.encoder.layer.1.output.dense.weight", "generator_predictions.LayerNorm.bias"]
 )
 def test_missing_weights_are_named(lacking, tmp_path):
-    path = save(tmp_path, "electra") / "model.safetensors"
-    weights = load_file(path)
-    save_file({name: weight for name, weight in weights.items() if name != lacking}, path, {"format": "pt"})
-    with pytest.raises(UserError, match=f"{lacking} is missing or unknown"):
-        import_foreign(path.parent, "mae_lm_roberta")
+    directory = save(tmp_path, "electra")
+    weights = weights_of(directory)
+    del weights[lacking]
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=lacking):
+        import_foreign(directory, "mae_lm_roberta")
 
 
 def test_tokenizers_with_more_tokens_than_rows_are_refused(tmp_path):
-    with pytest.raises(UserError, match="embeddings of 60 tokens, and the dictionary has 65"):
+    with pytest.raises(UserError, match="60 tokens, and the dictionary has 65"):
         import_foreign(save(tmp_path, "electra", vocab_size=60), "mae_lm_roberta")
