@@ -147,9 +147,10 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
                 check_ties(config, state["model"])
 
     def forward(self, src_tokens: Tensor, method: str = "roberta_output", **inputs) -> tuple[Tensor, dict]:
-        """Return the output of a method, by its name: what trains on several GPUs only sees calls of the model itself.
+        """Return the output of a method of this class, by its name.
 
-        fairseq's criterions name none, and get :meth:`roberta_output`; ours gets :meth:`masked_loss`.
+        fairseq's criterions name none, and get :meth:`roberta_output`. Ours names :meth:`masked_loss` and does not call
+        it, because DistributedDataParallel only takes part in calls of the model itself.
         """
         return getattr(self, method)(src_tokens, **inputs)
 

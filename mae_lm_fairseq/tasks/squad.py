@@ -15,6 +15,7 @@ from mae_lm_fairseq.tasks.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.text.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import PAD
+from mae_lm_fairseq.trained.validation import ANSWER_HEAD
 from mae_lm_fairseq.wrapped.heads import ANSWERS
 
 
@@ -63,7 +64,7 @@ class QuestionAnsweringCriterion(AccuracyCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of sequences, and the values to log."""
-        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWERS.name)
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=ANSWER_HEAD)
         is_padding = sample["net_input"]["src_tokens"].eq(PAD)
         logits = logits.float().masked_fill(is_padding[..., None], -torch.inf)
         target = sample["target"]

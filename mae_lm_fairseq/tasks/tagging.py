@@ -14,6 +14,7 @@ from mae_lm_fairseq.tasks.windows import AccuracyCriterion, WindowTask
 from mae_lm_fairseq.text.word_files import read_words
 from mae_lm_fairseq.text.word_labels import LabelSet, learn_labels
 from mae_lm_fairseq.text.word_windows import IGNORED, WordWindows
+from mae_lm_fairseq.trained.validation import WORD_HEAD
 from mae_lm_fairseq.wrapped.heads import WORDS
 
 TOKENS_PER_SAMPLE = 512
@@ -75,7 +76,7 @@ class TokenClassificationCriterion(AccuracyCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of words, and the values to log."""
-        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=WORDS.name)
+        logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=WORD_HEAD)
         is_labelled = sample["target"].ne(IGNORED)
         logits, target = logits[is_labelled].float(), sample["target"][is_labelled]
         loss = F.cross_entropy(logits, target, reduction="sum")

@@ -115,12 +115,10 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
 def test_empty_lines_are_skipped(tmp_path, suffix):
-    lines = {
-        ".tsv": "text\tlabel\na\tx\n\nb\ty\n\n",
-        ".csv": "text,label\na,x\n\nb,y\n\n",
-        ".jsonl": '\n{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n\n',
-    }
-    rows = rows_of(write(tmp_path / f"a{suffix}", lines[suffix]))
+    path = tmp_path / f"a{suffix}"
+    write_table(path, ("text", "label"), [{"text": text, "label": text} for text in "ab"])
+    write(path, path.read_text().replace("\n", "\n\n"))
+    rows = rows_of(path)
     assert (rows.sentences, rows.malformed) == ([("a",), ("b",)], [])
 
 
@@ -179,14 +177,14 @@ def test_white_space_around_labels_makes_no_class(tmp_path):
 
 @pytest.mark.parametrize(("label", "kind"), [([0], "a list"), ({"id": 0}, "an object"), ([], "a list")])
 def test_labels_that_are_several_values_are_refused(label, kind, tmp_path):
-    lines = [{"text": "a", "label": "x"}, {"text": "b", "label": label}, {"text": "c", "label": "y"}]
-    path = write(tmp_path / "a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(UserError, match=rf"a\.jsonl: line 2: column 'label'.*{kind}"):
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "c", "label": label}]
+    path, others = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    write_table(path, (), rows)
+    write_table(others, (), rows[:2])
+    with pytest.raises(UserError, match=rf"a\.jsonl: line 3: column 'label'.*{kind}"):
         task_of(path)
-    other = write(tmp_path / "b.jsonl", json.dumps(lines[0]) + "\n" + json.dumps(lines[2]) + "\n")
-    [(line, problem)] = to_rows(task_of(other), read_table(path), labelled=True).malformed
-    assert line == 2
-    assert kind in problem
+    [(line, problem)] = to_rows(task_of(others), read_table(path), labelled=True).malformed
+    assert (line, kind in problem) == (3, True)
 
 
 MALFORMED = {
@@ -233,20 +231,19 @@ def files_of(directory, name, content, rows=ROWS, **options):
     )
 
 
-NO_LABELS = {
-    "no column": ("a.tsv", "text\na\nb\n"),
-    "an empty column": ("a.tsv", "text\tlabel\na\t\nb\t \n"),
-    "those of the hub": ("a.jsonl", '{"text": "a", "label": -1}\n'),
-    "a list": ("a.json", '[{"text": "a"}]'),
-    "plain text": ("a.txt", "a\nb\n"),
-}
-
-
-@pytest.mark.parametrize("kind", NO_LABELS)
-def test_a_test_file_needs_no_labels(kind, tmp_path):
-    column = "sentence" if kind == "plain text" else "text"
-    name, text = NO_LABELS[kind]
-    assert files_of(tmp_path, f"test-{name}", text, columns=(column, "label"), text=column).test_rows.labels == []
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "text\na\nb\n"),
+        ("a.tsv", "text\tlabel\na\t\nb\t \n"),
+        ("a.jsonl", '{"text": "a", "label": -1}\n'),  # as in the hub's files
+        ("a.json", '[{"text": "a"}]'),
+        ("a.txt", "a\nb\n"),
+    ],
+)
+def test_a_test_file_needs_no_labels(name, content, tmp_path):
+    column = "sentence" if name == "a.txt" else "text"
+    assert files_of(tmp_path, name, content, columns=(column, "label"), text=column).test_rows.labels == []
 
 
 def test_labels_of_a_test_file(tmp_path):
