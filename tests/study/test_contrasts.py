@@ -11,7 +11,6 @@ from scipy.stats import ttest_1samp
 from mae_lm_fairseq.study.contrasts import Outcome, corrected, flip, p_value, t_test
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.plan import Contrast
-from mae_lm_fairseq.study.report import write_report
 
 UNDEFINED = {"y": [None, 5, 3], "z": [None, None, None, 6]}
 RUNS = [
@@ -193,9 +192,8 @@ RESULTS = {
 }
 
 
-def test_the_report_is_made_from_the_results_alone(tmp_path):
-    write_report(tmp_path, json.loads(json.dumps(RESULTS)))
-    report = (tmp_path / "report.md").read_text()
+def test_the_report_is_made_from_the_results_alone(tmp_path, report_of):
+    report = report_of(json.loads(json.dumps(RESULTS)))
     # Seeds 1 and 2 are paired; seed 3 of B has no partner. The other learning rate does not count.
     assert "| last of probe.accuracy, A less B | positive | +2.5 [-3.85, +8.85] | +2, +3 |" in report
     assert "- A: 0.001, **half of the chosen one**; last layer at the end less its best checkpoint: -1.00" in report
@@ -208,19 +206,18 @@ def test_the_report_is_made_from_the_results_alone(tmp_path):
         assert (tmp_path / figure).stat().st_size > 10_000
 
 
-def test_a_value_that_a_model_lacks_is_not_tested_and_hides_nothing_else(tmp_path):
+def test_a_value_that_a_model_lacks_is_not_tested_and_hides_nothing_else(report_of):
     runs = json.loads(json.dumps(RESULTS["runs"]))
     for run in runs:
         if run["model"] == "B":
             for values in run["measures"]["probe"].values():
                 values["other"] = values.pop("accuracy")
-    write_report(tmp_path, RESULTS | {"runs": runs})
-    report = (tmp_path / "report.md").read_text()
+    report = report_of(RESULTS | {"runs": runs})
     assert "Not tested, as fewer than two seeds of each model have the value: P." in report
     assert "| other, by layer |" in report
 
 
-def test_a_contrast_that_is_not_defined_hides_nothing_else(tmp_path):
+def test_a_contrast_that_is_not_defined_hides_nothing_else(report_of):
     """Without a number for the [MASK] of layer 0, as in a model where it joins later."""
     runs = json.loads(json.dumps(RESULTS["runs"]))
     for run in runs:
@@ -229,14 +226,12 @@ def test_a_contrast_that_is_not_defined_hides_nothing_else(tmp_path):
                 values["accuracy"][0] = None
     other = 'name = "Q"\nof = "probe.accuracy"\nmodel = "A"\nendpoint = "last_less_first_layer"\npredicted = "positive"'
     plan = f"{PLAN}[[contrast]]\n{other}\nprimary = true\n"
-    write_report(tmp_path, RESULTS | {"plan": plan, "runs": runs})
-    report = (tmp_path / "report.md").read_text()
+    report = report_of(RESULTS | {"plan": plan, "runs": runs})
     assert "Not tested, as fewer than two seeds of each model have the value: Q." in report
     [p, corrected] = re.search(r"\| P \|.*\| \+2, \+3 \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|", report).groups()
     assert float(corrected) == pytest.approx(2 * float(p), abs=0.002)  # both rounded to 0.001
 
 
-def test_a_study_without_results_has_a_report(tmp_path):
+def test_a_study_without_results_has_a_report(report_of):
     unknown = {"rate": None, "is_known": False, "damage": None}
-    write_report(tmp_path, RESULTS | {"runs": [], "rates": {"A": unknown, "B": unknown}})
-    assert "A: not chosen yet" in (tmp_path / "report.md").read_text()
+    assert "A: not chosen yet" in report_of(RESULTS | {"runs": [], "rates": {"A": unknown, "B": unknown}})

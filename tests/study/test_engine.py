@@ -442,32 +442,72 @@ class TestRuleForLearningRates:
         assert {(2e-3, 2), (2e-3, 3)} < set(self.trainings(workspace))  # are reported, too
 
 
+KINDS = """
+[[measure]]
+kind = "loss"
+name = "of text"
+tokens = 500
+
+[[measure]]
+kind = "exclusivity"
+at = "last"
+tokens = 500
+
+[[measure]]
+kind = "minimal-pairs"
+at = "last"
+
+[[measure]]
+kind = "seconds"
+at = "last"
+
+[[measure]]
+kind = "loss"
+at = "last"
+on = "valid"
+
+[[measure]]
+kind = "retrieval"
+at = "last"
+questions = "asked.tsv"
+passages = "asked.tsv"
+
+[[measure]]
+kind = "probe"
+at = "last"
+name = "control"
+random_weights = true
+
+[[measure]]
+kind = "tagging"
+at = "last"
+train = "train.conllu"
+dev = "test.conllu"
+max_updates = 2
+"""
+
+
 def test_every_kind_of_measure_and_a_start(finished, here):
     """The kinds that the other tests do not have. After 0 updates, values are those of the start's last update."""
-    (here / "pairs").mkdir(exist_ok=True)
     pairs = [" ".join(word for word, _ in sentence) for sentence in sentences(8, 5)]
-    (here / "pairs" / "agreement.txt").write_text("".join(f"{line}\n" for line in pairs))
-    [start] = finished.glob("runs/MLM-seed1-*/models/6.pt")
-    plan = ONE_MODEL.replace("seeds = 1", f'start = "{start}"')
-    plan = plan.replace("warmup = 2", "warmup = 2\ncheckpoints = [0]").replace("[train]", 'pairs = "pairs"\n[train]')
-    plan += '[[measure]]\nkind = "loss"\nname = "of text"\ntokens = 500\n'
-    kinds = {"exclusivity": "tokens = 500", "minimal-pairs": "", "seconds": "", "loss": 'on = "valid"'}
     asked = "".join(f"{number}\t{line}\t{number}\n" for number, line in enumerate(pairs))
     (here / "asked.tsv").write_text(f"_id\ttext\tcorpus-id\n{asked}")
-    kinds |= {"retrieval": 'questions = "asked.tsv"\npassages = "asked.tsv"'}
-    kinds |= {"probe": 'name = "control"\nrandom_weights = true'}
-    kinds |= {"tagging": 'train = "train.conllu"\ndev = "test.conllu"\nmax_updates = 2'}
-    plan += "".join(f'[[measure]]\nkind = "{kind}"\nat = "last"\n{options}\n' for kind, options in kinds.items())
-    parsed = parse_plan(plan, "plan.toml")
-    [run] = run_study(parsed, Path("kinds"))["runs"]
-    assert run["measures"]["of text"]["0"] == results(finished)["runs"][0]["measures"]["loss"]["6"]
-    assert run["measures"]["of text"]["6"]["loss"] < run["measures"]["of text"]["0"]["loss"]
+    (here / "pairs").mkdir()
+    (here / "pairs" / "agreement.txt").write_text("\n".join(pairs) + "\n")
+
+    [start] = finished.glob("runs/MLM-seed1-*/models/6.pt")
+    plan = ONE_MODEL.replace("seeds = 1", f'start = "{start}"').replace("warmup = 2", "warmup = 2\ncheckpoints = [0]")
+    plan = parse_plan(plan.replace("[train]", 'pairs = "pairs"\n[train]') + KINDS, "plan.toml")
+    [run] = run_study(plan, Path("kinds"))["runs"]
+    at_start, at_end = (run["measures"]["of text"][updates] for updates in ("0", "6"))
+    assert at_start == results(finished)["runs"][0]["measures"]["loss"]["6"]
+    assert at_end["loss"] < at_start["loss"]
+
     measured = {name: by_updates["6"] for name, by_updates in run["measures"].items()}
-    kinds_by_name = {measure.name: measure.options for measure in parsed.measures}
-    for name, values in measured.items():
-        kind = kinds_by_name[name]
+    for measure in plan.measures:
+        values, kind = measured[measure.name], measure.options
         assert kind.numbers is None or {*values} <= {*kind.numbers, *kind.by_layer}
-        assert {key for key, value in values.items() if isinstance(value, list)} <= {*kind.by_layer}
+        assert {name for name, value in values.items() if isinstance(value, list)} <= {*kind.by_layer}
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
     assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
     assert measured["retrieval"]["mean_recall"] == 100  # each line is asked for in its own words
@@ -477,19 +517,12 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     assert 0 <= measured["tagging"]["accuracy"] <= 100
 
 
-def test_fine_tuning_scores_every_rate_beside_random_weights(here):
-    """Models with random weights are fine-tuned as trained ones are, without a training of their own."""
-    rows = [" ".join(word for word, _ in sentence) for sentence in sentences(24, 6)]
-    for name, part in (("train", rows[:12]), ("dev", rows[12:18]), ("test", rows[18:])):
-        lines = "".join(f"{line}\t{len(line) % 2}\n" for line in part)
-        (here / f"{name}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
-    random_model = """
+FINE_TUNING = """
 [[model]]
 name = "random"
 arch = "mae_lm_tiny"
 random = true
-"""
-    measures = """
+
 [[measure]]
 kind = "classification"
 train = "train.tsv"
@@ -513,7 +546,15 @@ learning_rates = [1e-3]
 [[measure]]
 kind = "seconds"
 """
-    runs = run_study(parse_plan(ONE_MODEL + random_model + measures, "plan.toml"), Path("scored"))["runs"]
+
+
+def test_fine_tuning_scores_every_rate_beside_random_weights(here):
+    """Models with random weights are fine-tuned as trained ones are, without a training of their own."""
+    rows = [" ".join(word for word, _ in sentence) for sentence in sentences(24, 6)]
+    for name, part in (("train", rows[:12]), ("dev", rows[12:18]), ("test", rows[18:])):
+        lines = "".join(f"{line}\t{len(line) % 2}\n" for line in part)
+        (here / f"{name}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
+    runs = run_study(parse_plan(ONE_MODEL + FINE_TUNING, "plan.toml"), Path("scored"))["runs"]
     assert [run["model"] for run in runs] == ["MLM", "random"]
     metrics = {"accuracy", "f1", "matthews", "score"}
     tested = {"test_accuracy", "test_f1", "test_matthews"}
