@@ -11,6 +11,7 @@ Example:
 
 import logging
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,12 +148,14 @@ class Options(Base):
 
     def described(self) -> dict[str, Any]:
         """Return the options that determine the result, as JSON, with the last part of each path only."""
-        values = {name: value for name, value in vars(self).items() if name != "out"}
-        for name in ("train", "valid"):
-            values[name] = [Path(path).name for path in values[name]]
-        for name in ("model", "data_bin"):
-            values[name] = values[name] and values[name].name
-        return values | {"extra": [*self.extra]}
+        values = dict(vars(self))
+        del values["out"]
+        values["model"] = self.model.name
+        values["data_bin"] = self.data_bin.name if self.data_bin else None
+        values["train"] = [Path(path).name for path in self.train]
+        values["valid"] = [Path(path).name for path in self.valid]
+        values["extra"] = [*self.extra]
+        return values
 
 
 def main(options: Options) -> None:
@@ -162,8 +165,8 @@ def main(options: Options) -> None:
     disable_progress_bar()
     set_verbosity_error()  # about weights that other classes have
     named = options.model
-    paths = {name: getattr(options, name) for name in ("model", "out", "data_bin")}
-    options = replace(options, **{name: path and path.resolve() for name, path in paths.items()})
+    data_bin = options.data_bin.resolve() if options.data_bin else None
+    options = replace(options, model=named.resolve(), out=options.out.resolve(), data_bin=data_bin)
     with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm adapt", OWNED) as products:
         check_model_exists(named)  # not the absolute path, which is no name of the hub
         adapt(options, products)
@@ -179,20 +182,20 @@ def adapt(options: Options, products: Products) -> None:
         UserError: if the model or the text cannot be used, or training fails.
     """
     out = options.out
-    if decided := values_of_words(options.extra).keys() & (RESERVED_OPTIONS | {"max-epoch"}):
-        raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
-    if options.freeze_encoder_updates >= options.updates:
-        raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
+    check_options(options)
     if is_sentence_encoder(options):
         logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, _HARM)
     for line in lost_of_sentences(options.model):
         logger.warning("%s", line)
+
     with step(1, 3, f"Text and model: {options.model}"):
         start = make_start(products, options)
         model = as_objective(start, options)  # the start, with the objective's decoder
         made_from = {"start": directory_sha256(out / START), "preset": preset_of(model), "seed": options.seed}
         products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
-        text = {name: asdict(split) for name, split in Manifest.read(out / DATA / MANIFEST).splits.items()}
+        splits = Manifest.read(out / DATA / MANIFEST).splits
+        text = {name: asdict(split) for name, split in splits.items()}
+
     evaluate = Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
     measure = Measure("evaluation", "all" if predicts(start) else "last", evaluate)
     plan = plan_of(model, options, [measure])
@@ -202,14 +205,17 @@ def adapt(options: Options, products: Products) -> None:
     passes = tokens / text["train"]["tokens_out"]
     with step(2, 3, f"Training: up to {tokens:,} tokens, at most {passes:.2g} times the text, on {machine()}"):
         complete(workspace)
+
+    run = training.folder.name
     with step(3, 3, "Model"):
         adapted = read_checkpoint(training.checkpoint(options.updates), out / START)
         about = replace(adapted.about, trained_on=text, imported_from=start.about.imported_from)
-        adapted, run = replace(adapted, about=about), training.folder.name
+        adapted = replace(adapted, about=about)
         if not (products.has("model", run) and products.has("stock", run)):  # results would be those of other models
             retract(out, RESULTS, REPORT)
         products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
         products.make("stock", run, lambda path: export_stock(adapted, path))
+
     measured = workspace.values(training, measure)
     content = {
         "options": options.described(),
@@ -232,6 +238,19 @@ def adapt(options: Options, products: Products) -> None:
     write_results(out, content, report(content))
 
 
+def check_options(options: Options) -> None:
+    """Check options before any work.
+
+    Raises:
+        UserError: if one is decided by the command, or the encoder would never be trained.
+    """
+    decided = values_of_words(options.extra).keys() & (RESERVED_OPTIONS | {"max-epoch"})
+    if decided:
+        raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
+    if options.freeze_encoder_updates >= options.updates:
+        raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
+
+
 def make_start(products: Products, options: Options) -> Pretrained:
     """Return the model to start from, after making ``start``, a bundle of it, ``data-bin`` and ``held-out.txt``.
 
@@ -247,12 +266,9 @@ def make_start(products: Products, options: Options) -> Pretrained:
         text_field=options.text_field,
     )
     files = find_splits(texts)
-    tokenizer = options.data_bin and find_tokenizer(options.data_bin)
-    made_from = [directory_sha256(options.model), tokenizer and tokenizer.fingerprint, options.seed]
-    start = read_bundle(
-        products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
-    )
-    if (options.tokens_per_sample or 0) > (longest := start.config.max_positions):
+    start = read_bundle(_make_bundle_of_start(products, options))
+    longest = start.config.max_positions
+    if options.tokens_per_sample and options.tokens_per_sample > longest:
         raise UserError(f"--tokens-per-sample {options.tokens_per_sample}: the model takes at most {longest} tokens")
     with temporary_directory(options.out / ".trial") as directory:  # before the work, what it would end with
         export_stock(as_objective(start, options), directory / "model")
@@ -273,10 +289,19 @@ def make_start(products: Products, options: Options) -> Pretrained:
     return start
 
 
+def _make_bundle_of_start(products: Products, options: Options) -> Path:
+    tokenizer = find_tokenizer(options.data_bin) if options.data_bin else None
+    fingerprint = tokenizer.fingerprint if tokenizer else None
+    made_from = [directory_sha256(options.model), fingerprint, options.seed]
+    return products.make(START, made_from, lambda path: write_bundle(read_model(options), path, add_tokenizer_and_card))
+
+
 def is_sentence_encoder(options: Options) -> bool:
     """Return whether the model, or what a bundle was imported from, is one of ``sentence-transformers``."""
-    directories = [path for path in (options.model, options.data_bin) if path is not None]
-    return any((path / part / MODULES).exists() for path in directories for part in ("", ORIGINAL))
+    paths = [options.model / MODULES, options.model / ORIGINAL / MODULES]
+    if options.data_bin is not None:
+        paths += [options.data_bin / MODULES, options.data_bin / ORIGINAL / MODULES]
+    return any(path.exists() for path in paths)
 
 
 def read_model(options: Options) -> Pretrained:
@@ -293,7 +318,8 @@ def read_model(options: Options) -> Pretrained:
 
 def objective_of(model: Pretrained) -> str:
     """Return the objective that a model was trained with: one of :data:`OBJECTIVES`."""
-    return next(name for name, objective in OBJECTIVES.items() if preset_of(model) in objective.presets)
+    preset = preset_of(model)
+    return next(name for name, objective in OBJECTIVES.items() if preset in objective.presets)
 
 
 def as_objective(start: Pretrained, options: Options) -> Pretrained:
@@ -303,7 +329,9 @@ def as_objective(start: Pretrained, options: Options) -> Pretrained:
         UserError: if the objective does not fit the model.
     """
     objective = options.objective or objective_of(start)
-    preset = preset_of(start) if objective == objective_of(start) else OBJECTIVES[objective].presets[0]
+    preset = preset_of(start)
+    if objective != objective_of(start):
+        preset = OBJECTIVES[objective].presets[0]
     try:
         return with_preset(start, preset, options.seed)
     except ValueError as problem:
@@ -317,8 +345,12 @@ def batch_tokens() -> int:
 
 def measurement(options: Options) -> dict[str, Any]:
     """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
-    fraction = min(1, max(LEAST_MEASURED, options.updates * options.batch_size / FULLY_MEASURED))
-    return MEASUREMENT | {name: round(fraction * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
+    tokens = options.updates * options.batch_size
+    fraction = min(1, max(LEAST_MEASURED, tokens / FULLY_MEASURED))
+    measured = dict(MEASUREMENT)
+    for name in ("tokens", "pseudo_tokens"):
+        measured[name] = round(fraction * measured[name])
+    return measured
 
 
 def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Plan:
@@ -327,25 +359,29 @@ def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Pla
     Args:
         measures: what is measured of ``start`` and of the trained model.
     """
-    out, begins = options.out, any(one.at == "all" for one in measures)
-    network, further = (
-        {name: " ".join(values) or True for name, values in values_of_words(words).items()}
-        for words in (network_options(model), options.extra)
-    )
-    given = as_options(_settings(model, options)) | network
-    # The recipe is for pretraining from random weights: here, what is not given is fairseq's default.
-    unset = dict.fromkeys(as_options(settings(network["arch"])).keys() - given.keys(), False)
+    network = _options_of_words(network_options(model))
+    stated = as_options(_settings(model, options)) | network
+    # The recipe is for pretraining from random weights: here, what is not stated is fairseq's default.
+    of_recipe = as_options(settings(network["arch"]))
+    unset = dict.fromkeys(of_recipe.keys() - stated.keys(), False)
+
+    is_start_measured = any(measure.at == "all" for measure in measures)
     return Plan(
-        Document("", "adapt"),
-        "Adaptation",
-        Data(out / DATA, out / HELD_OUT),
-        Train(options.updates, warmup_updates(options.updates), (0,) if begins else ()),
-        unset | given | further,
-        (Model("adapted", network["arch"], seeds=(options.seed,), start=out / START),),
-        tuple(measures),
-        (),
-        None,
+        document=Document("", "adapt"),
+        title="Adaptation",
+        data=Data(options.out / DATA, options.out / HELD_OUT),
+        train=Train(options.updates, warmup_updates(options.updates), (0,) if is_start_measured else ()),
+        options=unset | stated | _options_of_words(options.extra),
+        models=(Model("adapted", network["arch"], seeds=(options.seed,), start=options.out / START),),
+        measures=tuple(measures),
+        contrasts=(),
+        rates=None,
     )
+
+
+def _options_of_words(words: Sequence[str]) -> dict[str, str | bool]:
+    """Return the options of a command line as a plan states them: a flag is true."""
+    return {name: " ".join(values) or True for name, values in values_of_words(words).items()}
 
 
 def _settings(model: Pretrained, options: Options) -> Settings:
@@ -357,6 +393,8 @@ def _settings(model: Pretrained, options: Options) -> Settings:
     length = options.tokens_per_sample or min(model.config.max_positions, LONGEST)
     accumulated = -(-options.batch_size // max(batch_tokens(), length))
     masking = OBJECTIVES[objective_of(model)].masking
+    if options.mask_prob:
+        masking = masking | {"mask_prob": options.mask_prob}
     chosen: Settings = {
         "task": {
             "_name": "masked_autoencoder_lm",
@@ -365,7 +403,6 @@ def _settings(model: Pretrained, options: Options) -> Settings:
             "mask_in_encoder": model.mask_in_encoder,
             "freeze_encoder_updates": options.freeze_encoder_updates,
             **masking,
-            **({"mask_prob": options.mask_prob} if options.mask_prob else {}),
         },
         "criterion": {"_name": "masked_autoencoder_lm"},
         "optimizer": {"layer_lr_decay": options.layer_lr_decay},
@@ -430,17 +467,6 @@ def report(content: dict[str, Any]) -> str:
     """Return the text of ``report.md`` for the content of ``results.json``."""
     options, text, after = content["options"], content["text"], content["after"]
     measured = {name: content[name] for name in ("before", "after") if content[name]}
-    has_learned = after["loss"] < after["unigram_entropy"]
-    next_step = "." if content["sentence_encoder"] else ": train for more updates."
-    advice = "" if has_learned else f" **The loss after is not below it**{next_step}"
-    unknown = max(split["unk_rate"] for split in text.values())
-    preset, _ = ARCHITECTURES[content["start"].get("architecture") or "mae_lm"]
-    before = "predicted by the model's own head, through its decoder if it had one."
-    if not content["before"]:
-        before = "the model lacked a trained head or decoder, so there is nothing to compare with."
-    elif preset not in OBJECTIVES[content["objective"]].presets:
-        before += " After: through another decoder, or none, so that **the rows cannot be compared**."
-    harm = f"\n- **The model is a sentence encoder.** {_HARM}" if content["sentence_encoder"] else ""
     return _REPORT.format(
         model=code(options["model"]),
         objective=OBJECTIVES[content["objective"]].name,
@@ -453,13 +479,41 @@ def report(content: dict[str, Any]) -> str:
         seconds=content["training"]["seconds"],
         machine=escaped(content["machine"]),
         measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
-        before=before,
+        before=_before(content),
         entropy=after["unigram_entropy"],
-        advice=f"{advice}{harm}",
+        advice=_advice(content),
         text=splits_table(text),
-        unknown="The model's tokenizer fits the text."
-        if unknown < 0.01
-        else f"**The model's tokenizer does not know {unknown:.1%} of the tokens of a split**; the model cannot learn "
-        "them.",
+        unknown=_unknown(text),
         stock_class=content["stock_class"],
     )
+
+
+def _before(content: dict[str, Any]) -> str:
+    """Return what predicted before the training, and whether that can be compared."""
+    if not content["before"]:
+        return "the model lacked a trained head or decoder, so there is nothing to compare with."
+    before = "predicted by the model's own head, through its decoder if it had one."
+    preset, _ = ARCHITECTURES[content["start"].get("architecture") or "mae_lm"]
+    if preset not in OBJECTIVES[content["objective"]].presets:
+        before += " After: through another decoder, or none, so that **the rows cannot be compared**."
+    return before
+
+
+def _advice(content: dict[str, Any]) -> str:
+    """Return what to do about a model that has learned nothing, or that the training harms."""
+    advice = ""
+    has_learned = content["after"]["loss"] < content["after"]["unigram_entropy"]
+    if not has_learned:
+        advice = " **The loss after is not below it**"
+        advice += "." if content["sentence_encoder"] else ": train for more updates."
+    if content["sentence_encoder"]:
+        advice += f"\n- **The model is a sentence encoder.** {_HARM}"
+    return advice
+
+
+def _unknown(text: dict[str, Any]) -> str:
+    """Return whether the tokenizer fits the text."""
+    rate = max(split["unk_rate"] for split in text.values())
+    if rate < 0.01:
+        return "The model's tokenizer fits the text."
+    return f"**The model's tokenizer does not know {rate:.1%} of the tokens of a split**; the model cannot learn them."

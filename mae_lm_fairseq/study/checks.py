@@ -3,13 +3,14 @@
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
 from mae_lm_fairseq.cost.planner import Plan as Cost, plan as plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
@@ -65,20 +66,17 @@ def check_data(data: Path) -> None:
 
 
 def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
-    model, key, error = plan.models[number], ("model", number), plan.document.error
-    for place, options in ((("options",), plan.options), ((*key, "options"), model.options)):
-        for name in (name for name in options if name.replace("_", "-") in RESERVED_OPTIONS):
-            raise error(
-                (*place, name), f"every study decides on --{name}; remove it, or use [train] or a key of models"
-            )
-        if "lr" in options and model.learning_rates:
-            raise error((*place, "lr"), "contradicts learning_rates of the model; remove one")
-        if "max-tokens" in options and "update-freq" not in {**plan.options, **model.options}:
-            raise error((*place, "max-tokens"), "needs update-freq, the number of batches per update")
-    if model.masks != "trained" and any(getattr(one.options, "on", None) == "valid" for one in plan.measures):
-        raise error((*key, "masks"), 'does not apply to the loss on the validation split; remove it, or on = "valid"')
-    rate = model.learning_rates[0] if model.learning_rates else None
+    """Check a model, and return fairseq's configuration of it."""
+    model, key = plan.models[number], ("model", number)
+    _check_option_names(plan, model, ("options",), plan.options)
+    _check_option_names(plan, model, (*key, "options"), model.options)
+    splits = [getattr(measure.options, "on", None) for measure in plan.measures]
+    if model.masks != "trained" and "valid" in splits:
+        problem = 'does not apply to the loss on the validation split; remove it, or on = "valid"'
+        raise plan.document.error((*key, "masks"), problem)
+
     with _located(plan, key):
+        rate = model.learning_rates[0] if model.learning_rates else None
         training = Training(model if needs_files else replace(model, start=None), rate, 1)
         options = train_options(plan, training, plan.train.updates, Path("checkpoints"))
         cfg = _parsed(arguments(plan.data.data_bin, options))
@@ -90,14 +88,40 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         variable_rate(cfg.task)
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
-            # Not a directory of transformers, which fairseq-train does not take.
-            is_bundle = model.start.is_dir()
-            start = read_bundle(model.start) if is_bundle else read_checkpoint(model.start, plan.data.data_bin)
-            of_encoder = ("encoder_", "relative_", "max_positions", "pre_norm")
-            values = {name: value for name, value in vars(network).items() if name.startswith(of_encoder)}
-            if differing := [name for name, value in values.items() if getattr(start.config, name) != value]:
-                raise UserError(f"{model.start} has another encoder than {model.arch}: {', '.join(differing)}")
+            _check_start(plan, model, network)
     return cfg
+
+
+def _check_option_names(plan: Plan, model: Model, key: tuple, options: Mapping[str, Any]) -> None:
+    """Check that options of a plan or a model are none that a study decides on, and do not contradict others."""
+    error = plan.document.error
+    for name in options:
+        if name.replace("_", "-") in RESERVED_OPTIONS:
+            problem = f"every study decides on --{name}; remove it, or use [train] or a key of models"
+            raise error((*key, name), problem)
+    if "lr" in options and model.learning_rates:
+        raise error((*key, "lr"), "contradicts learning_rates of the model; remove one")
+    if "max-tokens" in options and "update-freq" not in {**plan.options, **model.options}:
+        raise error((*key, "max-tokens"), "needs update-freq, the number of batches per update")
+
+
+def _check_start(plan: Plan, model: Model, network: MaskedAutoencoderConfig) -> None:
+    """Check that a model can start from its checkpoint or bundle; fairseq-train takes no directory of transformers.
+
+    Raises:
+        UserError: if it cannot be read, or has another encoder.
+    """
+    if model.start.is_dir():
+        start = read_bundle(model.start)
+    else:
+        start = read_checkpoint(model.start, plan.data.data_bin)
+    differing = []
+    for name, value in vars(network).items():
+        is_of_encoder = name.startswith(("encoder_", "relative_", "max_positions", "pre_norm"))
+        if is_of_encoder and getattr(start.config, name) != value:
+            differing.append(name)
+    if differing:
+        raise UserError(f"{model.start} has another encoder than {model.arch}: {', '.join(differing)}")
 
 
 def _parsed(words: list[str]) -> Any:
@@ -115,42 +139,50 @@ def _located(plan: Plan, key: tuple) -> Iterator[None]:
     try:
         yield
     except UserError as problem:
-        model = plan.models[key[1]].options if key[0] == "model" else {}
+        of_model = plan.models[key[1]].options if key[0] == "model" else {}
         named = re.findall(r"--([a-z0-9-]+)", str(problem))
-        places = [(*key, "options", name) for name in named if name in model]
+        places = [(*key, "options", name) for name in named if name in of_model]
         places += [("options", name) for name in named if name in plan.options]
-        raise plan.document.error(next(iter(places), key), str(problem)) from None
+        place = places[0] if places else key
+        raise plan.document.error(place, str(problem)) from None
 
 
 def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     """Return a table of the trainings of a plan, with the assumptions behind it, and what has no estimate."""
+    device = DEVICE
+    if torch.cuda.is_available():
+        device = kind_of_gpu(torch.cuda.get_device_properties(0)) or DEVICE
     vocabulary = vocabulary_size(plan.data.data_bin)
-    device = kind_of_gpu(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else None
-    device, rows, unknown, hours, tokens, flops = device or DEVICE, [], [], 0.0, 0, 0.0
+    rows, unknown = [], []
+    number = tokens = 0
+    hours = flops = 0.0
     for model, cfg in zip(plan.models, configurations, strict=True):
         trainings = count_trainings(plan, model)
-        if model.random:
+        number += trainings
+        cost = None
+        if not model.random:
+            try:
+                run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
+                cost = plan_cost(run)
+            except ValueError as problem:
+                unknown.append(f"{model.name} ({problem})")
+        if cost is None:
             rows.append([model.name, str(trainings), *"-----"])
             continue
-        try:
-            run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
-        except ValueError as problem:
-            unknown.append(f"{model.name} ({problem})")
-            rows.append([model.name, str(trainings), *"-----"])
-            continue
-        planned = plan_cost(run)
-        hours, tokens = hours + planned.hours * trainings, tokens + planned.run.tokens * trainings
-        flops += planned.flops.total * planned.run.tokens * trainings
-        rows.append([model.name, str(trainings), *_cells(planned), duration(planned.hours * trainings)])
-    number = sum(int(row[1]) for row in rows)
-    lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
+        hours += cost.hours * trainings
+        tokens += cost.run.tokens * trainings
+        flops += cost.flops.total * cost.run.tokens * trainings
+        rows.append([model.name, str(trainings), *_cells(cost), duration(cost.hours * trainings)])
+
     processes = number * sum(updates > 0 for updates in plan.checkpoints)
     starting = processes * START_SECONDS / 3600
+    lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
     if not torch.cuda.is_available():
         rate = matrix_rate()
+        computing = flops / (CPU_FRACTION * rate) / 3600
         lines.append(
-            f"On this machine, which has no GPU, about {duration(flops / (CPU_FRACTION * rate) / 3600 + starting)}: at "
-            f"{CPU_FRACTION:.0%} of the {rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
+            f"On this machine, which has no GPU, about {duration(computing + starting)}: at {CPU_FRACTION:.0%} of the "
+            f"{rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
         )
     lines += [
         f"{processes:,} starts of processes, one for each checkpoint, take {duration(starting)} of it.",
@@ -163,17 +195,27 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     ]
     if not plan.data.data_bin.exists():
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
-    left_out = (f"{one.name} after {one.checkpoints(plan.checkpoints)} updates" for one in plan.measures)
-    halved = "; rates that are halved" if plan.rates and plan.rates.halve else ""
-    measured = ", ".join(left_out) or "measures, of which there are none"
-    lines.append(f"not included: {'; '.join([*unknown, measured])}{halved}.")
+    lines.append(f"not included: {'; '.join([*unknown, _without_estimate(plan)])}.")
     return "\n".join(lines)
 
 
-def _cells(planned: Cost) -> list[str]:
-    numbers = planned.run.tokens / 1e6, planned.parameters.total / 1e6, planned.memory_total / 1e9
-    shown = (f"{number:,.1f}" if number >= 1 else f"{number:.2g}" for number in numbers)
-    return [*shown, duration(planned.hours)]
+def _without_estimate(plan: Plan) -> str:
+    """Return what takes time beside the trainings."""
+    measures = []
+    for measure in plan.measures:
+        measures.append(f"{measure.name} after {measure.checkpoints(plan.checkpoints)} updates")
+    listed = ", ".join(measures) or "measures, of which there are none"
+    if plan.rates and plan.rates.halve:
+        listed += "; rates that are halved"
+    return listed
+
+
+def _cells(cost: Cost) -> list[str]:
+    """Return tokens, parameters, memory and hours of a training."""
+    cells = []
+    for number in (cost.run.tokens / 1e6, cost.parameters.total / 1e6, cost.memory_total / 1e9):
+        cells.append(f"{number:,.1f}" if number >= 1 else f"{number:.2g}")
+    return [*cells, duration(cost.hours)]
 
 
 def count_trainings(plan: Plan, model: Model) -> int:
@@ -181,6 +223,7 @@ def count_trainings(plan: Plan, model: Model) -> int:
     if model.random:
         return 0
     seeds = len(model.all_seeds)
-    if len(model.learning_rates) < 2:
+    further_rates = model.learning_rates[1:]
+    if not further_rates:
         return seeds
-    return seeds + (len(model.learning_rates) - 1) * min(seeds, plan.rates.seeds)
+    return seeds + len(further_rates) * min(seeds, plan.rates.seeds)

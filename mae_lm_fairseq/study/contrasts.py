@@ -60,13 +60,17 @@ class Outcome:
             return f"open, {len(self.values)} of {self.needed} seeds"
         if self.is_exploratory:
             return "exploratory"
-        predicted, margin = self.contrast.predicted, self.contrast.margin or 0.0
-        is_significant, (low, high) = self.corrected < LEVEL, self.interval
+        predicted = self.contrast.predicted
+        is_significant = self.corrected < LEVEL
         if predicted in ("positive", "negative"):
+            if not is_significant:
+                return "not shown"
             is_as_predicted = (self.mean > 0) == (predicted == "positive")
-            return ("shown" if is_as_predicted else "contradicted") if is_significant else "not shown"
+            return "shown" if is_as_predicted else "contradicted"
         if is_significant:
             return "shown"
+        margin = self.contrast.margin or 0.0
+        low, high = self.interval
         is_outside = high < -margin or (predicted == "equivalent" and low > margin)
         return "contradicted" if is_outside else "not shown"
 
@@ -75,8 +79,10 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     """Return an interval of the mean, Student's."""
     from scipy.stats import t  # optional (extra "analysis")
 
-    half = t.ppf((1 + level) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5
-    return fmean(values) - half, fmean(values) + half
+    mean = fmean(values)
+    quantile = t.ppf((1 + level) / 2, len(values) - 1)
+    half = quantile * stdev(values) / len(values) ** 0.5
+    return mean - half, mean + half
 
 
 def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]]) -> list[Outcome]:
@@ -86,32 +92,49 @@ def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]])
         plan: the plan. Holm's correction is over all of its primary contrasts, tested or not.
         values: model, MEASURE.VALUE -> the seeds measured, and their values.
     """
-    found = [tested for contrast in plan.contrasts if (tested := _outcome(plan, contrast, values)) is not None]
-    return corrected(found, sum(contrast.primary for contrast in plan.contrasts), plan.looks)
+    tested = [_outcome(plan, contrast, values) for contrast in plan.contrasts]
+    primaries = sum(contrast.primary for contrast in plan.contrasts)
+    return corrected([outcome for outcome in tested if outcome is not None], primaries, plan.looks)
 
 
 def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None:
-    models = [model for model in (contrast.model, contrast.less) if model is not None]
-    by_seed = [_endpoint(contrast, *values(model, contrast.of)) for model in models]
-    common = sorted(set.intersection(*(set(one) for one in by_seed)))
-    if len(common) < 2:
+    quantity = _endpoint(contrast, *values(contrast.model, contrast.of))
+    if contrast.less is not None:
+        less = _endpoint(contrast, *values(contrast.less, contrast.of))
+        quantity = {seed: quantity[seed] - less[seed] for seed in quantity if seed in less}
+    if len(quantity) < 2:
         return None
+
     planned = plan.seeds(contrast)
     looks = plan.looks or (len(planned),)
-    reached = [number for number in looks if number <= len(planned) and {*planned[:number]} <= {*common}]
-    seeds = sorted(planned[: reached[-1]]) if reached else common
-    quantity = {seed: by_seed[0][seed] - (by_seed[1][seed] if contrast.less else 0.0) for seed in seeds}
-    needed = reached[-1] if reached else looks[0]
-    numbers, margin = np.array([*quantity.values()]), contrast.margin or 0.0
-    p, sign_flip = (p_value(numbers, contrast.predicted, margin, test) for test in (t_test, flip))
-    return Outcome(contrast, quantity, needed, p, sign_flip)
+    needed, seeds = looks[0], list(quantity)
+    for number in looks:
+        at_look = planned[:number]
+        if len(at_look) == number and quantity.keys() >= {*at_look}:
+            needed, seeds = number, at_look
+    quantity = {seed: quantity[seed] for seed in sorted(seeds)}
+
+    numbers = np.array([*quantity.values()])
+    margin = contrast.margin or 0.0
+    return Outcome(
+        contrast=contrast,
+        values=quantity,
+        needed=needed,
+        p=p_value(numbers, contrast.predicted, margin, t_test),
+        sign_flip=p_value(numbers, contrast.predicted, margin, flip),
+    )
 
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
+    """Return an endpoint of a model by seed, of the seeds for which it is defined."""
     if not seeds or values.name not in values.final_names():
         return {}
-    found = ENDPOINTS[contrast.endpoint](values)
-    return {seed: float(value) for seed, value in zip(seeds, found, strict=True) if not np.isnan(value)}
+    numbers = ENDPOINTS[contrast.endpoint](values)
+    by_seed = {}
+    for seed, number in zip(seeds, numbers, strict=True):
+        if not np.isnan(number):
+            by_seed[seed] = float(number)
+    return by_seed
 
 
 def p_value(values: np.ndarray, predicted: str | None, margin: float, test: Callable) -> float:
@@ -122,7 +145,9 @@ def p_value(values: np.ndarray, predicted: str | None, margin: float, test: Call
     """
     if predicted in ("equivalent", "not worse"):
         above = test(values + margin, "greater")
-        return above if predicted == "not worse" else max(above, test(values - margin, "less"))
+        if predicted == "not worse":
+            return above
+        return max(above, test(values - margin, "less"))
     return test(values, "two-sided")
 
 
@@ -130,7 +155,9 @@ def t_test(values: np.ndarray, alternative: str) -> float:
     """Return the p-value of Student's t test against 0; 1 for equal values, which have no variance to compare with."""
     from scipy.stats import ttest_1samp
 
-    return 1.0 if np.ptp(values) == 0 else float(ttest_1samp(values, 0, alternative=alternative).pvalue)
+    if np.ptp(values) == 0:
+        return 1.0
+    return float(ttest_1samp(values, 0, alternative=alternative).pvalue)
 
 
 def flip(values: np.ndarray, alternative: str) -> float:
@@ -162,25 +189,31 @@ def over_looks(p: float, looks: Sequence[int], two_sided: bool) -> float:
 
     if len(looks) < 2:
         return p
-    correlations = np.sqrt(np.minimum.outer(looks, looks) / np.maximum.outer(looks, looks))
+    first, second = np.minimum.outer(looks, looks), np.maximum.outer(looks, looks)
+    correlations = np.sqrt(first / second)
     most = norm.isf(p / 2 if two_sided else p)
     least = -most if two_sided else -np.inf
-    upper, lower = np.full(len(looks), most), np.full(len(looks), least)
+    upper = np.full(len(looks), most)
+    lower = np.full(len(looks), least)
     return 1 - float(multivariate_normal.cdf(upper, cov=correlations, lower_limit=lower, rng=1))
 
 
-def corrected(found: list[Outcome], primaries: int, looks: Sequence[int] = ()) -> list[Outcome]:
+def corrected(tested: Sequence[Outcome], primaries: int, looks: Sequence[int] = ()) -> list[Outcome]:
     """Return the outcomes with p-values after correction for looks, and Holm's (1979) over the primary contrasts.
 
     Those whose seeds are not complete have none; for the others, they count as if they were not shown.
     """
-    largest, by_name = 0.0, {}
-    complete = {
-        one.contrast.name: over_looks(one.p, looks, one.contrast.margin is None)
-        for one in found
-        if one.contrast.primary and len(one.values) == one.needed
-    }
-    for rank, (name, p) in enumerate(sorted(complete.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (primaries - rank) * p))
+    p_values = {}
+    for outcome in tested:
+        contrast = outcome.contrast
+        if contrast.primary and len(outcome.values) == outcome.needed:
+            is_two_sided = contrast.margin is None
+            p_values[contrast.name] = over_looks(outcome.p, looks, is_two_sided)
+
+    by_name: dict[str, float] = {}
+    largest = 0.0
+    for rank, name in enumerate(sorted(p_values, key=p_values.get)):
+        holm = min(1.0, (primaries - rank) * p_values[name])
+        largest = max(largest, holm)
         by_name[name] = largest
-    return [replace(one, corrected=by_name.get(one.contrast.name)) for one in found]
+    return [replace(outcome, corrected=by_name.get(outcome.contrast.name)) for outcome in tested]

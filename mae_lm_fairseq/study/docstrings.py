@@ -24,6 +24,9 @@ from mae_lm_fairseq.utils.writing import create_file
 STDLIB = "stdlib"
 PACKAGES = (STDLIB, "numpy", "scipy", "sklearn", "sympy", "networkx", "torch")
 
+UNREAD = {"tests", "test", "site-packages", "dist-packages"}
+"""Directories whose modules are not read."""
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 LETTERS = 0.88
 VALID_PERCENT = 2
 
@@ -38,14 +41,25 @@ def paragraphs(doc: str) -> list[str]:
     A paragraph is lines of the same indentation. It is prose if it begins and ends as a sentence, has at least 41
     characters, most of them letters, and no code, table or formula.
     """
-    blocks = [" ".join(lines) for _, lines in groupby(inspect.cleandoc(doc).split("\n"), _indentation)]
-    texts = [" ".join(MARKUP.sub("", block).split()) for block in blocks if not CODE.search(block)]
-    are_letters = {text: sum(sign.isalpha() or sign == " " for sign in text) for text in texts}
-    return [text for text in texts if PROSE.fullmatch(text) and are_letters[text] >= LETTERS * len(text)]
+    prose = []
+    for _, lines in groupby(inspect.cleandoc(doc).split("\n"), _indentation):
+        block = " ".join(lines)
+        if not CODE.search(block):
+            text = " ".join(MARKUP.sub("", block).split())
+            if _is_prose(text):
+                prose.append(text)
+    return prose
 
 
 def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip()) if line.strip() else -1
+    if not line.strip():
+        return -1
+    return len(line) - len(line.lstrip())
+
+
+def _is_prose(text: str) -> bool:
+    letters = sum(sign.isalpha() or sign == " " for sign in text)
+    return bool(PROSE.fullmatch(text)) and letters >= LETTERS * len(text)
 
 
 def module_prose(path: str) -> list[str]:
@@ -56,9 +70,11 @@ def module_prose(path: str) -> list[str]:
             tree = ast.parse(source.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docs = (ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented))
-    return [text for doc in docs if doc for text in paragraphs(doc)]
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED):
+            texts += paragraphs(ast.get_docstring(node, clean=False) or "")
+    return texts
 
 
 def find_sources(packages: Iterable[str] = PACKAGES) -> list[tuple[str, Path]]:
@@ -66,9 +82,11 @@ def find_sources(packages: Iterable[str] = PACKAGES) -> list[tuple[str, Path]]:
     sources = []
     for package in packages:
         root = _package_root(package)
-        for path in root.rglob("*.py") if root else ():
+        if root is None:
+            continue
+        for path in root.rglob("*.py"):
             parts = path.relative_to(root).with_suffix("").parts
-            if not {"tests", "test", "site-packages", "dist-packages"} & set(parts):
+            if not UNREAD.intersection(parts):
                 sources.append((".".join((package, *parts)), path))
     return sorted(sources)
 
@@ -93,17 +111,20 @@ def docstring_documents(packages: Iterable[str] = PACKAGES) -> Iterator[tuple[li
     Args:
         packages: names of packages; ``stdlib`` for the standard library.
     """
-    sources, seen = find_sources(packages), set()
+    sources = find_sources(packages)
+    paths = [str(path) for _, path in sources]
+    seen = set()
     with WorkerPool(2) as pool:
-        found = pool.map(module_prose, [str(path) for _, path in sources], chunksize=16)
-        progress = progress_bar(found, desc="reading docstrings", total=len(sources), unit=" files")
+        prose = pool.map(module_prose, paths, chunksize=16)
+        progress = progress_bar(prose, desc="reading docstrings", total=len(paths), unit=" files")
         for (module, _), texts in zip(sources, progress, strict=True):
-            if fresh := [text for text in dict.fromkeys(texts) if text not in seen]:
-                seen.update(fresh)
-                yield fresh, is_validation(module)
+            new = [text for text in dict.fromkeys(texts) if text not in seen]
+            seen.update(new)
+            if new:
+                yield new, is_validation(module)
 
 
-def write_corpus(found: Iterable[tuple[list[str], bool]], train: Path, valid: Path) -> Mapping[str, int]:
+def write_corpus(documents: Iterable[tuple[list[str], bool]], train: Path, valid: Path) -> Mapping[str, int]:
     """Write documents as a training and a validation text, with blank lines between them.
 
     Returns:
@@ -111,8 +132,9 @@ def write_corpus(found: Iterable[tuple[list[str], bool]], train: Path, valid: Pa
     """
     counts: Counter[str] = Counter()
     with create_file(train) as train_file, create_file(valid) as valid_file:
-        for lines, is_valid in found:
+        for lines, is_valid in documents:
             text = "\n".join(lines) + "\n\n"
-            (valid_file if is_valid else train_file).write(text.encode())
+            file = valid_file if is_valid else train_file
+            file.write(text.encode())
             counts.update(documents=1, lines=len(lines), characters=sum(map(len, lines)))
     return counts

@@ -37,7 +37,9 @@ class Values:
 
     def final_names(self) -> list[str]:
         """Return the names of the values that all seeds have after the last update."""
-        return [name for name in self.runs[0][self.checkpoints[-1]] if all(name in run[max(run)] for run in self.runs)]
+        at_end = [run[max(run)] for run in self.runs]
+        names = self.runs[0][self.checkpoints[-1]]
+        return [name for name in names if all(name in values for values in at_end)]
 
     def final(self) -> np.ndarray:
         """Return the value after the last update, see :meth:`at`."""
@@ -55,15 +57,18 @@ def last(values: Values) -> np.ndarray:
 
 def last_less_first_layer(values: Values) -> np.ndarray:
     """Last layer less the embeddings: what the layers add from the context."""
-    return values.final()[:, -1] - values.final()[:, 0]
+    final = values.final()
+    return final[:, -1] - final[:, 0]
 
 
 def last_less_best_layer(values: Values) -> np.ndarray:
     """Last layer less the best layer below it; dev_NAME, if measured, chooses that layer by its mean over the seeds."""
+    final = values.final()
     dev = values.other(f"dev_{values.name}")
-    means = (dev if dev.name in dev.final_names() else values).final().mean(0)[:-1]
-    best = np.nan_to_num(means, nan=-np.inf).argmax()
-    return values.final()[:, -1] - values.final()[:, best]
+    chosen_by = dev.final() if dev.name in dev.final_names() else final
+    means_below = chosen_by.mean(0)[:-1]
+    best = np.nan_to_num(means_below, nan=-np.inf).argmax()
+    return final[:, -1] - final[:, best]
 
 
 def mean_of_layers(values: Values) -> np.ndarray:
@@ -74,7 +79,7 @@ def mean_of_layers(values: Values) -> np.ndarray:
 def end_less_best_checkpoint(values: Values) -> np.ndarray:
     """Last layer after the last update less that of the best checkpoint: below 0 if training damages it."""
     by_checkpoint = [last_layer(values.at(updates)) for updates in values.checkpoints]
-    best = max(by_checkpoint, key=lambda found: np.nan_to_num(found.mean(), nan=-np.inf))
+    best = max(by_checkpoint, key=lambda of_seeds: np.nan_to_num(of_seeds.mean(), nan=-np.inf))
     return by_checkpoint[-1] - best
 
 

@@ -70,9 +70,11 @@ def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = 
             names[workspace.key(measure, model)] = measure.name
 
     def print_run(run: Run) -> None:
-        after = f", after {run.updates[1]:,} updates" if run.updates else ""
+        name = run.name
+        if run.updates:
+            name += f", after {run.updates[1]:,} updates"
         for key, values in read_result(run)["measures"].items():
-            print(f"{run.name}{after}: {names[key]}: {_in_one_line(values)}", flush=True)
+            print(f"{name}: {names[key]}: {_in_one_line(values)}", flush=True)
         finished()
 
     while any(not run.result.exists() for run in all_runs(workspace)):
@@ -104,15 +106,17 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
     """
     make_output_directory(out)
     path = out / PLAN
-    history = History(max(1, (os.cpu_count() or 1) // jobs), [], [])
     if path.exists():
         history = read_history(path)
+    else:
+        cores = os.cpu_count() or 1
+        history = History(max(1, cores // jobs), versions=[], looks=[])
 
     measures = [measure.options for measure in plan.measures]
     files = fingerprints(plan.data, [*measures, *plan.models])
     version = {"date": str(date.today()), "plan": plan.document.text, "files": files}
-    is_changed = not history.versions or {**history.versions[-1], "date": version["date"]} != version
-    if is_changed:
+    last = history.versions[-1] if history.versions else {}
+    if {**last, "date": version["date"]} != version:
         history = history._replace(versions=[*history.versions, version])
         write_record(path, history._asdict())
     return Workspace(plan, out, history.threads, files)
@@ -164,8 +168,9 @@ def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         differing = unified_diff(lines(before), lines(after), n=0, lineterm="")
         stated = []
         for line in islice(differing, 2, None):  # after the names of the versions, which are empty
-            is_place, is_comment = line[0] == "@", line[1:].startswith("#")
-            if line[1:].strip() and not is_place and not is_comment:
+            text = line[1:]
+            is_place = line.startswith("@")
+            if text.strip() and not is_place and not text.startswith("#"):
                 stated.append(line)
         if stated:
             changed.append({"date": after["date"], "lines": stated})
@@ -196,8 +201,10 @@ def needed(workspace: Workspace) -> list[Training]:
             if seed in model.all_seeds and choice.is_known:
                 trainings.append(workspace.training(model, choice.rate, seed))
     # Trainings of a rate that was left after damage with all seeds are also reported.
-    trainings += [training for training in at_all_rates if training.result(plan.train.updates).exists()]
-    return [*{training.folder: training for training in trainings}.values()]
+    last = plan.train.updates
+    trainings += [training for training in at_all_rates if training.result(last).exists()]
+    by_folder = {training.folder: training for training in trainings}
+    return [*by_folder.values()]
 
 
 @dataclass(frozen=True)
@@ -231,7 +238,8 @@ def choose(workspace: Workspace, model: Model) -> Choice:
         return _mean(workspace, trainings, rule.halve, "end_less_best_checkpoint")
 
     # First by the seeds that the rate was chosen with, so that damage is found before the others are trained.
-    at_first, at_all = damage(model.all_seeds[: rule.seeds]), damage(model.all_seeds)
+    at_first = damage(model.all_seeds[: rule.seeds])
+    at_all = damage(model.all_seeds)
     if at_first is None:
         return Choice(rate, is_known=False)
     if at_first < -rule.by:
@@ -320,7 +328,9 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
     results = [record["result"] for record in records]
     values = {measure.name: workspace.values(training, measure) for measure in workspace.plan.measures}
     measured = {name: by_updates for name, by_updates in values.items() if by_updates}
-    versions = [", ".join(map(" ".join, result["versions"].items())) for result in results]
+    versions = set()
+    for result in results:
+        versions.add(", ".join(f"{name} {version}" for name, version in result["versions"].items()))
     seconds = math.fsum(record["seconds"] for record in records)
     measuring = math.fsum(result["seconds"] for result in results)
     return {
@@ -331,7 +341,7 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
         "commands": [_plain_command(record["command"]) for record in records if record["command"]],
         "commits": sorted({str(result["commit"]) for result in results}),
         "machines": sorted({result["machine"] for result in results}),
-        "versions": sorted(set(versions)),
+        "versions": sorted(versions),
         "seconds": {"training": round(seconds - measuring, 1), "measuring": round(measuring, 1)},
         "measures": json.loads(json.dumps(measured), parse_constant=lambda constant: None),
     }
@@ -348,5 +358,7 @@ def _environments() -> list[dict[str, str]]:
     if not torch.cuda.is_available():
         return [{}]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else map(str, range(torch.cuda.device_count()))
-    return [{"CUDA_VISIBLE_DEVICES": device} for device in devices]
+    devices = range(torch.cuda.device_count())
+    if visible:
+        devices = visible.split(",")
+    return [{"CUDA_VISIBLE_DEVICES": str(device)} for device in devices]

@@ -41,36 +41,42 @@ def marked(tested: Sequence[Outcome], plan: Plan, looks: Sequence[Mapping[str, A
     Exempt are looks of a plan that stated the same ones as ``plan``: its p-values are corrected for them.
     """
 
-    def is_repeated(one: Outcome, look: Mapping[str, Any]) -> bool:
-        now = sorted(one.values), _prediction(one.contrast)
-        is_stated = plan.looks and [*plan.looks] == look["stated"] and look["prediction"] == now[1]
-        return (
-            look["question"] == _question(one.contrast) and (look["seeds"], look["prediction"]) != now and not is_stated
-        )
+    def is_repeated(outcome: Outcome, look: Mapping[str, Any]) -> bool:
+        if look["question"] != _question(outcome.contrast):
+            return False
+        has_same_prediction = look["prediction"] == _prediction(outcome.contrast)
+        has_same_seeds = look["seeds"] == sorted(outcome.values)
+        is_stated = bool(plan.looks) and look["stated"] == [*plan.looks]
+        return not (has_same_prediction and (has_same_seeds or is_stated))
 
-    return [replace(one, is_exploratory=any(is_repeated(one, look) for look in looks)) for one in tested]
+    marked_outcomes = []
+    for outcome in tested:
+        is_exploratory = any(is_repeated(outcome, look) for look in looks)
+        marked_outcomes.append(replace(outcome, is_exploratory=is_exploratory))
+    return marked_outcomes
 
 
 def new_looks(
     tested: Sequence[Outcome], plan: Plan, looks: Sequence[Mapping[str, Any]], date: str
 ) -> list[dict[str, Any]]:
     """Return the looks of a report that are not among those so far, as they are kept in ``plan.json``."""
-    found = [
-        {
-            "contrast": one.contrast.name,
-            "question": _question(one.contrast),
-            "prediction": _prediction(one.contrast),
-            "seeds": sorted(one.values),
+    new = []
+    for outcome in tested:
+        look = {
+            "date": date,
+            "contrast": outcome.contrast.name,
+            "question": _question(outcome.contrast),
+            "prediction": _prediction(outcome.contrast),
+            "seeds": sorted(outcome.values),
             "stated": [*plan.looks],
-            "p": one.p,
-            "corrected": one.corrected,
-            "verdict": one.verdict,
+            "p": outcome.p,
+            "corrected": outcome.corrected,
+            "verdict": outcome.verdict,
         }
-        for one in tested
-        if one.corrected is not None
-    ]
-    before = [{name: value for name, value in look.items() if name != "date"} for look in looks]
-    return [{"date": date} | look for look in found if look not in before]
+        is_known = any({**earlier, "date": date} == look for earlier in looks)
+        if outcome.corrected is not None and not is_known:
+            new.append(look)
+    return new
 
 
 def _question(contrast: Contrast) -> list[str | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -67,7 +68,12 @@ class Sweep(Measure):
 
     def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics, averaged over the seeds."""
-        return {name: fmean(metric["values"]) for name, metric in found["metrics"].items()}
+        return _means(found["metrics"])
+
+
+def _means(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return metrics, averaged over the seeds."""
+    return {name: fmean(metric["values"]) for name, metric in metrics.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +121,9 @@ class OwnFilesSweep(Sweep):
     def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics at the chosen learning rate and, with a test file, at every one: ``f1 at 0.0001``."""
         metrics = super().recorded(found)
-        if self.test is None:
-            return metrics
-        for rate, of_rate in found["grid"].items():
-            metrics |= {f"{name} at {rate}": fmean(metric["values"]) for name, metric in of_rate.items()}
+        if self.test is not None:
+            for rate, at_rate in found["grid"].items():
+                metrics |= {f"{name} at {rate}": mean for name, mean in _means(at_rate).items()}
         return metrics
 
     def training_file(self, directory: Path) -> Path:
@@ -171,7 +176,8 @@ class Classification(OwnFilesSweep):
     def write_part(self, limit: int, directory: Path) -> Path:
         table = read_table(self.train)
         path = directory / f"train-{limit}.jsonl"
-        write_table(path, table.columns, [row for _, row in evenly_spaced(table.rows, limit)])
+        rows = [row for _, row in evenly_spaced(table.rows, limit)]
+        write_table(path, table.columns, rows)
         return path
 
     def options(self, train: Path, **others) -> ClassificationOptions:
@@ -205,10 +211,13 @@ class Tagging(OwnFilesSweep):
     column: str = "UPOS"
 
     def write_part(self, limit: int, directory: Path) -> Path:
-        lines = (line for chunk in read_chunks(self.train) for line in chunk.lines())
+        lines = chain.from_iterable(chunk.lines() for chunk in read_chunks(self.train))
         sentences = list(documents(lines))
         path = directory / f"train-{limit}{plain_name(self.train).suffix}"
-        write_text(path, "".join("\n".join(lines) + "\n\n" for lines in evenly_spaced(sentences, limit)))
+        text = ""
+        for sentence in evenly_spaced(sentences, limit):
+            text += "\n".join(sentence) + "\n\n"
+        write_text(path, text)
         return path
 
     def options(self, train: Path, **others) -> TaggingOptions:
@@ -242,10 +251,11 @@ def fingerprints(data: Data, options: Iterable[Any]) -> dict[str, str]:
     Raises:
         UserError: if a file does not exist or cannot be read.
     """
-    found = {}
+    hashes = {}
     for item in (data, *options):
-        for path in (value for field in fields(item) if isinstance(value := getattr(item, field.name), Path)):
+        values = [getattr(item, field.name) for field in fields(item)]
+        for path in (value for value in values if isinstance(value, Path)):
             if not path.exists():
                 raise UserError(f"{path} does not exist")
-            found[str(path)] = directory_sha256(path)
-    return found
+            hashes[str(path)] = directory_sha256(path)
+    return hashes

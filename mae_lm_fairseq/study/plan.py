@@ -3,11 +3,13 @@
 docs/studies.md explains every key. Paths are relative to the current directory.
 """
 
+import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure as Kind
@@ -20,6 +22,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_bytes
 from mae_lm_fairseq.utils.typed import Document
 
+Item = TypeVar("Item")
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
 """Plans of this package by name."""
 CONTRASTS = "contrasts"
@@ -74,12 +77,14 @@ class Model:
     @property
     def directory(self) -> str:
         """Beginning of the names of its directories: the name with dashes for all but letters, digits and points."""
-        words = "".join(letter if letter.isalnum() or letter == "." else " " for letter in self.name).split()
+        words = re.findall(r"(?:[^\W_]|\.)+", self.name)
         return "-".join(words) or "model"
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        return tuple(range(1, self.seeds + 1)) if isinstance(self.seeds, int) else self.seeds
+        if isinstance(self.seeds, int):
+            return tuple(range(1, self.seeds + 1))
+        return self.seeds
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,9 @@ class Measure:
         """Return the checkpoints of the plan at which it is measured."""
         if isinstance(self.at, tuple):
             return sorted(self.at)
-        return [*of_plan] if self.at == "all" else [of_plan[-1]]
+        if self.at == "last":
+            return [of_plan[-1]]
+        return [*of_plan]
 
 
 @dataclass(frozen=True)
@@ -190,8 +197,9 @@ class Plan:
 
     def seeds(self, contrast: "Contrast") -> list[int]:
         """Return the seeds that the models of a contrast share, in the order of the plan."""
-        model, other = self.model(contrast.model), self.model(contrast.less or contrast.model)
-        return [seed for seed in model.all_seeds if seed in other.all_seeds]
+        seeds = self.model(contrast.model).all_seeds
+        other_seeds = self.model(contrast.less or contrast.model).all_seeds
+        return [seed for seed in seeds if seed in other_seeds]
 
 
 def read_plan(name: str) -> Plan:
@@ -223,18 +231,20 @@ def parse_plan(text: str, name: str) -> Plan:
         raise document.error((key,), f"unknown key; there are {', '.join(sorted(tables))}")
     for key in ("data", "train", "model"):
         if key not in content:
-            raise document.error((), f"the table {'[[model]]' if key == 'model' else f'[{key}]'} is missing")
+            table = "[[model]]" if key == "model" else f"[{key}]"
+            raise document.error((), f"the table {table} is missing")
+
     plan = Plan(
-        document,
-        document.read(str, content.get("title", Path(name).stem), ("title",)),
-        document.read(Data, content["data"], ("data",)),
-        document.read(Train, content["train"], ("train",)),
-        document.read(Mapping[str, Any], content.get("options", {}), ("options",)),
-        tuple(document.read(Model, table, ("model", i)) for i, table in enumerate(_array(document, "model"))),
-        tuple(_measure(document, table, ("measure", i)) for i, table in enumerate(_array(document, "measure"))),
-        tuple(document.read(Contrast, table, ("contrast", i)) for i, table in enumerate(_array(document, "contrast"))),
-        document.read(Rates, content["rates"], ("rates",)) if "rates" in content else None,
-        document.read(tuple[int, ...], content.get("looks", []), ("looks",)),
+        document=document,
+        title=document.read(str, content.get("title", Path(name).stem), ("title",)),
+        data=document.read(Data, content["data"], ("data",)),
+        train=document.read(Train, content["train"], ("train",)),
+        options=document.read(Mapping[str, Any], content.get("options", {}), ("options",)),
+        models=_read_array(document, "model", partial(document.read, Model)),
+        measures=_read_array(document, "measure", partial(_measure, document)),
+        contrasts=_read_array(document, "contrast", partial(document.read, Contrast)),
+        rates=document.read(Rates, content["rates"], ("rates",)) if "rates" in content else None,
+        looks=document.read(tuple[int, ...], content.get("looks", []), ("looks",)),
     )
     _check(plan)
     return replace(plan, measures=tuple(_at_trained_length(plan, measure) for measure in plan.measures))
@@ -244,9 +254,12 @@ def _at_trained_length(plan: Plan, measure: Measure) -> Measure:
     """Let a measure of text have the length that the models are trained with, the shortest of them, by default."""
     if not isinstance(measure.options, MaskedText) or measure.options.tokens_per_sample:
         return measure
-    stated = [{**plan.options, **model.options}.get("tokens-per-sample") for model in plan.models]
-    lengths = [length or recipe(model.arch)["tokens"].value for model, length in zip(plan.models, stated, strict=True)]
-    return replace(measure, options=replace(measure.options, tokens_per_sample=min(map(int, lengths))))
+    lengths = []
+    for model in plan.models:
+        options = {**plan.options, **model.options}
+        length = options.get("tokens-per-sample") or recipe(model.arch)["tokens"].value
+        lengths.append(int(length))
+    return replace(measure, options=replace(measure.options, tokens_per_sample=min(lengths)))
 
 
 def listing() -> str:
@@ -256,21 +269,28 @@ def listing() -> str:
         lines += [f"  {name:20}{read_plan(name).title}", f"  {'':20}{path}"]
     lines += ["", "measures"]
     for name, kind in MEASURES.items():
-        lines.append(f"  {name:20}{kind.__doc__.splitlines()[0]}")
-        if options := ", ".join(field.name for field in fields(kind)):
+        lines.append(f"  {name:20}{_first_line(kind)}")
+        options = ", ".join(field.name for field in fields(kind))
+        if options:
             lines.append(f"  {'':20}options: {options}")
         values = ", ".join(value.name for value in kind.values or ()) or "the task's metrics"
         lines.append(f"  {'':20}values: {values}")
     lines += ["", "endpoints"]
-    lines += [f"  {name:26}{function.__doc__.splitlines()[0]}" for name, function in ENDPOINTS.items()]
+    for name, function in ENDPOINTS.items():
+        lines.append(f"  {name:26}{_first_line(function)}")
     return "\n".join(lines).replace("`", "")
 
 
-def _array(document: Document, key: str) -> list:
-    found = document.content.get(key, [])
-    if not isinstance(found, list):
+def _first_line(documented: Any) -> str:
+    return documented.__doc__.splitlines()[0]
+
+
+def _read_array(document: Document, key: str, read: Callable[[Any, tuple], Item]) -> tuple[Item, ...]:
+    """Read an array of tables by a function of a table and its key."""
+    tables = document.content.get(key, [])
+    if not isinstance(tables, list):
         raise document.error((key,), f"must be an array of tables, [[{key}]]")
-    return found
+    return tuple(read(table, (key, number)) for number, table in enumerate(tables))
 
 
 def _measure(document: Document, table: Any, key: tuple) -> Measure:
@@ -279,51 +299,64 @@ def _measure(document: Document, table: Any, key: tuple) -> Measure:
     if table["kind"] not in MEASURES:
         raise document.error((*key, "kind"), f"{table['kind']!r} is not one of {', '.join(MEASURES)}")
     kind = MEASURES[table["kind"]]
-    own = {"kind", "name", "at"}
     at = document.read(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
-    options = document.read(kind, {name: value for name, value in table.items() if name not in own}, key)
-    return Measure(document.read(str, table.get("name", kind.kind), (*key, "name")), at, options)
+    options = dict(table)
+    for name in ("kind", "name", "at"):
+        options.pop(name, None)
+    of_kind = document.read(kind, options, key)
+    name = document.read(str, table.get("name", kind.kind), (*key, "name"))
+    return Measure(name, at, of_kind)
 
 
 def _check(plan: Plan) -> None:
-    error, train = plan.document.error, plan.train
-    if max(train.checkpoints, default=0) > train.updates:
-        raise error(("train", "checkpoints"), f"{max(train.checkpoints)} is above updates, {train.updates}")
-    if 0 in train.checkpoints and any(model.start is None and not model.random for model in plan.models):
-        raise error(("train", "checkpoints"), "0 updates need a start of every model, which is measured")
-    for kind in ("model", "measure", "contrast"):
-        names = [getattr(item, "directory", item.name) for item in getattr(plan, f"{kind}s")]
-        # Some file systems do not tell large letters from small ones, nor the two forms of an accented letter.
-        folded = [unicodedata.normalize("NFC", name).casefold() for name in names]
-        for number, name in enumerate(names):
-            if kind != "contrast" and (problem := _no_file_name(name)):
-                raise error((kind, number, "name"), f"{name!r} {problem}; it names a file, so choose another one")
-            if folded[number] in folded[:number]:
-                raise error((kind, number, "name"), f"{name!r} is the name of another {kind}; choose another one")
+    """Check a plan in itself.
+
+    Raises:
+        UserError: if it contradicts itself; names key and line.
+    """
+    _check_checkpoints(plan)
+    _check_names(plan, "model", [model.directory for model in plan.models])
+    _check_names(plan, "measure", [measure.name for measure in plan.measures])
+    _check_names(plan, "contrast", [contrast.name for contrast in plan.contrasts])
     for number, model in enumerate(plan.models):
-        if not model.all_seeds or len(set(model.all_seeds)) < len(model.all_seeds):
-            raise error(("model", number, "seeds"), f"{[*model.all_seeds]} must be different seeds")
-        if model.random and (model.start is not None or model.learning_rates):
-            key = "start" if model.start is not None else "learning_rates"
-            raise error(("model", number, key), "does not apply to a model with random = true; remove it")
-        if len(model.learning_rates) > 1 and plan.rates is None:
-            raise error(("model", number, "learning_rates"), "several rates need [rates], the rule that chooses one")
+        _check_model(plan, model, ("model", number))
     for number, measure in enumerate(plan.measures):
-        if isinstance(measure.at, tuple) and not set() < set(measure.at) <= set(plan.checkpoints):
-            raise error(
-                ("measure", number, "at"), f"{[*measure.at]} must be some of the checkpoints {plan.checkpoints}"
-            )
-        for needed in measure.options.needs:
-            if getattr(plan.data, needed) is None and getattr(measure.options, needed, None) is None:
-                raise error(("measure", number, "kind"), f"{measure.options.kind} needs {needed} in [data]")
-    if [*plan.looks] != sorted({*plan.looks}) or min(plan.looks, default=2) < 2:
-        raise error(("looks",), f"{[*plan.looks]} must be ascending numbers of seeds, from 2")
+        _check_measure(plan, measure, ("measure", number))
+    looks = [*plan.looks]
+    if looks != sorted(set(looks)) or min(looks, default=2) < 2:
+        raise plan.document.error(("looks",), f"{looks} must be ascending numbers of seeds, from 2")
     for number, contrast in enumerate(plan.contrasts):
         _check_contrast(plan, contrast, ("contrast", number))
+
     if plan.rates:
         _check_value(plan, plan.rates.lowest, ("rates", "lowest"))
         if plan.rates.halve:
             _check_value(plan, plan.rates.halve, ("rates", "halve"), is_compared_over_time=True)
+
+
+def _check_checkpoints(plan: Plan) -> None:
+    error, key, train = plan.document.error, ("train", "checkpoints"), plan.train
+    last = max(train.checkpoints, default=0)
+    if last > train.updates:
+        raise error(key, f"{last} is above updates, {train.updates}")
+    lack_a_start = [model.name for model in plan.models if model.start is None and not model.random]
+    if 0 in train.checkpoints and lack_a_start:
+        raise error(key, "0 updates need a start of every model, which is measured")
+
+
+def _check_names(plan: Plan, kind: str, names: Sequence[str]) -> None:
+    """Check that names differ, also on file systems that do not tell large letters, or forms of accents, apart.
+
+    Names of models and measures are also those of files.
+    """
+    folded = [unicodedata.normalize("NFC", name).casefold() for name in names]
+    for number, name in enumerate(names):
+        key = (kind, number, "name")
+        problem = "" if kind == "contrast" else _no_file_name(name)
+        if problem:
+            raise plan.document.error(key, f"{name!r} {problem}; it names a file, so choose another one")
+        if folded[number] in folded[:number]:
+            raise plan.document.error(key, f"{name!r} is the name of another {kind}; choose another one")
 
 
 def _no_file_name(name: str) -> str:
@@ -337,14 +370,37 @@ def _no_file_name(name: str) -> str:
     return "is the name of the figure of contrasts" if name.casefold() == CONTRASTS else ""
 
 
+def _check_model(plan: Plan, model: Model, key: tuple) -> None:
+    error, seeds = plan.document.error, model.all_seeds
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise error((*key, "seeds"), f"{[*seeds]} must be different seeds")
+    if model.random and (model.start is not None or model.learning_rates):
+        contradicting = "start" if model.start is not None else "learning_rates"
+        raise error((*key, contradicting), "does not apply to a model with random = true; remove it")
+    if len(model.learning_rates) > 1 and plan.rates is None:
+        raise error((*key, "learning_rates"), "several rates need [rates], the rule that chooses one")
+
+
+def _check_measure(plan: Plan, measure: Measure, key: tuple) -> None:
+    error, checkpoints = plan.document.error, plan.checkpoints
+    if isinstance(measure.at, tuple) and (not measure.at or not {*measure.at} <= {*checkpoints}):
+        raise error((*key, "at"), f"{[*measure.at]} must be some of the checkpoints {checkpoints}")
+    for file in measure.options.needs:
+        is_in_options = getattr(measure.options, file, None) is not None
+        if getattr(plan.data, file) is None and not is_in_options:
+            raise error((*key, "kind"), f"{measure.options.kind} needs {file} in [data]")
+
+
 def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
     error, names = plan.document.error, [model.name for model in plan.models]
     for role in ("model", "less"):
-        if (name := getattr(contrast, role)) not in [*names, None]:
+        name = getattr(contrast, role)
+        if name not in [*names, None]:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
     is_compared_over_time = contrast.endpoint == "end_less_best_checkpoint"
-    measure = _check_value(plan, contrast.of, (*key, "of"), is_compared_over_time)
-    if contrast.endpoint in OF_LAYERS and not measure.value(plan.measured_value(contrast.of)[1]).by_layer:
+    kind = _check_value(plan, contrast.of, (*key, "of"), is_compared_over_time)
+    _, name = plan.measured_value(contrast.of)
+    if contrast.endpoint in OF_LAYERS and not kind.value(name).by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
     if (contrast.predicted in ("equivalent", "not worse")) != (contrast.margin is not None):
         raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
@@ -357,21 +413,26 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
 
 def _check_value(plan: Plan, value: str, key: tuple, is_compared_over_time: bool = False) -> Kind:
     """Return the kind of measure of a value that is written as MEASURE.VALUE and measured after the last update."""
-    measure, of = plan.measured_value(value)
+    error = plan.document.error
+    measure, name = plan.measured_value(value)
     if measure is None:
-        measures = ", ".join(one.name for one in plan.measures) or "none"
-        raise plan.document.error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
+        measures = ", ".join(measure.name for measure in plan.measures) or "none"
+        raise error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
     at = measure.checkpoints(plan.checkpoints)
     if plan.train.updates not in at or len(at) < 1 + is_compared_over_time:
         needs = "the last and others" if is_compared_over_time else "the last"
-        raise plan.document.error(
-            key, f"{measure.name} is measured after {at} updates, not after {needs}, as needed here"
-        )
-    if (known := measure.options.value_names()) is not None and of not in known:
-        raise plan.document.error(key, f"{measure.name} has no value {of!r}; it has {', '.join(known)}")
+        raise error(key, f"{measure.name} is measured after {at} updates, not after {needs}, as needed here")
+    known = measure.options.value_names()
+    if known is not None and name not in known:
+        raise error(key, f"{measure.name} has no value {name!r}; it has {', '.join(known)}")
     return measure.options
 
 
 def without_defaults(item: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults."""
-    return {one.name: value for one in fields(item) if (value := getattr(item, one.name)) != one.default}
+    values = {}
+    for option in fields(item):
+        value = getattr(item, option.name)
+        if value != option.default:
+            values[option.name] = value
+    return values

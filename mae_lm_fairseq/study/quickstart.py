@@ -94,22 +94,29 @@ def quickstart(options: Options, products: Products) -> None:
     Raises:
         UserError: if a training fails.
     """
-    out, recipe = options.directory, SMOKE if options.smoke else FULL
+    out = options.directory
+    recipe = SMOKE if options.smoke else FULL
     with step(1, 3, "Text: the docstrings of the installed Python packages"):
         plan = replace(recipe.plan, data=make_data(products, recipe))
     names = " and ".join(model.name for model in plan.models)
-    with step(2, 3, f"Pretraining and measuring: {names}, {plan.train.updates:,} updates, at the same time"):
+    updates = plan.train.updates
+    with step(2, 3, f"Pretraining and measuring: {names}, {updates:,} updates, at the same time"):
         content = run_study(plan, out, jobs=len(plan.models))
     with step(3, 3, "Models and report"):
-        bundles = [str(make_bundle(products, plan, model, content).relative_to(out)) for model in plan.models]
-        study = (out / "report.md").read_text(encoding="utf-8").partition("\n")[2]
-        found, warning, updates = losses(plan, content), caution(plan), plan.train.updates
-        text = _REPORT.format(updates=updates, losses=found, caution=warning, bundle=bundles[0])
-        splits = Manifest.read(plan.data.data_bin / MANIFEST).splits
-        table = splits_table({name: vars(split) for name, split in splits.items()})
-        write_text(out / "report.md", f"{text}\n## Data\n\n{table}\n{study}")
-    print(f"\n{found}\n\n{warning}Report: {out / 'report.md'}\nBundles: {out / 'models'}")
-    print(f"Next: mae-lm evaluate {out / bundles[0]} --text {plan.data.text}, and the Python lines of the report")
+        bundles = [make_bundle(products, plan, model, content) for model in plan.models]
+        bundle = bundles[0].relative_to(out)
+        table = losses(plan, content)
+        warning = caution(plan)
+        beginning = _REPORT.format(updates=updates, losses=table, caution=warning, bundle=bundle)
+        _, _, report = (out / REPORT).read_text(encoding="utf-8").partition("\n")
+        write_text(out / REPORT, f"{beginning}\n## Data\n\n{_table_of_splits(plan.data.data_bin)}\n{report}")
+    print(f"\n{table}\n\n{warning}Report: {out / REPORT}\nBundles: {out / 'models'}")
+    print(f"Next: mae-lm evaluate {out / bundle} --text {plan.data.text}, and the Python lines of the report")
+
+
+def _table_of_splits(data_bin: Path) -> str:
+    splits = Manifest.read(data_bin / MANIFEST).splits
+    return splits_table({name: vars(split) for name, split in splits.items()})
 
 
 def make_data(products: Products, recipe: Recipe) -> Data:
@@ -121,46 +128,54 @@ def make_data(products: Products, recipe: Recipe) -> Data:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
 
     text = products.make("text", [*recipe.packages], write)
-    files = {split: (str(text / f"{split}.txt"),) for split in ("train", "valid")}
+    train, valid = text / "train.txt", text / "valid.txt"
 
     def prepare_data(path: Path) -> None:
-        prepare(PreparationOptions(**files, destdir=path, vocab_size=recipe.vocabulary, workers=2))
+        prepare(
+            PreparationOptions(
+                train=(str(train),), valid=(str(valid),), destdir=path, vocab_size=recipe.vocabulary, workers=2
+            )
+        )
 
     data_bin = products.make("data-bin", [directory_sha256(text), recipe.vocabulary], prepare_data, kept=PARTS)
-    return Data(data_bin, text / "valid.txt")
+    return Data(data_bin, valid)
 
 
 def make_bundle(products: Products, plan: Plan, model: Model, content: Mapping[str, Any]) -> Path:
     """Return the bundle of a trained model, in the directory ``models``."""
-    run = products.out / "runs" / _row(content, model)["directory"]
+    run = products.out / "runs" / _run_of(content, model)["directory"]
     pretrained = read_checkpoint(run / "models" / f"{plan.train.updates}.pt", plan.data.data_bin)
     (products.out / "models").mkdir(exist_ok=True)
     name = f"models/{model.directory}"
     return products.make(name, run.name, lambda path: write_bundle(pretrained, path, add_tokenizer_and_card))
 
 
-def _row(content: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    return next(row for row in content["runs"] if row["model"] == model.name)
+def _run_of(content: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    return next(run for run in content["runs"] if run["model"] == model.name)
 
 
 def losses(plan: Plan, content: Mapping[str, Any]) -> str:
     """Return a table of what the models have learned."""
     header = ["model", "`arch`", "seconds", "held-out loss (nats)", "unigram entropy", "below it", "effective rank"]
     rows = []
+    last = str(plan.train.updates)
     for model in plan.models:
-        row, last = _row(content, model), str(plan.train.updates)
-        loss, rank = (row["measures"][name][last] for name in ("loss", "rank"))
-        entropy = loss["unigram_entropy"]
-        numbers = [f"{value:.2f}" for value in (loss["loss"], entropy, entropy - loss["loss"])]
-        seconds = f"{row['seconds']['training']:.0f}"
-        rows.append([model.name, f"`{model.arch}`", seconds, *numbers, f"{rank['real_clean'][-1]:.0f}"])
+        run = _run_of(content, model)
+        loss = run["measures"]["loss"][last]["loss"]
+        entropy = run["measures"]["loss"][last]["unigram_entropy"]
+        rank = run["measures"]["rank"][last]["real_clean"][-1]
+        seconds = run["seconds"]["training"]
+        numbers = [f"{seconds:.0f}", f"{loss:.2f}", f"{entropy:.2f}", f"{entropy - loss:.2f}", f"{rank:.0f}"]
+        rows.append([model.name, f"`{model.arch}`", *numbers])
     return markdown_table(header, rows)
 
 
 def caution(plan: Plan) -> str:
     """Return a warning about a training that is too short to learn anything; else nothing."""
     updates = plan.train.updates
-    return f"{updates} updates teach nothing: the losses above only show that all steps work.\n\n" * (updates < _FEW)
+    if updates >= _FEW:
+        return ""
+    return f"{updates} updates teach nothing: the losses above only show that all steps work.\n\n"
 
 
 _REPORT = """\

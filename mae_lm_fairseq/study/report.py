@@ -63,8 +63,9 @@ class Results:
     def runs(self, model: str) -> list[dict[str, Any]]:
         """Return the runs of a model at its chosen learning rate, by seed."""
         rate = self.content["rates"][model]["rate"]
-        runs = [run for run in self.content["runs"] if run["model"] == model and run["learning_rate"] == rate]
-        return sorted(runs, key=lambda run: run["seed"])
+        of_model = [run for run in self.content["runs"] if run["model"] == model]
+        at_rate = [run for run in of_model if run["learning_rate"] == rate]
+        return sorted(at_rate, key=lambda run: run["seed"])
 
     def all_runs(self) -> list[dict[str, Any]]:
         """Return the runs of all models at their chosen learning rates."""
@@ -303,9 +304,10 @@ def _tried_rates(results: Results) -> str:
     rows = []
     measure, _ = plan.measured_value(lowest)
     for run in results.complete(results.content["runs"], measure):
-        if run["learning_rate"]:
-            cells = [_of_run(results, run, value, endpoint) for value, endpoint in columns.values()]
-            rows.append([run["model"], f"{run['learning_rate']:g}", str(run["seed"]), *cells])
+        rate = run["learning_rate"]
+        if rate:
+            values = [_of_run(results, run, value, endpoint) for value, endpoint in columns.values()]
+            rows.append([run["model"], f"{rate:g}", str(run["seed"]), *values])
     return markdown_table(["model", "learning rate", "seed", *columns], rows)
 
 
@@ -315,7 +317,10 @@ def _of_run(results: Results, run: dict[str, Any], value: str, endpoint: str) ->
     if not results.complete([run], measure):
         return "-"
     values = values_of([run], measure, name)
-    return f"{ENDPOINTS[endpoint](values)[0]:.4g}" if name in values.final_names() else "-"
+    if name not in values.final_names():
+        return "-"
+    [number] = ENDPOINTS[endpoint](values)
+    return f"{number:.4g}"
 
 
 def _measure(made: Path, results: Results, measure: Measure) -> list[str]:
@@ -331,7 +336,8 @@ def _measure(made: Path, results: Results, measure: Measure) -> list[str]:
     baselines = constants(measured)
     same = {}
     if len(models) > 1:
-        same = {name: baselines[name] for name in by_layer if name in baselines and name not in shown}
+        not_shown = [name for name in by_layer if name not in shown]
+        same = {name: baselines[name] for name in not_shown if name in baselines}
     others = [name for name in by_layer if name not in shown and name not in same]
 
     lines = [f"## {escaped(measure.name)}", "", *_settings(measure)]
@@ -351,9 +357,12 @@ def _measure(made: Path, results: Results, measure: Measure) -> list[str]:
 
 
 def _settings(measure: Measure) -> list[str]:
-    options = ", ".join(f"{name} {value}" for name, value in vars(measure.options).items() if value is not None)
+    stated = {name: value for name, value in vars(measure.options).items() if value is not None}
     description = measure.options.__doc__.splitlines()[0].replace("``", "`")
-    return [f"{description} {code(options)}" if options else description, ""]
+    if stated:
+        options = ", ".join(f"{name} {value}" for name, value in stated.items())
+        description = f"{description} {code(options)}"
+    return [description, ""]
 
 
 def _final(final: "DataFrame", names: Sequence[str], models: Sequence[str]) -> list[str]:
@@ -408,12 +417,13 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
     for kind in ("commits", "machines", "versions"):
         of_runs = set().union(*(run[kind] for run in runs))
         names.append("; ".join(sorted(of_runs)))
+    made_by = escaped("; ".join(names))
+    plan = content["plan"].rstrip("\n").split("\n")
     return [
         f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours, pauses included ({content['threads']} threads "
-        f"per run), commit {escaped('; '.join(names))}. `results.json` has the plan, every command, seed and "
-        "checkpoint.",
+        f"per run), commit {made_by}. `results.json` has the plan, every command, seed and checkpoint.",
         "",
-        *code_block("toml", content["plan"].rstrip("\n").split("\n")),
+        *code_block("toml", plan),
     ]
 
 

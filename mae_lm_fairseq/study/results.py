@@ -55,8 +55,11 @@ class Training:
 
     def records(self, updates: int) -> list[dict[str, Any]]:
         """Return what result files hold of a number of updates: of training and first measuring, then of measuring."""
-        files = [self.result(updates), *sorted(self.folder.glob(f"measures-{updates}-*.json"))]
-        return [read_record(file, _checked) for file in files if file.exists()]
+        of_training = self.result(updates)
+        paths = sorted(self.folder.glob(f"measures-{updates}-*.json"))
+        if of_training.exists():
+            paths = [of_training, *paths]
+        return [read_record(path, _checked) for path in paths]
 
     def measured(self, updates: int) -> dict[str, dict[str, Any]]:
         """Return what was measured after a number of updates, by the measures' keys."""
@@ -79,7 +82,8 @@ class Measuring:
 def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, Any]:
     """Keep the last checkpoint in ``save``, without the state of its optimizer, and measure it."""
     state = load_as_data(save / "checkpoint_last.pt")
-    reached, updates = state["optimizer_history"][-1]["num_updates"], measuring.updates
+    reached = state["optimizer_history"][-1]["num_updates"]
+    updates = measuring.updates
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
     keep(state, measuring.training.checkpoint(updates))

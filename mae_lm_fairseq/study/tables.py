@@ -108,8 +108,7 @@ def seeds_cell(numbers: np.ndarray) -> str:
 def to_markdown(title: str, table: "DataFrame") -> list[str]:
     """Return the lines of a table of cells with a row for each model, and a blank one."""
     header = [title, *map(str, table.columns)]
-    rows = [[model, *row] for model, row in zip(table.index, table.to_numpy(), strict=True)]
-    return [markdown_table(header, rows), ""]
+    return [markdown_table(header, table.reset_index().to_numpy()), ""]
 
 
 def lines_of(table: "DataFrame", x: str) -> dict[str, dict[str, Lines]]:

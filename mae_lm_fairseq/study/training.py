@@ -61,14 +61,15 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
     """
     stated = {**plan.options, **model.options}
     options = _schedule(plan, model, stated)
-    options["log-interval"] = max(1, min(options["log-interval"], plan.train.updates // 4))
+    longest_interval = max(1, plan.train.updates // 4)
+    options["log-interval"] = min(options["log-interval"], longest_interval)
     options |= stated
     if not {"update-freq", "max-tokens"} & stated.keys():
         sequences = recipe(model.arch)["sequences"].value
         is_batch_smaller = "batch-size" not in stated
         size, accumulated = split_global_batch(sequences, 1, int(options["batch-size"]), smaller=is_batch_smaller)
         options |= {"batch-size": size, "update-freq": accumulated}
-    if torch.cuda.is_available() and not set(PRECISIONS) & stated.keys():
+    if torch.cuda.is_available() and stated.keys().isdisjoint(PRECISIONS):
         options["fp16"] = True
     return options | as_options(unattended_settings())
 

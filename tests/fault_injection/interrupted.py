@@ -365,8 +365,11 @@ def _study_problem() -> str | None:
     results, report = json.loads((out / "results.json").read_text()), (out / "report.md").read_text()
     if f"seeds = {len(results['runs']) // 2}" not in report:
         return "the report is that of other results"
-    missing = [name for name in ("contrasts.png",) if name in report and not (out / name).exists()]
-    return f"the report has no {missing[0]}" if missing else None
+    if not (out / "results.csv").exists():
+        return "the report has no results.csv"
+    if "contrasts.png" in report and not (out / "contrasts.png").exists():
+        return "the report has no contrasts.png"
+    return None
 
 
 def _trained(checkpoint: Path) -> None:

@@ -66,8 +66,9 @@ def options_of_training(model, out: Path, *flags: str) -> set[str]:
     """Return the options of fairseq-train, with their values, for flags of adapt."""
     chosen = options(out, *flags)
     plan = plan_of(as_objective(model, chosen), chosen, [])
-    given = train_options(plan, Training(plan.models[0], None, chosen.seed), plan.train.updates, out / "checkpoints")
-    command = " ".join(arguments("", given)).replace(str(out), "OUT")
+    training = Training(plan.models[0], None, chosen.seed)
+    trained = train_options(plan, training, plan.train.updates, out / "checkpoints")
+    command = " ".join(arguments("", trained)).replace(str(out), "OUT")
     return {f"--{word.strip()}" for word in command.split(" --")[1:]}
 
 
@@ -93,8 +94,8 @@ def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
 
 def test_options_of_fairseq_train_take_precedence(usual, tmp_path):
     chosen = replace(options(tmp_path), extra=("--dropout", "0.3", "--lr=2", "--fp16-no-flatten-grads"))
-    given = plan_of(as_objective(usual[0], chosen), chosen, []).options
-    assert (given["dropout"], given["lr"], given["fp16-no-flatten-grads"]) == ("0.3", "2", True)
+    trained = plan_of(as_objective(usual[0], chosen), chosen, []).options
+    assert (trained["dropout"], trained["lr"], trained["fp16-no-flatten-grads"]) == ("0.3", "2", True)
 
 
 @pytest.mark.parametrize(
@@ -109,21 +110,21 @@ def test_options_of_fairseq_train_take_precedence(usual, tmp_path):
 )
 def test_presets_that_are_no_objective(preset, flags, objective, trained, tmp_path):
     model = pretrained(preset, tokenizer=make("byte-bpe"))
-    given = options(tmp_path, *flags.split())
-    assert objective_of(as_objective(model, given)) == objective
+    chosen = options(tmp_path, *flags.split())
+    assert objective_of(as_objective(model, chosen)) == objective
     assert options_of_training(model, tmp_path / "out", *flags.split()) >= trained
 
 
 def test_the_seed_draws_the_new_head(tmp_path):
     stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_model)
-    one, two, again = (read_model(options(tmp_path, "--seed", seed, model=stock)) for seed in "121")
     name = "autoencoder.lm_head.dense.weight"
-    assert torch.equal(one.weights[name], again.weights[name])
-    assert not torch.equal(one.weights[name], two.weights[name])
+    heads = [read_model(options(tmp_path, "--seed", seed, model=stock)).weights[name] for seed in "121"]
+    assert torch.equal(heads[0], heads[2])
+    assert not torch.equal(heads[0], heads[1])
     model = pretrained("mae_lm_roberta", tokenizer=make("byte-bpe"))
-    one, two = (as_objective(model, options(tmp_path, "--objective", "mae_lm", "--seed", seed)) for seed in "12")
     name = "autoencoder.decoder.layers.0.fc1.weight"
-    assert not torch.equal(one.weights[name], two.weights[name])
+    first, second = (as_objective(model, options(tmp_path, "--objective", "mae_lm", "--seed", seed)) for seed in "12")
+    assert not torch.equal(first.weights[name], second.weights[name])
 
 
 def test_the_loss_of_the_last_tenth(tmp_path):
@@ -139,18 +140,18 @@ def test_the_loss_of_the_last_tenth(tmp_path):
     ("updates", "tokens", "pseudo_tokens"), [(1, 1250, 50), (100, 20_480, 819), (1000, 50_000, 2000)]
 )
 def test_short_trainings_are_measured_on_less_text(updates, tokens, pseudo_tokens, tmp_path):
-    found = measurement(options(tmp_path, "--updates", str(updates)))
-    assert (found["tokens"], found["pseudo_tokens"]) == (tokens, pseudo_tokens)
+    measured = measurement(options(tmp_path, "--updates", str(updates)))
+    assert (measured["tokens"], measured["pseudo_tokens"]) == (tokens, pseudo_tokens)
 
 
 def test_a_model_of_transformers_starts_with_its_own_predictions(tmp_path):
     """The loss is measured before the training, whatever the objective; the new decoder's would mean nothing."""
     stock = save_model(tmp_path / "bert", "bert", ["the", "fox"], tiny_masked_lm)
-    given = options(tmp_path / "out", "--objective", "mae_lm", model=stock)
-    start = read_model(given)
+    chosen = options(tmp_path / "out", "--objective", "mae_lm", model=stock)
+    start = read_model(chosen)
     assert predicts(start)
     assert preset_of(start) == "mae_lm_roberta"
-    assert preset_of(as_objective(start, given)) == "mae_lm"
+    assert preset_of(as_objective(start, chosen)) == "mae_lm"
 
 
 def splits(directory: Path) -> list[str]:
@@ -162,10 +163,10 @@ def splits(directory: Path) -> list[str]:
 
 def test_models_that_cannot_be_exported_are_refused_at_the_start(tmp_path):
     write_bundle(pretrained(tokenizer=make("gpt2")), tmp_path / "bundle")  # with another padding than MPNet's
-    given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
+    chosen = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
     with pytest.raises(UserError, match="transformers' MPNet takes"):
-        make_start(Products(given.out, "mae-lm adapt", OWNED), given)
-    assert {path.name for path in given.out.iterdir()} == {MADE, "start"}
+        make_start(Products(chosen.out, "mae-lm adapt", OWNED), chosen)
+    assert {path.name for path in chosen.out.iterdir()} == {MADE, "start"}
 
 
 @pytest.mark.parametrize("kind", ["transformers", "bundle"])
@@ -190,15 +191,15 @@ def test_a_sentence_encoder_is_recognised_before_the_work(kind, is_sentence_enco
 def test_an_import_with_a_task_head_can_be_adapted(tmp_path):
     stock_model(tmp_path / "stock", "bert", "ForSequenceClassification")
     write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
-    given = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
-    model = as_objective(make_start(Products(given.out, "mae-lm adapt", OWNED), given), given)
+    chosen = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
+    model = as_objective(make_start(Products(chosen.out, "mae-lm adapt", OWNED), chosen), chosen)
     assert export_stock(model, tmp_path / "again") == "BertForMaskedLM"
 
 
 def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
     texts = splits(tmp_path)
-    given = options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"])
-    make_start(Products(given.out, "mae-lm adapt", OWNED), given)
+    chosen = options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"])
+    make_start(Products(chosen.out, "mae-lm adapt", OWNED), chosen)
     start, original = (
         open_pretrained(tmp_path / "out" / "start"),
         read_checkpoint(checkpoints["mae_lm_tiny"], text_data),

@@ -11,11 +11,11 @@ from scipy.stats import ttest_1samp
 from mae_lm_fairseq.study.contrasts import Outcome, corrected, flip, p_value, t_test
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.plan import Contrast
-from mae_lm_fairseq.study.report import write_report
 
+UNDEFINED = {"y": [None, 5, 3], "z": [None, None, None, 6]}
 RUNS = [
-    {10: {"x": [1, 5, 3.5], "dev_x": [9, 1, 0], "n": 4}, 20: {"x": [1, 4, 2], "dev_x": [0, 2, 3], "n": 3}},
-    {10: {"x": [2, 5, 4.5], "dev_x": [9, 1, 0], "n": 5}, 20: {"x": [2, 6, 4], "dev_x": [4, 1, 3], "n": 1}},
+    {10: {"x": [1, 5, 3.5], "n": 4, "m": 9}, 20: {"x": [1, 4, 2], "dev_x": [0, 2, 3], "n": 3, "m": 4, **UNDEFINED}},
+    {10: {"x": [2, 5, 4.5], "n": 5, "m": None}, 20: {"x": [2, 6, 4], "dev_x": [4, 1, 3], "n": 1, "m": 5, **UNDEFINED}},
 ]
 """Two seeds, two checkpoints, three layers."""
 
@@ -28,23 +28,16 @@ RUNS = [
         ("last_less_first_layer", "x", [1, 2]),
         ("last_less_best_layer", "x", [1, 2]),  # dev_x has its best mean at layer 0: 2 against 1.5
         ("last_less_best_layer", "dev_x", [3, -1]),
+        ("last_less_best_layer", "y", [-2, -2]),
         ("mean_of_layers", "x", [2, 4]),
+        ("mean_of_layers", "z", [6, 6]),
         ("end_less_best_checkpoint", "x", [-1.5, -0.5]),
         ("end_less_best_checkpoint", "n", [-1, -4]),
+        ("end_less_best_checkpoint", "m", [0, 0]),  # the first checkpoint lacks a seed
     ],
 )
 def test_endpoints(name, value, expected):
     assert ENDPOINTS[name](Values(RUNS, value)).tolist() == expected
-
-
-def test_layers_without_a_value_do_not_count():
-    assert ENDPOINTS["mean_of_layers"](Values([{1: {"x": [None, None, None, 6]}}], "x")) == [6]
-    assert ENDPOINTS["last_less_best_layer"](Values([{1: {"x": [None, 5, 3]}}], "x")) == [-2]
-
-
-def test_checkpoints_without_a_value_of_a_seed_do_not_count():
-    runs = [{1: {"x": first}, 2: {"x": 5}, 3: {"x": 4}} for first in (9, None)]
-    assert ENDPOINTS["end_less_best_checkpoint"](Values(runs, "x")).tolist() == [-1, -1]
 
 
 def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):
@@ -60,22 +53,35 @@ def test_holms_correction():
         contrast = Contrast(str(number), "probe.x", "A", predicted="positive", primary=True)
         outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, 2, p, p))
     unfinished = outcome(needed=5, p=0.0001)
-    found = corrected([*outcomes, unfinished, outcome(primary=False)], 9)
-    assert [one.corrected for one in found] == [pytest.approx(p) for p in (0.024, 0.2135, 0.2135, 0.018)] + [None, None]
-    assert found[-2].verdict == "open, 3 of 5 seeds"
+    *complete, open_one, descriptive = corrected([*outcomes, unfinished, outcome(primary=False)], 9)
+    assert [outcome.corrected for outcome in complete] == pytest.approx([0.024, 0.2135, 0.2135, 0.018])
+    assert (open_one.corrected, descriptive.corrected) == (None, None)
+    assert open_one.verdict == "open, 3 of 5 seeds"
 
 
-def test_p_values():
-    near, far = np.array([0.1, -0.1, 0.05, 0.0]), np.array([0.6, 0.5, 0.55, 0.65])
-    assert p_value(near, "equivalent", 0.5, t_test) == pytest.approx(ttest_1samp(near, 0.5, alternative="less").pvalue)
-    assert p_value(near, "equivalent", 0.5, t_test) < 0.01
-    assert p_value(far, "equivalent", 0.5, t_test) == p_value(-far, "equivalent", 0.5, t_test) > 0.9
-    above = ttest_1samp(far, -0.5, alternative="greater").pvalue
-    assert p_value(far, "not worse", 0.5, t_test) == pytest.approx(above)
-    assert above < 0.001
-    assert p_value(-far, "not worse", 0.5, t_test) > 0.9
-    assert p_value(far, "positive", 0.0, t_test) == p_value(far, None, 0.0, t_test) == ttest_1samp(far, 0).pvalue
-    assert p_value(np.ones(3), "positive", 0.0, t_test) == 1  # no variance
+NEAR, FAR = np.array([0.1, -0.1, 0.05, 0.0]), np.array([0.6, 0.5, 0.55, 0.65])
+
+
+@pytest.mark.parametrize(
+    ("values", "predicted", "popmean", "alternative"),
+    [
+        (NEAR, "equivalent", 0.5, "less"),
+        (FAR, "equivalent", 0.5, "less"),
+        (-FAR, "equivalent", -0.5, "greater"),
+        (FAR, "not worse", -0.5, "greater"),
+        (-FAR, "not worse", -0.5, "greater"),
+        (FAR, "positive", 0, "two-sided"),
+        (FAR, None, 0, "two-sided"),
+    ],
+)
+def test_p_values(values, predicted, popmean, alternative):
+    """The test of an equivalence is the larger one of two, here that against the nearer margin."""
+    expected = ttest_1samp(values, popmean, alternative=alternative).pvalue
+    assert p_value(values, predicted, 0.5, t_test) == pytest.approx(expected)
+
+
+def test_equal_values_have_no_variance():
+    assert t_test(np.ones(3), "two-sided") == 1
 
 
 @pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
@@ -155,12 +161,15 @@ primary = true
 """
 
 
-def run(model, seed, rate=None, last=4.0):
+def run_of(model, seed, rate=None, last=4.0):
     probe = {"10": {"accuracy": [1.0, 3.0]}, "20": {"accuracy": [1.0 + seed / 10, last + seed / 10]}}
     loss = {"10": {"loss": 5.0}, "20": {"loss": 4.0 + seed / 10}}
     seconds = {"training": 3600.0, "measuring": 0.0}
-    found = {"model": model, "learning_rate": rate, "seed": seed, "seconds": seconds, "commands": ["python"]}
-    return found | {
+    return {
+        "model": model,
+        "learning_rate": rate,
+        "seed": seed,
+        "seconds": seconds,
         "commits": ["abc"],
         "machines": ["m"],
         "versions": ["torch 2"],
@@ -176,13 +185,15 @@ RESULTS = {
         "A": {"rate": 0.001, "is_known": True, "damage": -1.0},
         "B": {"rate": None, "is_known": True, "damage": None},
     },
-    "runs": [run("A", 1, 1e-3, 6), run("A", 2, 1e-3, 7), run("A", 1, 2e-3, 5), *(run("B", seed) for seed in (1, 2, 3))],
+    "runs": [
+        *(run_of("A", 1, 1e-3, 6), run_of("A", 2, 1e-3, 7), run_of("A", 1, 2e-3, 5)),
+        *(run_of("B", 1), run_of("B", 2), run_of("B", 3)),
+    ],
 }
 
 
-def test_the_report_is_made_from_the_results_alone(tmp_path):
-    write_report(tmp_path, json.loads(json.dumps(RESULTS)))
-    report = (tmp_path / "report.md").read_text()
+def test_the_report_is_made_from_the_results_alone(tmp_path, report_of):
+    report = report_of(json.loads(json.dumps(RESULTS)))
     # Seeds 1 and 2 are paired; seed 3 of B has no partner. The other learning rate does not count.
     assert "| last of probe.accuracy, A less B | positive | +2.5 [-3.85, +8.85] | +2, +3 |" in report
     assert "- A: 0.001, **half of the chosen one**; last layer at the end less its best checkpoint: -1.00" in report
@@ -195,33 +206,32 @@ def test_the_report_is_made_from_the_results_alone(tmp_path):
         assert (tmp_path / figure).stat().st_size > 10_000
 
 
-def test_a_value_that_a_model_lacks_is_not_tested_and_hides_nothing_else(tmp_path):
+def test_a_value_that_a_model_lacks_is_not_tested_and_hides_nothing_else(report_of):
     runs = json.loads(json.dumps(RESULTS["runs"]))
-    for one in (one for one in runs if one["model"] == "B"):
-        for values in one["measures"]["probe"].values():
-            values["other"] = values.pop("accuracy")
-    write_report(tmp_path, RESULTS | {"runs": runs})
-    report = (tmp_path / "report.md").read_text()
+    for run in runs:
+        if run["model"] == "B":
+            for values in run["measures"]["probe"].values():
+                values["other"] = values.pop("accuracy")
+    report = report_of(RESULTS | {"runs": runs})
     assert "Not tested, as fewer than two seeds of each model have the value: P." in report
     assert "| other, by layer |" in report
 
 
-def test_a_contrast_that_is_not_defined_hides_nothing_else(tmp_path):
+def test_a_contrast_that_is_not_defined_hides_nothing_else(report_of):
     """Without a number for the [MASK] of layer 0, as in a model where it joins later."""
     runs = json.loads(json.dumps(RESULTS["runs"]))
-    for one in (one for one in runs if one["model"] == "A"):
-        for values in one["measures"]["probe"].values():
-            values["accuracy"][0] = None
+    for run in runs:
+        if run["model"] == "A":
+            for values in run["measures"]["probe"].values():
+                values["accuracy"][0] = None
     other = 'name = "Q"\nof = "probe.accuracy"\nmodel = "A"\nendpoint = "last_less_first_layer"\npredicted = "positive"'
     plan = f"{PLAN}[[contrast]]\n{other}\nprimary = true\n"
-    write_report(tmp_path, RESULTS | {"plan": plan, "runs": runs})
-    report = (tmp_path / "report.md").read_text()
+    report = report_of(RESULTS | {"plan": plan, "runs": runs})
     assert "Not tested, as fewer than two seeds of each model have the value: Q." in report
     [p, corrected] = re.search(r"\| P \|.*\| \+2, \+3 \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|", report).groups()
     assert float(corrected) == pytest.approx(2 * float(p), abs=0.002)  # both rounded to 0.001
 
 
-def test_a_study_without_results_has_a_report(tmp_path):
+def test_a_study_without_results_has_a_report(report_of):
     unknown = {"rate": None, "is_known": False, "damage": None}
-    write_report(tmp_path, RESULTS | {"runs": [], "rates": {"A": unknown, "B": unknown}})
-    assert "A: not chosen yet" in (tmp_path / "report.md").read_text()
+    assert "A: not chosen yet" in report_of(RESULTS | {"runs": [], "rates": {"A": unknown, "B": unknown}})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import date
+from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
@@ -151,11 +152,8 @@ def test_a_study_has_everything_that_its_plan_says(finished):
         ("MAE-LM", 2),
     ]
     for run in content["runs"]:
-        assert {name: list(found) for name, found in run["measures"].items()} == {
-            "loss": ["6"],
-            "rank": ["6"],
-            "probe": ["6"],
-        }
+        checkpoints = {name: [*values] for name, values in run["measures"].items()}
+        assert checkpoints == {"loss": ["6"], "rank": ["6"], "probe": ["6"]}
         assert len(run["measures"]["rank"]["6"]["real_clean"]) == 3  # embeddings and two layers
         assert [command.split()[:3] for command in run["commands"]] == [["python", "-m", "fairseq_cli.train"]]
     report = (finished / "report.md").read_text()
@@ -171,15 +169,19 @@ def test_ranks_can_be_computed_from_the_kept_moments(finished):
     content = results(finished)
     [path] = finished.glob("runs/MLM-seed1-*/rank-6-*.safetensors")
     moments = safetensors.numpy.load_file(path)
-    found = content["runs"][0]["measures"]["rank"]["6"]
+    measured = content["runs"][0]["measures"]["rank"]["6"]
+
+    def ranks_of(layer: int, *tokens: str) -> dict:
+        products = sum(moments[f"{name}.{layer}.products"].astype(float) for name in tokens)
+        return ranks(torch.tensor(np.linalg.eigvalsh(products)))
+
     for layer in range(3):
-        energies = np.linalg.eigvalsh(moments[f"real_clean.{layer}.products"].astype(float))
-        expected = ranks(torch.tensor(energies))
-        assert float(expected["threshold"]) == found["real_clean"][layer]
+        clean = ranks_of(layer, "real_clean")
+        assert float(clean["threshold"]) == measured["real_clean"][layer]
         # Products are kept in float32, which has 7 digits.
-        assert float(expected["entropy"]) == pytest.approx(found["entropy_real_clean"][layer], rel=1e-3)
-        both = sum(moments[f"{tokens}_as_trained.{layer}.products"].astype(float) for tokens in ("real", "mask"))
-        assert float(ranks(torch.tensor(np.linalg.eigvalsh(both)))["threshold"]) == found["all_as_trained"][layer]
+        assert float(clean["entropy"]) == pytest.approx(measured["entropy_real_clean"][layer], rel=1e-3)
+        both = ranks_of(layer, "real_as_trained", "mask_as_trained")
+        assert float(both["threshold"]) == measured["all_as_trained"][layer]
 
 
 def start(here: Path, out: str, *options: str) -> subprocess.Popen:
@@ -284,8 +286,7 @@ class TestPlanThatChanged:
             PLAN,
         ]
         assert {version["date"] for version in record["versions"]} == {str(date.today())}
-        found = changes(record["versions"])
-        assert [change["lines"] for change in found] == [
+        assert [change["lines"] for change in changes(record["versions"])] == [
             ["-seeds = 2", "+seeds = 3"] * 2,
             ["-seeds = 3", "+seeds = 2"] * 2,
         ]
@@ -303,43 +304,34 @@ class TestPlanThatChanged:
         assert results(here / "changed")["runs"] == results(finished)["runs"]
 
     @pytest.mark.parametrize(
-        "change",
+        ("name", "change"),
         [
-            lambda content: content.clear(),
-            lambda content: content.update(threads="2"),
-            lambda content: content["versions"][0].pop("files"),
-            lambda content: content["versions"][0].update(files=["valid.txt"]),
-            lambda content: content["versions"][0].update(plan=None),
-            lambda content: content["looks"][0].pop("question"),
-            lambda content: content.update(looks=[3]),
+            ("plan.json", lambda content: content.clear()),
+            ("plan.json", lambda content: content.update(threads="2")),
+            ("plan.json", lambda content: content["versions"][0].pop("files")),
+            ("plan.json", lambda content: content["versions"][0].update(files=["valid.txt"])),
+            ("plan.json", lambda content: content["versions"][0].update(plan=None)),
+            ("plan.json", lambda content: content["looks"][0].pop("question")),
+            ("plan.json", lambda content: content.update(looks=[3])),
+            *(("training-6.json", methodcaller("pop", key)) for key in ("seconds", "result", "command")),
         ],
     )
-    def test_a_damaged_record_of_the_plan_is_named(self, missing, tmp_path, change):
+    def test_a_damaged_record_is_named(self, missing, tmp_path, name, change):
         """As in earlier versions, it has no hash."""
-        path = tmp_path / "out" / "plan.json"
+        path = next((tmp_path / "out").rglob(name))
         content = read_record(path)
         path.write_text(json.dumps(content))
         missing()
         change(content)
         path.write_text(json.dumps(content))
-        with pytest.raises(UserError, match=r"out/plan\.json (lacks|has other content)"):
+        with pytest.raises(UserError, match=name):
             missing()
 
     @pytest.mark.parametrize("name", ["plan.json", "training-6.json"])
     def test_other_content_than_was_written_is_named(self, missing, tmp_path, name):
         path = next((tmp_path / "out").rglob(name))
-        text = path.read_text()
-        path.write_text(text.replace("1", "2", 1))
+        path.write_text(path.read_text().replace("1", "2", 1))
         with pytest.raises(UserError, match=rf"{name} is damaged"):
-            missing()
-
-    @pytest.mark.parametrize("lacking", ["seconds", "result", "command"])
-    def test_a_result_that_lacks_something_is_named(self, missing, tmp_path, lacking):
-        path = next((tmp_path / "out").rglob("training-6.json"))
-        content = read_record(path)
-        del content[lacking]
-        path.write_text(json.dumps(content))
-        with pytest.raises(UserError, match=r"training-6\.json lacks|training-6\.json has other content"):
             missing()
 
     def test_moments_have_hashes(self, missing, tmp_path):
@@ -357,13 +349,13 @@ def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, h
     shutil.copytree(finished, here / "later")
     plan = ONE_MODEL.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]")
     plan += '[[measure]]\nkind = "loss"\ntokens = 500\n'
-    found = {}
+    losses = {}
     for out in ("parts", "later"):
         [run] = run_study(parse_plan(plan, "plan.toml"), Path(out), 2)["runs"]
-        found[out] = run["measures"]["loss"]
+        losses[out] = run["measures"]["loss"]
         assert not list((here / out).rglob("checkpoints*"))
-    assert found["parts"] == found["later"]
-    assert list(found["parts"]) == ["4", "6"]
+    assert losses["parts"] == losses["later"]
+    assert list(losses["parts"]) == ["4", "6"]
 
 
 def test_a_checkpoint_is_added_below_an_interrupted_training(here, tmp_path):
@@ -375,8 +367,8 @@ def test_a_checkpoint_is_added_below_an_interrupted_training(here, tmp_path):
     for saved, first in ((4, "checkpoints"), (5, "checkpoints-4")):
         (training.folder / "checkpoints" / f"checkpoint_1_{saved}.pt").touch()
         commands = [run.command for run in training_runs(workspace, training).values()]
-        found = [Path(command[command.index("--save-dir") + 1]).name for command in commands]
-        assert found == [first, "checkpoints"]
+        directories = [Path(command[command.index("--save-dir") + 1]).name for command in commands]
+        assert directories == [first, "checkpoints"]
 
 
 def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
@@ -410,7 +402,7 @@ class TestRuleForLearningRates:
         model = workspace.plan.model("MLM")
         training = workspace.training(model, rate, seed)
         training.folder.mkdir(parents=True)
-        keys = {one.name: workspace.key(one, model) for one in workspace.plan.measures}
+        keys = {measure.name: workspace.key(measure, model) for measure in workspace.plan.measures}
         for updates, last in zip((4, 6), probe, strict=True):
             measures = {keys["loss"]: {"loss": loss}, keys["probe"]: {"accuracy": [0.0, last]}}
             made_by = {"commit": None, "machine": "a machine", "versions": {}, "seconds": 0.0}
@@ -418,7 +410,8 @@ class TestRuleForLearningRates:
             training.result(updates).write_text(json.dumps(content))
 
     def trainings(self, workspace) -> list[tuple[float, int]]:
-        return [(one.learning_rate, one.seed) for one in needed(workspace) if one.model.name == "MLM"]
+        trainings = [training for training in needed(workspace) if training.model.name == "MLM"]
+        return [(training.learning_rate, training.seed) for training in trainings]
 
     def test_the_lower_loss_of_the_first_seed_chooses(self, workspace):
         pilot = [(1e-3, 1), (2e-3, 1)]
@@ -449,32 +442,73 @@ class TestRuleForLearningRates:
         assert {(2e-3, 2), (2e-3, 3)} < set(self.trainings(workspace))  # are reported, too
 
 
+KINDS = """
+[[measure]]
+kind = "loss"
+name = "of text"
+tokens = 500
+
+[[measure]]
+kind = "exclusivity"
+at = "last"
+tokens = 500
+
+[[measure]]
+kind = "minimal-pairs"
+at = "last"
+
+[[measure]]
+kind = "seconds"
+at = "last"
+
+[[measure]]
+kind = "loss"
+at = "last"
+on = "valid"
+
+[[measure]]
+kind = "retrieval"
+at = "last"
+questions = "asked.tsv"
+passages = "asked.tsv"
+
+[[measure]]
+kind = "probe"
+at = "last"
+name = "control"
+random_weights = true
+
+[[measure]]
+kind = "tagging"
+at = "last"
+train = "train.conllu"
+dev = "test.conllu"
+max_updates = 2
+"""
+
+
 def test_every_kind_of_measure_and_a_start(finished, here):
     """The kinds that the other tests do not have. After 0 updates, values are those of the start's last update."""
-    (here / "pairs").mkdir(exist_ok=True)
     pairs = [" ".join(word for word, _ in sentence) for sentence in sentences(8, 5)]
-    (here / "pairs" / "agreement.txt").write_text("".join(f"{line}\n" for line in pairs))
-    [start] = finished.glob("runs/MLM-seed1-*/models/6.pt")
-    plan = ONE_MODEL.replace("seeds = 1", f'start = "{start}"')
-    plan = plan.replace("warmup = 2", "warmup = 2\ncheckpoints = [0]").replace("[train]", 'pairs = "pairs"\n[train]')
-    plan += '[[measure]]\nkind = "loss"\nname = "of text"\ntokens = 500\n'
-    kinds = {"exclusivity": "tokens = 500", "minimal-pairs": "", "seconds": "", "loss": 'on = "valid"'}
     asked = "".join(f"{number}\t{line}\t{number}\n" for number, line in enumerate(pairs))
     (here / "asked.tsv").write_text(f"_id\ttext\tcorpus-id\n{asked}")
-    kinds |= {"retrieval": 'questions = "asked.tsv"\npassages = "asked.tsv"'}
-    kinds |= {"probe": 'name = "control"\nrandom_weights = true'}
-    kinds |= {"tagging": 'train = "train.conllu"\ndev = "test.conllu"\nmax_updates = 2'}
-    plan += "".join(f'[[measure]]\nkind = "{kind}"\nat = "last"\n{options}\n' for kind, options in kinds.items())
-    parsed = parse_plan(plan, "plan.toml")
-    [run] = run_study(parsed, Path("kinds"))["runs"]
-    assert run["measures"]["of text"]["0"] == results(finished)["runs"][0]["measures"]["loss"]["6"]
-    assert run["measures"]["of text"]["6"]["loss"] < run["measures"]["of text"]["0"]["loss"]
-    measured = {name: found["6"] for name, found in run["measures"].items()}
-    for name, values in measured.items():
-        kind = next(one.options for one in parsed.measures if one.name == name)
+    (here / "pairs").mkdir()
+    (here / "pairs" / "agreement.txt").write_text("\n".join(pairs) + "\n")
+
+    [start] = finished.glob("runs/MLM-seed1-*/models/6.pt")
+    plan = ONE_MODEL.replace("seeds = 1", f'start = "{start}"').replace("warmup = 2", "warmup = 2\ncheckpoints = [0]")
+    plan = parse_plan(plan.replace("[train]", 'pairs = "pairs"\n[train]') + KINDS, "plan.toml")
+    [run] = run_study(plan, Path("kinds"))["runs"]
+    at_start, at_end = (run["measures"]["of text"][updates] for updates in ("0", "6"))
+    assert at_start == results(finished)["runs"][0]["measures"]["loss"]["6"]
+    assert at_end["loss"] < at_start["loss"]
+
+    measured = {name: by_updates["6"] for name, by_updates in run["measures"].items()}
+    for measure in plan.measures:
+        values, kind = measured[measure.name], measure.options
         assert kind.values is None or {*values} <= {*kind.value_names()}
-        for key, value in values.items():
-            assert isinstance(value, list) == kind.value(key).by_layer
+        for name, value in values.items():
+            assert isinstance(value, list) == kind.value(name).by_layer
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
     assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
     assert measured["retrieval"]["mean_recall"] == 100  # each line is asked for in its own words
@@ -484,19 +518,12 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     assert 0 <= measured["tagging"]["accuracy"] <= 100
 
 
-def test_fine_tuning_scores_every_rate_beside_random_weights(here):
-    """Models with random weights are fine-tuned as trained ones are, without a training of their own."""
-    rows = [" ".join(word for word, _ in sentence) for sentence in sentences(24, 6)]
-    for name, part in (("train", rows[:12]), ("dev", rows[12:18]), ("test", rows[18:])):
-        lines = "".join(f"{line}\t{len(line) % 2}\n" for line in part)
-        (here / f"{name}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
-    random_model = """
+FINE_TUNING = """
 [[model]]
 name = "random"
 arch = "mae_lm_tiny"
 random = true
-"""
-    measures = """
+
 [[measure]]
 kind = "classification"
 train = "train.tsv"
@@ -520,7 +547,15 @@ learning_rates = [1e-3]
 [[measure]]
 kind = "seconds"
 """
-    runs = run_study(parse_plan(ONE_MODEL + random_model + measures, "plan.toml"), Path("scored"))["runs"]
+
+
+def test_fine_tuning_scores_every_rate_beside_random_weights(here):
+    """Models with random weights are fine-tuned as trained ones are, without a training of their own."""
+    rows = [" ".join(word for word, _ in sentence) for sentence in sentences(24, 6)]
+    for name, part in (("train", rows[:12]), ("dev", rows[12:18]), ("test", rows[18:])):
+        lines = "".join(f"{line}\t{len(line) % 2}\n" for line in part)
+        (here / f"{name}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
+    runs = run_study(parse_plan(ONE_MODEL + FINE_TUNING, "plan.toml"), Path("scored"))["runs"]
     assert [run["model"] for run in runs] == ["MLM", "random"]
     metrics = {"accuracy", "f1", "matthews", "score"}
     tested = {"test_accuracy", "test_f1", "test_matthews"}

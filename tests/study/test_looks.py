@@ -50,14 +50,14 @@ def reports(plans, losses):
     """Yield the outcome of every report of a study whose plan changes."""
     looks = []
     for plan in plans:
-        one, looks = report(plan, losses[: plan.models[0].seeds], looks)
-        yield one
+        outcome, looks = report(plan, losses[: plan.models[0].seeds], looks)
+        yield outcome
 
 
 def ended(plans, effect, studies=1000):
     """Return the fraction of simulated studies that have been "shown" or "contradicted" after each of their reports."""
     losses = np.random.default_rng(1).normal(-effect, size=(studies, plans[-1].models[0].seeds))
-    verdicts = np.array([[one.verdict for one in reports(plans, row)] for row in losses])
+    verdicts = np.array([[outcome.verdict for outcome in reports(plans, row)] for row in losses])
     return np.logical_or.accumulate(np.isin(verdicts, ["shown", "contradicted"]), axis=1).mean(axis=0)
 
 
@@ -96,12 +96,12 @@ RISING = [-0.2, -1.5, -1.1, -1.2, -1.3, -1.0]
     ],
 )
 def test_a_verdict_after_a_look_that_was_not_planned_is_exploratory(plans, verdicts):
-    assert [one.verdict for one in reports(plans, RISING)] == verdicts
+    assert [outcome.verdict for outcome in reports(plans, RISING)] == verdicts
 
 
 def test_a_report_without_all_seeds_is_no_look():
-    one, looks = report(plan_of(6), RISING[:5], [])
-    assert (one.verdict, looks) == ("open, 5 of 6 seeds", [])
+    outcome, looks = report(plan_of(6), RISING[:5], [])
+    assert (outcome.verdict, looks) == ("open, 5 of 6 seeds", [])
     assert report(plan_of(6), RISING, looks)[0].verdict == "shown"
 
 
@@ -131,7 +131,7 @@ def test_both_looks_are_reported(tmp_path, monkeypatch):
     for seeds in (2, 3, 3):
         engine.run_study(plan_of(seeds), tmp_path)
     looks = json.loads((tmp_path / "plan.json").read_text())["looks"]
-    assert [(len(one["seeds"]), one["verdict"]) for one in looks] == [(2, "not shown"), (3, "exploratory")]
+    assert [(len(look["seeds"]), look["verdict"]) for look in looks] == [(2, "not shown"), (3, "exploratory")]
     text = (tmp_path / "report.md").read_text()
     for look in looks:
         assert f"| P | {look['date']} | {len(look['seeds'])} | {look['p']:.3f} |" in text

@@ -85,60 +85,48 @@ def test_a_plan_is_read():
     assert [count_trainings(plan, model) for model in plan.models] == [4, 3]  # seed 1 at both rates
 
 
-MISTAKES = {
-    "title =": ("titel =", r"titel: unknown key"),
-    "text = ": ("txt = ", r"data: txt: unknown key; there are data_bin, "),
-    "tokens-per-sample =": ("tokens-per-sampel =", r"unrecognized arguments: --tokens-per-sampel 32"),
-    "tokens-per-sample": ("seed", r"options.seed: every study decides on --seed; "),
-    'halve = "probe.accuracy"': (
-        'halve = "prob.accuracy"',
-        r"rates.halve: 'prob.accuracy' must be MEASURE.VALUE; the measures of this plan: loss, probe",
-    ),
-    'name = "MAE-LM"\narch': ('name = "MLM"\narch', r"model\[2\].name: 'MLM' is the name of another model"),
-    '"mae_lm_tiny"': ('"mae_lm_tinny"', r"model\[2\]: arch: 'mae_lm_tinny' is not one of 'mae_lm_tiny', "),
-    "seeds = 3": ("seeds = [2, 2]", r"model\[1\].seeds: \[2, 2\] must be different seeds"),
-    'at = "all"': ("at = [20]", r"measure\[2\].at: \[20\] must be some of the checkpoints \[10, 40\]"),
-    'probe_test = "test.conllu"\n': ("", r"measure\[2\].kind: probe needs probe_test in \[data\]"),
-    'of = "probe.accuracy"\nmodel': (
-        'of = "probe.acuracy"\nmodel',
-        r"contrast\[1\].of: probe has no value 'acuracy'; it has lookup, .*accuracy",
-    ),
-    'of = "probe.accuracy"\nmodel = "MAE-LM"\n': (
+LOSS = 'kind = "loss"'
+RATES = "learning_rates = [1e-3, 2e-3]"
+MISTAKES = [
+    ("title =", "titel =", "titel"),
+    ("text = ", "txt = ", "data: txt"),
+    ("tokens-per-sample =", "tokens-per-sampel =", "--tokens-per-sampel 32"),
+    ("tokens-per-sample", "seed", "options.seed"),
+    ("tokens-per-sample = 32\n", "tokens-per-sample = 32\nmax-tokens = 64\n", "options.max-tokens"),
+    ("tokens-per-sample = 32\n\n", "reset-optimizer = true\n\n", "options.reset-optimizer"),
+    ("mask-prob = 0.3\n", 'mask-prob-range = "0.5,0.15"\n', "model[2].options.mask-prob-range"),
+    ('halve = "probe.accuracy"', 'halve = "prob.accuracy"', "rates.halve: 'prob.accuracy'"),
+    ("checkpoints = [10]", "", "rates.halve: probe is measured after [40] updates"),
+    ('"mae_lm_tiny"', '"mae_lm_tinny"', "model[2]: arch: 'mae_lm_tinny'"),
+    ("seeds = 3", "seeds = [2, 2]", "model[1].seeds: [2, 2]"),
+    (RATES, 'random = true\nstart = "a.pt"', "model[1].start"),
+    (RATES, "random = true\nlearning_rates = [1e-3]", "model[1].learning_rates"),
+    ('at = "all"', "at = [20]", "measure[2].at: [20]"),
+    ('at = "all"\n\n[', "at = []\n\n[", "measure[2].at: []"),
+    ('probe_test = "test.conllu"\n', "", "measure[2].kind: probe needs probe_test"),
+    ('of = "probe.accuracy"\nmodel', 'of = "probe.acuracy"\nmodel', "contrast[1].of: probe has no value 'acuracy'"),
+    ('at = "all"\n', "at = [10]\n", "contrast[1].of: probe is measured after [10] updates"),
+    (
+        'of = "probe.accuracy"\nmodel = "MAE-LM"\n',
         'of = "loss.loss"\nmodel = "MAE-LM"\nendpoint = "mean_of_layers"\n',
-        "mean_of_layers needs a value by layer, which loss.loss is not",
+        "contrast[1].endpoint: mean_of_layers",
     ),
-    'predicted = "positive"\n': ("", r"contrast\[1\].predicted: a primary contrast needs a prediction"),
-    "primary = true": ("margin = 1.0", r"contrast\[1\].predicted: the predictions equivalent and"),
-    'at = "all"\n\n[': ("at = []\n\n[", r"measure\[2\].at: \[\] must be some of the checkpoints"),
-    '"positive"\nprimary': ('"equivalent"\nprimary', r"contrast\[1\].predicted: .* need a margin"),
-    'at = "all"\n': (
-        "at = [10]\n",
-        r"contrast\[1\].of: probe is measured after \[10\] updates, not after the last",
-    ),
-    "checkpoints = [10]": (
-        "",
-        r"rates.halve: probe is measured after \[40\] updates, not after the last",
-    ),
-    "tokens-per-sample = 32\n": (
-        "tokens-per-sample = 32\nmax-tokens = 64\n",
-        r"options\.max-tokens: needs update-freq, the number of batches per update",
-    ),
-    "mask-prob = 0.3\n": (
-        'mask-prob-range = "0.5,0.15"\n',
-        r"model\[2\]\.options\.mask-prob-range: --mask-prob-range 0\.5,0\.15: give two rising numbers",
-    ),
-    "tokens-per-sample = 32\n\n": (
-        "tokens-per-sample = 32\nreset-optimizer = true\n\n",
-        r"options\.reset-optimizer: every study decides on --reset-optimizer; remove it",
-    ),
-}
+    ('predicted = "positive"\n', "", "contrast[1].predicted"),
+    ("primary = true", "margin = 1.0", "contrast[1].predicted"),
+    ('"positive"\nprimary', '"equivalent"\nprimary', "contrast[1].predicted"),
+    # Some file systems do not tell "Rank" from "rank", nor the two forms of "é".
+    ('name = "MAE-LM"\narch', 'name = "MLM"\narch', "model[2].name: 'MLM'"),
+    ('name = "MAE-LM"\narch', 'name = "mlm,"\narch', "model[2].name: 'mlm'"),
+    (LOSS, f'{LOSS}\nname = "Probe"', "measure[2].name: 'probe'"),
+    (LOSS, f'{LOSS}\nname = "é"\n[[measure]]\n{LOSS}\nname = "e\u0301"', "measure[2].name"),
+]
+"""What is replaced by what, and the key that the error names."""
 
 
-@pytest.mark.parametrize("right", MISTAKES)
-def test_mistakes_are_named(right):
-    wrong, message = MISTAKES[right]
-    assert PLAN.count(right) == 1 or right in ("text = ",)
-    with pytest.raises(UserError, match=rf"^plan\.toml: .*{message}"):
+@pytest.mark.parametrize(("right", "wrong", "named"), MISTAKES)
+def test_mistakes_are_named(right, wrong, named):
+    assert right in PLAN
+    with pytest.raises(UserError, match=rf"^plan\.toml: .*{re.escape(named)}"):
         check(parse_plan(PLAN.replace(right, wrong, 1), "plan.toml"), needs_files=False)
 
 
@@ -146,7 +134,7 @@ def test_the_validation_split_is_masked_as_in_training():
     text = PLAN.replace('kind = "loss"', 'kind = "loss"\non = "valid"')
     check(parse_plan(text, "plan.toml"), needs_files=False)
     text = text.replace("mask-prob = 0.3", "random-token-prob = 1.0").replace("2, 5]", '2, 5]\nmasks = "nowhere"')
-    with pytest.raises(UserError, match=r"^plan\.toml: model\[2\]\.masks: does not apply to the loss on"):
+    with pytest.raises(UserError, match=r"^plan\.toml: model\[2\]\.masks"):
         check(parse_plan(text, "plan.toml"), needs_files=False)
 
 
@@ -182,14 +170,14 @@ def test_text_is_measured_at_the_length_of_the_trainings():
 
 
 def test_mistakes_of_the_file_itself():
-    with pytest.raises(UserError, match=r"plan\.toml: .*\(at line 1, column 9\)"):
+    with pytest.raises(UserError, match=r"plan\.toml: .*line 1, column 9"):
         parse_plan("title = = 3", "plan.toml")
-    with pytest.raises(UserError, match=r"is neither a file nor a shipped plan: ablations, "):
+    with pytest.raises(UserError, match="mine"):
         read_plan("mine")
 
 
 def test_missing_files_are_named():
-    with pytest.raises(UserError, match=r"plan\.toml: data\.data_bin: no-such-data-bin is no data-bin"):
+    with pytest.raises(UserError, match=r"plan\.toml: data\.data_bin: no-such-data-bin"):
         check(parse_plan(PLAN, "plan.toml"))
 
 
@@ -217,13 +205,6 @@ def test_random_weights_cost_no_training():
     report = dry_run(plan, check(plan, needs_files=False))
     assert f"| {first.name} | 0 |" in report
     assert report.startswith(f"{plan.title}: {len(second.all_seeds)} trainings of")
-
-
-@pytest.mark.parametrize("key", ['start = "a.pt"', "learning_rates = [1e-3]"])
-def test_random_weights_have_neither_start_nor_rates(key):
-    text = PLAN.replace("learning_rates = [1e-3, 2e-3]", f"random = true\n{key}")
-    with pytest.raises(UserError, match=rf"model\[1\]\.{key.split()[0]}"):
-        parse_plan(text, "plan.toml")
 
 
 def test_a_wrapped_encoder_has_no_estimate():
@@ -267,12 +248,12 @@ def test_labels_of_tagging_are_checked_before_training(text_data, tmp_path):
     measure = Tagging(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")
     measure.check(Data(text_data))
     (tmp_path / "dev.conll").write_text("Elbe\triver\tnone\n")
-    with pytest.raises(UserError, match=r"dev\.conll: line 1: the training file has no label 'river'"):
+    with pytest.raises(UserError, match=r"dev\.conll: line 1: .*'river'"):
         measure.check(Data(text_data))
 
 
 def test_incomplete_data_are_refused_before_training(data_bin, tmp_path):
-    with pytest.raises(UserError, match=r"is no data-bin: it has no dict\.txt; mae-lm prepare makes one"):
+    with pytest.raises(UserError, match=r"dict\.txt"):
         check_data(tmp_path)
     for name in ("dict.txt", "train.bin", "train.idx"):
         (tmp_path / name).symlink_to(data_bin / name)
@@ -281,24 +262,13 @@ def test_incomplete_data_are_refused_before_training(data_bin, tmp_path):
     check_data(data_bin)
 
 
-NAMES = {
-    "/abs/path/evil": "has a slash",
-    "a/b": "has a slash",
-    "../evil": "begins with a dot",
-    ".hidden": "begins with a dot",
-    "": "is empty",
-    "two\\nlines": "control character",
-    "a\\u0000b": "control character",
-    "Contrasts": "is the name of the figure of contrasts",
-    "ä" * 101: "is longer than 200 bytes",
-}
+NO_FILE_NAMES = ["/abs/evil", "a/b", "../evil", ".hidden", "", "a\\nb", "a\\u0000b", "Contrasts", "ä" * 101]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NO_FILE_NAMES)
 def test_names_of_measures_that_are_no_file_names_are_refused(name):
-    text = PLAN.replace('kind = "loss"\n', f'kind = "loss"\nname = "{name}"\n')
-    with pytest.raises(UserError, match=rf"measure\[1\]\.name: .*{NAMES[name]}"):
-        parse_plan(text, "plan.toml")
+    with pytest.raises(UserError, match=r"measure\[1\]\.name"):
+        parse_plan(PLAN.replace(LOSS, f'{LOSS}\nname = "{name}"'), "plan.toml")
 
 
 @pytest.mark.parametrize("name", ["rank, centred", "rank at 80 %", "loss, version 1.5", "UPOS (last)", "Verlust, ß"])
@@ -306,19 +276,6 @@ def test_names_of_measures_that_are_file_names(name):
     text = PLAN.replace('kind = "loss"\n', f'kind = "loss"\nname = "{name}"\n')
     text = text.replace("[rates]", f'[rates]\nlowest = "{name}.loss"')
     assert parse_plan(text, "plan.toml").measures[0].name == name
-
-
-@pytest.mark.parametrize(
-    ("kind", "names"), [("measure", ("Rank", "rank")), ("measure", ("é", "e\u0301")), ("model", ("A b", "a, B"))]
-)
-def test_names_that_collide_on_some_file_systems_are_refused(kind, names):
-    if kind == "model":
-        text = PLAN.replace('"MLM"', f'"{names[0]}"').replace('"MAE-LM"', f'"{names[1]}"')
-    else:
-        text = PLAN.replace('kind = "loss"', f'kind = "loss"\nname = "{names[0]}"')
-        text = text.replace('kind = "seconds"', f'kind = "seconds"\nname = "{names[1]}"')
-    with pytest.raises(UserError, match=rf"{kind}\[\d\]\.name: .* is the name of another {kind}"):
-        parse_plan(text, "plan.toml")
 
 
 def test_models_and_contrasts_may_have_slashes():
@@ -329,7 +286,7 @@ def test_models_and_contrasts_may_have_slashes():
 def test_a_plan_that_would_fill_the_memory_is_refused(tmp_path):
     with open(tmp_path / "plan.toml", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(UserError, match=r"plan\.toml: has more than 1 MB"):
+    with pytest.raises(UserError, match=r"plan\.toml: .*1 MB"):
         read_plan(str(tmp_path / "plan.toml"))
 
 
@@ -378,27 +335,32 @@ class TestCodeComesFromTheCommandLineAlone:
         with pytest.raises(UserError, match=named):
             check(parse_plan(text, "plan.toml"), needs_files=False)
 
-    @pytest.mark.parametrize("key", ["data_bin", "start"])
-    def test_paths_of_a_plan(self, canary, key, monkeypatch):
+    def test_the_data_bin_of_a_plan(self, canary, monkeypatch):
         monkeypatch.chdir(canary.parent)
-        path = f"--user-dir={canary.name}"
-        if key == "start":
-            text, needs_files = PLAN.replace('name = "MAE-LM"', f'start = "{path}"\nname = "MAE-LM"'), True
-            monkeypatch.setattr("mae_lm_fairseq.study.checks.check_data", lambda data: None)
-            monkeypatch.setattr(MEASURES["probe"], "check", lambda measure, data: None)
-            monkeypatch.setattr(MEASURES["loss"], "check", lambda measure, data: None)
-        else:
-            text, needs_files = PLAN.replace("no-such-data-bin", path), False
         with pytest.raises(UserError, match="--user-dir=evil"):
-            check(parse_plan(text, "plan.toml"), needs_files)
+            check(parse_plan(PLAN.replace("no-such-data-bin", "--user-dir=evil"), "plan.toml"), needs_files=False)
+
+    def test_the_start_of_a_plan(self, canary, monkeypatch, files_are_read):
+        monkeypatch.chdir(canary.parent)
+        with pytest.raises(UserError, match="--user-dir=evil"):
+            check(parse_plan(from_start("--user-dir=evil"), "plan.toml"))
 
 
-def test_a_start_of_transformers_is_refused_before_the_training(tmp_path, monkeypatch):
-    """fairseq-train would refuse it, once the study has begun."""
-    save_model(tmp_path, "bert", ["a"])
+@pytest.fixture
+def files_are_read(monkeypatch):
+    """Take the files of the plan, which do not exist, for read."""
     monkeypatch.setattr("mae_lm_fairseq.study.checks.check_data", lambda data: None)
     for kind in ("probe", "loss"):
         monkeypatch.setattr(MEASURES[kind], "check", lambda measure, data: None)
-    text = PLAN.replace('name = "MAE-LM"', f'start = "{tmp_path}"\nname = "MAE-LM"')
+
+
+def from_start(start: object) -> str:
+    """Return the plan, with a start of one model."""
+    return PLAN.replace('name = "MAE-LM"', f'start = "{start}"\nname = "MAE-LM"')
+
+
+def test_a_start_of_transformers_is_refused_before_the_training(tmp_path, files_are_read):
+    """fairseq-train would refuse it, once the study has begun."""
+    save_model(tmp_path, "bert", ["a"])
     with pytest.raises(UserError, match="mae-lm import"):
-        check(parse_plan(text, "plan.toml"))
+        check(parse_plan(from_start(tmp_path), "plan.toml"))

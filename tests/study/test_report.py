@@ -4,7 +4,6 @@ import json
 import re
 
 import numpy as np
-import pandas
 import pytest
 from markdown_it import MarkdownIt
 
@@ -100,24 +99,21 @@ def written(tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("study", ["evidence-2", "pre-norm", "treatments"])
-def test_committed_reports_follow_from_their_results(study, tmp_path):
+@pytest.mark.parametrize("study", ["evidence-2", "pre-norm", "separation", "treatments"])
+def test_committed_reports_follow_from_their_results(study, report_of):
     committed = ROOT / "scripts/results" / study
-    report.write_report(tmp_path, json.loads((committed / "results.json").read_bytes()))
-    assert (tmp_path / "report.md").read_text() == (committed / "report.md").read_text()
+    results = json.loads((committed / "results.json").read_bytes())
+    assert report_of(results) == (committed / "report.md").read_text()
 
 
 def test_the_table_has_a_row_for_each_number(written):
-    table = pandas.read_csv(written / "results.csv")
-    assert [*table] == ["model", "rate", "seed", "updates", "measure", "value", "layer", "number"]
-    assert len(table) == 2 * 2 * 2 * (2 + 2 + 1 + 1 + 2 + 2 + 3 * 2)
-    rows = table[(table["model"] == "MAE-LM") & (table["seed"] == 2) & (table["updates"] == 8)]
-    numbers = {(row["value"], row["layer"]): row["number"] for _, row in rows[rows["layer"].notna()].iterrows()}
-    assert numbers["accuracy", 1] == 52.08
-    assert np.isnan(numbers["types_lowest", 0])
-    [lookup] = rows[rows["value"] == "lookup"].itertuples()
-    assert (lookup.measure, lookup.number) == ("probe", 82.5)
-    assert np.isnan(lookup.layer)
+    lines = (written / "results.csv").read_text().splitlines()
+    assert lines[0] == "model,rate,seed,updates,measure,value,layer,number"
+    assert len(lines[1:]) == 8 * 16  # eight checkpoints with 16 numbers each
+    assert {
+        *("MAE-LM,,2,8,probe,accuracy,1,52.08", "MLM,,1,4,probe,lookup,,82.5"),
+        "MLM,,2,4,exclusivity,types_lowest,0,",
+    } < {*lines}
 
 
 def test_every_figure_that_the_report_names_exists(written):
@@ -157,29 +153,27 @@ def test_shown_values_come_first_and_the_others_are_folded(written):
     assert "| MLM | 1.58 ± 0.71 (1.08, 2.08) |" in folded
 
 
-def test_the_report_of_an_interrupted_study_says_so(tmp_path):
+def test_the_report_of_an_interrupted_study_says_so(report_of):
     """A contrast without results is not one that could not be tested."""
     results = content()
     results["plan"] = PLAN + RATES.partition("[[contrast]]")[1] + RATES.partition("[[contrast]]")[2]
     del results["runs"][3]["measures"]["probe"]["8"]
-    report.write_report(tmp_path, results)
-    text = (tmp_path / "report.md").read_text()
+    text = report_of(results)
     assert "**Incomplete: 3 of 4 trainings have all measurements.**" in text
     assert "Not tested, as results are missing: A." in text
 
 
-@pytest.mark.parametrize(("loss", "models"), [(6.5, "MLM; MAE-LM"), (6.0, "MLM; MAE-LM"), (5.9, None)])
-def test_losses_that_mean_nothing(loss, models, tmp_path):
+@pytest.mark.parametrize(("loss", "models"), [(6.5, ["MLM; MAE-LM"]), (6.0, ["MLM; MAE-LM"]), (5.9, [])])
+def test_losses_that_mean_nothing(loss, models, report_of):
     results = content()
     results["plan"] = PLAN + '[[measure]]\nkind = "loss"\n'
     for run in results["runs"]:
         run["measures"]["loss"] = {"8": {"loss": loss, "accuracy": 0.1, "unigram_entropy": 6.0}}
-    report.write_report(tmp_path, results)
-    found = re.search(r"not below the unigram entropy\*\*.*: (.*)\.", (tmp_path / "report.md").read_text())
-    assert (found and found[1]) == models
+    named = re.findall(r"not below the unigram entropy\*\*.*: (.*)\.", report_of(results))
+    assert named == models
 
 
-def test_models_with_other_checkpoints(tmp_path):
+def test_models_with_other_checkpoints(report_of):
     """As after a study was interrupted whose plan has one more."""
     results = content()
     for run in results["runs"]:
@@ -187,21 +181,19 @@ def test_models_with_other_checkpoints(tmp_path):
             of_rank = run["measures"]["rank at 80 %"]
             of_rank["6"] = of_rank["4"]
     results["plan"] = PLAN.replace("checkpoints = [4]", "checkpoints = [4, 6]")
-    report.write_report(tmp_path, results)
-    section = (tmp_path / "report.md").read_text().split("## rank")[1]
+    section = report_of(results).split("## rank")[1]
     assert "| real_clean of the last layer, by updates | 4 | 6 | 8 |" in section
     assert "| MAE-LM | 5 ± 0 | - | 5 ± 0 |" in section
 
 
-def test_every_rate_has_what_the_contrasts_compare(tmp_path):
+def test_every_rate_has_what_the_contrasts_compare(report_of):
     """So that models can be compared at equal rates, whichever rate the rule chose for each."""
     results = content()
     results["plan"] = PLAN.replace("seeds = 2", "seeds = 2\nlearning_rates = [1e-3, 2e-3]") + RATES
     for run in results["runs"]:
         run["learning_rate"] = 0.001 if run["seed"] == 1 else 0.002
     results["rates"] = {model: {"rate": 0.001, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
-    report.write_report(tmp_path, results)
-    text = (tmp_path / "report.md").read_text()
+    text = report_of(results)
     header = "| model | learning rate | seed | probe.most_frequent_label | last_less_first_layer of probe.accuracy |"
     assert f"{header} last of rank at 80 %.real_clean |" in text
     assert "| MLM | 0.001 | 1 | 1.08 | 40 | 4 |" in text
@@ -225,27 +217,25 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monk
     assert high == pytest.approx(np.array([np.nan, 20]), nan_ok=True)
 
 
-def test_models_without_any_difference_are_named(tmp_path):
+def test_models_without_any_difference_are_named(report_of):
     """An option without effect gives no verdict; a difference in one value of one seed is one."""
     results = content()
     results["plan"] += RATES.partition("[[contrast]]")[2].partition("[[contrast]]")[0].join(["[[contrast]]", ""])
     first, second, *others = results["runs"]
     for run, like in zip(others, (first, second), strict=True):
         run["measures"] = json.loads(json.dumps(like["measures"]))
-    report.write_report(tmp_path, results)
-    text = (tmp_path / "report.md").read_text()
+    text = report_of(results)
     assert "MLM and MAE-LM are identical in every value" in text
     [row] = [line for line in text.splitlines() if line.startswith("| A |")]
     assert row.endswith("identical models |")
     others[1]["measures"]["rank at 80 %"]["4"]["real_clean"][0] += 1
-    report.write_report(tmp_path, results)
-    assert "identical" not in (tmp_path / "report.md").read_text()
+    assert "identical" not in report_of(results)
 
 
 HOSTILE = "a|b <img src=x onerror=alert(1)> &lt;b&gt; [link](http://example.org) ```"
 
 
-def test_names_make_no_html_no_links_and_no_cells(tmp_path):
+def test_names_make_no_html_no_links_and_no_cells(report_of):
     """Names in a plan and in results, which may come from others."""
     hostile = json.loads(json.dumps(content()).replace("MAE-LM", HOSTILE))
     hostile["title"] = f"{HOSTILE}\n<script>"
@@ -255,9 +245,8 @@ def test_names_make_no_html_no_links_and_no_cells(tmp_path):
     hostile["plan"] = plan + "# ```\n# <script>\n"
     hostile["changes"] = [{"date": HOSTILE, "lines": ["+# ````", "+<script>"]}]
     hostile["extended"], hostile["runs"][0]["machines"] = [HOSTILE], [HOSTILE]
-    report.write_report(tmp_path, hostile)
     parser = MarkdownIt("gfm-like", {"linkify": False})
-    tokens = parser.parse((tmp_path / "report.md").read_text())
+    tokens = parser.parse(report_of(hostile))
     inline = [child for token in tokens for child in token.children or ()]
     html = {token.content.strip() for token in (*tokens, *inline) if token.type.startswith("html")}
     assert html <= {"<details>\n<summary>All other values</summary>", "</details>"}
@@ -271,11 +260,10 @@ def test_names_make_no_html_no_links_and_no_cells(tmp_path):
     assert "a&#124;b" in " ".join(columns)
 
 
-def test_a_measure_with_a_dot_in_its_name_is_reported(tmp_path):
+def test_a_measure_with_a_dot_in_its_name_is_reported(tmp_path, report_of):
     renamed = json.loads(json.dumps(content() | {"plan": PLAN + RATES}).replace("rank at 80 %", "rank, version 1.5"))
     renamed["rates"] |= {model: {"rate": None, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
-    report.write_report(tmp_path, renamed)
-    text = (tmp_path / "report.md").read_text()
+    text = report_of(renamed)
     assert "## rank, version 1.5" in text
     assert "last of rank, version 1.5.real_clean, MLM" in text
     assert (tmp_path / "rank, version 1.5.png").exists()
