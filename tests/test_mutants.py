@@ -1,4 +1,4 @@
-"""Which mistakes scripts/mutants.py makes, and whether tests notice them."""
+"""Mistakes that scripts/mutants.py makes, and whether tests notice them."""
 
 import runpy
 from pathlib import Path

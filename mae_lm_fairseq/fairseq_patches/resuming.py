@@ -255,7 +255,7 @@ def restore_last(save_dir: Path, suffix: str = "") -> None:
 
 
 def _restore_best(best: Path, newest: Path) -> None:
-    """Make the newest checkpoint the best one, too, if it is and the run ended before that was written."""
+    """Make the newest checkpoint also the best one, if it is and the run ended before that was written."""
     state = value_at(load_mapped(newest), "extra_state")
     loss = value_at(state, "val_loss")
     is_best = loss is not None and loss == value_at(state, "best")

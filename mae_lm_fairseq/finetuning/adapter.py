@@ -13,6 +13,7 @@ from mae_lm_fairseq.training.command import Settings
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import file_sha256
+from mae_lm_fairseq.wrapped.heads import HeadKind
 
 
 def on_test_file(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -72,11 +73,13 @@ class Adapter(ABC):
     """A kind of task: its data, its metrics, and the files that it writes.
 
     Attributes:
+        kind: the head that is trained.
         outputs: names in the output directory that only this task uses, or patterns; files are written by
             :meth:`predict`.
         heads: names of the heads that the starting point must have; none for a pretrained model.
     """
 
+    kind: HeadKind
     outputs: Sequence[str]
     heads: Sequence[str] = ()
 

@@ -1,7 +1,6 @@
 """A plan before anything is trained: checks against its files and against fairseq, and its cost by the cost planner."""
 
 import contextlib
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.trained.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run, vocabulary_size
-from mae_lm_fairseq.training.pretrain import parse_configuration
+from mae_lm_fairseq.training.pretrain import checked_configuration
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
 
@@ -79,7 +78,7 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         rate = model.learning_rates[0] if model.learning_rates else None
         training = Training(model if needs_files else replace(model, start=None), rate, 1)
         options = train_options(plan, training, plan.train.updates, Path("checkpoints"))
-        cfg = _parsed(arguments(plan.data.data_bin, options))
+        cfg = checked_configuration(arguments(plan.data.data_bin, options))
         check_saved_configuration({"cfg": cfg}, plan.document.name)  # fairseq evaluates the values of some options
         check_settings(cfg)
         network = core_config(cfg.model)
@@ -122,15 +121,6 @@ def _check_start(plan: Plan, model: Model, network: MaskedAutoencoderConfig) -> 
             differing.append(name)
     if differing:
         raise UserError(f"{model.start} has another encoder than {model.arch}: {', '.join(differing)}")
-
-
-def _parsed(words: list[str]) -> Any:
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            return parse_configuration(words)
-    except SystemExit:
-        raise UserError(printed.getvalue().strip().rpartition("error: ")[2]) from None
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """The work of ``mae-lm pretrain``: the configuration of a recipe on this machine, and the start of fairseq-train."""
 
+import contextlib
+import io
 import os
 import shlex
 import signal
@@ -64,6 +66,20 @@ def parse_configuration(words: list[str]):
     """Return the configuration (a DictConfig) that fairseq-train builds from its arguments."""
     parser = fairseq_options.get_training_parser()
     return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
+
+
+def checked_configuration(words: list[str]):
+    """Return the configuration that fairseq-train builds from its arguments.
+
+    Raises:
+        UserError: if fairseq's parser refuses them.
+    """
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse_configuration(words)
+    except SystemExit:
+        raise UserError(printed.getvalue().strip().rpartition("error: ")[2]) from None
 
 
 def processes(cfg) -> tuple[int, int]:

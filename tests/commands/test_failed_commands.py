@@ -29,6 +29,7 @@ COMMANDS = [
     f"finetune classification MODEL {LABELLED} --data-bin missing --out OUT",
     f"finetune classification missing.pt {LABELLED} --out OUT",
     f"finetune classification MODEL {LABELLED} --ema --out OUT",
+    f"finetune classification MODEL {LABELLED} --out OUT -- --lerning-rate 1",
     f"finetune tagging MODEL {WORDS} --column missing --out OUT",
     f"finetune tagging MODEL {WORDS} --train missing.conllu --out OUT",
     f"rank {MEASURED} --text missing.txt --out OUT",

@@ -1,4 +1,4 @@
-"""Which text chooses the best layer of a probe."""
+"""Choice of the best layer of a probe: by the development text."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What a study records of ranks."""
+"""Values of ranks that a study records."""
 
 from mae_lm_fairseq.measures.rank import Rank
 

@@ -120,7 +120,7 @@ MISTAKES = [
     (LOSS, f'{LOSS}\nname = "Probe"', "measure[2].name: 'probe'"),
     (LOSS, f'{LOSS}\nname = "é"\n[[measure]]\n{LOSS}\nname = "e\u0301"', "measure[2].name"),
 ]
-"""What is replaced by what, and the key that the error names."""
+"""Replaced text, its replacement, and the key that the error names."""
 
 
 @pytest.mark.parametrize(("right", "wrong", "named"), MISTAKES)

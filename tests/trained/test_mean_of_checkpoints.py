@@ -35,7 +35,7 @@ def test_models_of_two_dictionaries_have_no_mean(tmp_path):
 
 
 def test_the_mean_has_no_moving_average(tmp_path):
-    """That of the newest checkpoint is none of the mean."""
+    """The moving average of the newest checkpoint is none of the mean."""
     averages = {name: {WEIGHT: torch.tensor([9.0])} for name in ("ema", "ema_fp32_params")}
     path = save(tmp_path / "a.pt", val_loss=2.0, **averages)
     mean = average([path, path])

@@ -1,4 +1,4 @@
-"""What the parts of a network around a wrapped encoder take from its configuration and from our options."""
+"""Parts of a network around a wrapped encoder: values of its configuration, and of our options."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_the_decoder_has_its_own_dropout(option):
 
 
 def test_sequences_may_be_shorter_than_its_positions_and_not_longer():
-    """It has 80."""
+    """The encoder has 80 positions."""
     for length in (79, 80):
         assert wrap(stock("electra"), max_positions=length).network.encoder.max_positions == length
     with pytest.raises(ValueError, match="max_positions 81"):

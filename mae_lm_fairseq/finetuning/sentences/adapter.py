@@ -29,6 +29,8 @@ from mae_lm_fairseq.wrapped.heads import SENTENCES
 class SentenceAdapter(Adapter):
     """A task of GLUE, or the task that the user's own files define."""
 
+    kind = SENTENCES
+
     def __init__(self, options: GlueOptions | ClassificationOptions):
         self.options = options
         self.sets: GlueFiles | OwnFiles

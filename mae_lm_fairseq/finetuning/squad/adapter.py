@@ -30,6 +30,7 @@ ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
 class SquadAdapter(Adapter):
     """Questions about texts, in SQuAD's format."""
 
+    kind = ANSWERS
     outputs = (PREDICTIONS, NA_PROB)
 
     def __init__(self, options: SquadOptions):

@@ -38,6 +38,7 @@ class TaggingAdapter(Adapter):
         UserError: if a file is malformed, or has labels that do not fit the training file's.
     """
 
+    kind = WORDS
     outputs = tuple(f"{name}_predictions{end}" for name in ("dev", "test") for end in ("", ".*"))
 
     def __init__(self, options: TaggingOptions):
