@@ -198,13 +198,6 @@ def check_dictionary(directory: str | Path, symbols: Iterable[str]):
         )
 
 
-def unigram_entropy(prefix: str | Path) -> float:
-    """Return the entropy in nats of the frequencies of a data-bin's tokens, ``</s>`` included."""
-    _, kind = _read_header(prefix)
-    ids = np.memmap(f"{prefix}.bin", dtype=kind, mode="r")
-    return entropy_of_counts(np.bincount(ids).tolist())
-
-
 def entropy_of_counts(counts: Collection[int]) -> float:
     """Return the entropy in nats of the frequencies that counts have; a count of 0 adds nothing."""
     total = sum(counts)
