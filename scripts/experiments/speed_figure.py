@@ -2,19 +2,21 @@
 """Draw the figure of speed on docs/benchmarks.md from the committed results of scripts/benchmark.py."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from matplotlib.figure import Figure
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 OUT = RESULTS / "speed.png"
 HERE = "here"
-# Of each panel: its title, the files, and the subjects with what they train and whose code.
+RUNS = (1, 2, 3)
+# Of each panel: its title, the files of each run, and the subjects with what they train and whose code.
 PANELS = (
     (
         "H100, 12 layers of width 768, bfloat16",
-        ("day-one/steps-1.json", "day-one/steps-2.json"),
+        [("day-one/steps-1.json", "day-one/steps-2.json")],
         {
             "roberta_plain_fused": ("MLM", HERE),
             "fairseq_roberta": ("MLM", "fairseq"),
@@ -24,17 +26,18 @@ PANELS = (
     ),
     (
         "two CPU cores, 12 layers of width 768",
-        ("cpu-base.json",),
+        [(f"cpu-runs/base-mlm-{run}.json", f"cpu-runs/base-mae-lm-{run}.json") for run in RUNS],
         {
             "roberta_plain_eager": ("MLM", HERE),
             "fairseq_roberta": ("MLM", "fairseq"),
+            "hf_roberta": ("MLM", "transformers"),
             "mae_lm_eager": ("MAE-LM", HERE),
             "authors": ("MAE-LM", "the authors"),
         },
     ),
     (
         "two CPU cores, 4 layers of width 256",
-        ("cpu-small.json",),
+        [(f"cpu-runs/small-{run}.json",) for run in RUNS],
         {
             "roberta_plain_eager": ("MLM", HERE),
             "fairseq_roberta": ("MLM", "fairseq"),
@@ -46,54 +49,60 @@ PANELS = (
 )
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast this package is as another code, in each run on a machine."""
+
+    machine: str
+    code: str
+    runs: list[float]
+
+    @property
+    def median(self) -> float:
+        """Median over the runs."""
+        return median(self.runs)
+
+
 def speeds() -> dict[str, dict[str, float]]:
-    """Return tokens of text per second by panel and by ``MODEL, CODE``."""
+    """Return the median over runs of tokens of text per second, by panel and by ``MODEL, CODE``."""
     return {
-        panel: {name: row["tokens_per_second"] for name, row in measured.items()}
-        for panel, measured in measured_rows().items()
+        panel: {name: median(run[name] for run in runs) for name in runs[0]} for panel, runs in speeds_of_runs().items()
     }
 
 
-def measured_rows() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the rows of the results by panel and by ``MODEL, CODE``."""
-    rows_of_panels = {}
-    for title, files, subjects in PANELS:
-        measured = {}
-        for file in files:
-            content = json.loads((RESULTS / file).read_bytes())
-            setting = content["setting"]
-            for row in content["rows"]:
-                usual = (row["rows"], row["length"]) == (setting["rows"], setting["length"])
-                if usual and row["mask_prob"] == 0.15 and (not row.get("ragged")):
-                    measured.setdefault(row["subject"], row)
-        rows_of_panels[title] = {", ".join(names): measured[subject] for subject, names in subjects.items()}
-    return rows_of_panels
+def speeds_of_runs() -> dict[str, list[dict[str, float]]]:
+    """Return the tokens of text per second of each run by panel, by ``MODEL, CODE``."""
+    runs_of_panels = {}
+    for title, runs, subjects in PANELS:
+        runs_of_panels[title] = [speeds_of_run(files, subjects) for files in runs]
+    return runs_of_panels
 
 
-def ranges_of_steps() -> dict[tuple[str, str, str], tuple[float, float]]:
-    """Return the range of a ratio over pairs of steps, by machine, by what is trained, and by the other code.
+def speeds_of_run(files: tuple[str, ...], subjects: dict[str, tuple[str, str]]) -> dict[str, float]:
+    """Return the tokens per second of one run, from its files."""
+    measured: dict[str, float] = {}
+    for file in files:
+        content = json.loads((RESULTS / file).read_bytes())
+        setting = content["setting"]
+        for row in content["rows"]:
+            is_usual = (row["rows"], row["length"]) == (setting["rows"], setting["length"])
+            if is_usual and row["mask_prob"] == 0.15 and not row.get("ragged"):
+                measured.setdefault(row["subject"], row["tokens_per_second"])
+    return {", ".join(names): measured[subject] for subject, names in subjects.items()}
 
-    The implementations of a comparison take turns, a step each, so steps of the same number are neighbours in time.
+
+def ratios(objective: str) -> list[Ratio]:
+    """Return how many times as fast as other code this package trains an MLM or MAE-LM.
+
+    Implementations that are compared take turns in a run, a step each.
     """
-    ranges = {}
-    for panel, measured in measured_rows().items():
-        for name, row in measured.items():
-            trained, code = name.split(", ")
-            if code != HERE:
-                seconds_here = measured[f"{trained}, {HERE}"]["seconds"]
-                times_as_fast = [theirs / here for theirs, here in zip(row["seconds"], seconds_here, strict=True)]
-                ranges[panel, trained, code] = min(times_as_fast), max(times_as_fast)
-    return ranges
-
-
-def ratios(objective: str) -> list[tuple[str, str, float]]:
-    """Return the machine, the other code, and how many times as fast this package trains an MLM or MAE-LM."""
     compared = []
-    for machine, measured in speeds().items():
-        for name, speed in measured.items():
+    for machine, runs in speeds_of_runs().items():
+        for name in runs[0]:
             trained, code = name.split(", ")
             if trained == objective and code != HERE:
-                compared.append((machine, code, measured[f"{objective}, {HERE}"] / speed))
+                times_as_fast = [run[f"{objective}, {HERE}"] / run[name] for run in runs]
+                compared.append(Ratio(machine, code, times_as_fast))
     return compared
 
 
@@ -105,9 +114,12 @@ def figure() -> Figure:
     for axes, (objective, compared) in zip(
         drawn.subplots(2, 1, sharex=True, height_ratios=heights), panels.items(), strict=True
     ):
-        names = [f"{code}: {machine}" for machine, code, _ in compared]
-        bars = axes.barh(names, [ratio for *_, ratio in compared], color="#0072B2", height=0.6)
-        axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
+        names = [f"{ratio.code}: {ratio.machine}" for ratio in compared]
+        axes.barh(names, [ratio.median for ratio in compared], color="#0072B2", height=0.6)
+        for place, ratio in enumerate(compared):
+            slowest, fastest = min(ratio.runs), max(ratio.runs)
+            axes.plot([slowest, fastest], [place, place], color="black", linewidth=2)
+            axes.text(fastest + 0.02, place, f"{ratio.median:.2f}", va="center", fontsize=9)
         axes.axvline(1, color="black", linewidth=1)
         axes.set_ylim(len(compared) - 0.5, -0.5)
         axes.margins(x=0.1)
@@ -115,7 +127,7 @@ def figure() -> Figure:
             f"Training {'an MLM' if objective == 'MLM' else objective}, compared with other code", fontsize=10
         )
         axes.tick_params(labelsize=9)
-    axes.set_xlabel("times as fast (the line marks equal speed)")
+    axes.set_xlabel("times as fast: median and range over runs (H100: one run)")
     return drawn
 
 
