@@ -53,26 +53,19 @@ def test_what_means_the_same_is_not_changed(tmp_path, text):
     assert mutated(tmp_path, text) == {}
 
 
-def test_a_mutant_is_noticed_by_the_tests_of_its_room_alone(tmp_path):
+@pytest.mark.parametrize(("asserted", "is_noticed"), [("half(0) == 0", False), ("half(4) == 2", True)])
+def test_a_mutant_is_noticed_by_the_tests_of_its_room_alone(tmp_path, asserted, is_noticed):
     module = tmp_path / "mae_lm_fairseq" / "core" / "half.py"
-    module.parent.mkdir(parents=True)
-    module.write_text("def half(x):\n    return x / 2\n", encoding="utf-8")
+    tests = tmp_path / "tests" / "core" / "test_half.py"
+    for path in (module, tests):
+        path.parent.mkdir(parents=True)
     (module.parent / "__init__.py").touch()
     (module.parents[1] / "__init__.py").touch()
-    tests = tmp_path / "tests" / "core"
-    tests.mkdir(parents=True)
-    (tests / "test_half.py").write_text(
-        "from mae_lm_fairseq.core.half import half\n\n\ndef test_half():\n    assert half(0) == 0\n", encoding="utf-8"
-    )
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow"]\n', encoding="utf-8")
+    module.write_text("def half(x):\n    return x / 2\n", encoding="utf-8")
+    program = f"from mae_lm_fairseq.core.half import half\n\n\ndef test_half():\n    assert {asserted}\n"
+    tests.write_text(program, encoding="utf-8")
     verdicts = {
         mutant.after: MUTANTS["is_noticed"](mutant, tmp_path) for mutant in MUTANTS["mutants_of"](module, tmp_path)
     }
-    assert verdicts == {"(x * 2)": False, "3": False}
-    (tests / "test_half.py").write_text(
-        "from mae_lm_fairseq.core.half import half\n\n\ndef test_half():\n    assert half(4) == 2\n", encoding="utf-8"
-    )
-    verdicts = {
-        mutant.after: MUTANTS["is_noticed"](mutant, tmp_path) for mutant in MUTANTS["mutants_of"](module, tmp_path)
-    }
-    assert verdicts == {"(x * 2)": True, "3": True}
+    assert verdicts == {"(x * 2)": is_noticed, "3": is_noticed}

@@ -12,6 +12,13 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 OUT = RESULTS / "speed.png"
 HERE = "here"
 RUNS = (1, 2, 3)
+ON_CPUS = {
+    "roberta_plain_eager": ("MLM", HERE),
+    "fairseq_roberta": ("MLM", "fairseq"),
+    "hf_roberta": ("MLM", "transformers"),
+    "mae_lm_eager": ("MAE-LM", HERE),
+    "authors": ("MAE-LM", "the authors"),
+}
 # Of each panel: its title, the files of each run, and the subjects with what they train and whose code.
 PANELS = (
     (
@@ -27,24 +34,12 @@ PANELS = (
     (
         "two CPU cores, 12 layers of width 768",
         [(f"cpu-runs/base-mlm-{run}.json", f"cpu-runs/base-mae-lm-{run}.json") for run in RUNS],
-        {
-            "roberta_plain_eager": ("MLM", HERE),
-            "fairseq_roberta": ("MLM", "fairseq"),
-            "hf_roberta": ("MLM", "transformers"),
-            "mae_lm_eager": ("MAE-LM", HERE),
-            "authors": ("MAE-LM", "the authors"),
-        },
+        ON_CPUS,
     ),
     (
         "two CPU cores, 4 layers of width 256",
         [(f"cpu-runs/small-{run}.json",) for run in RUNS],
-        {
-            "roberta_plain_eager": ("MLM", HERE),
-            "fairseq_roberta": ("MLM", "fairseq"),
-            "hf_roberta": ("MLM", "transformers"),
-            "mae_lm_eager": ("MAE-LM", HERE),
-            "authors": ("MAE-LM", "the authors"),
-        },
+        ON_CPUS,
     ),
 )
 

@@ -6,31 +6,9 @@ import pytest
 
 from mae_lm_fairseq.study.contrasts import Outcome
 from mae_lm_fairseq.study.looks import marked, new_looks
-from mae_lm_fairseq.study.plan import parse_plan
+from tests.study.test_looks import plan_of
 
-PLAN = parse_plan(
-    """
-looks = [2, 3]
-[data]
-data_bin = "data-bin"
-text = "valid.txt"
-[train]
-updates = 8
-[[model]]
-name = "A"
-arch = "mae_lm_tiny"
-seeds = 3
-[[measure]]
-kind = "loss"
-[[contrast]]
-name = "P"
-of = "loss.loss"
-model = "A"
-predicted = "negative"
-primary = true
-""",
-    "plan.toml",
-)
+PLAN = plan_of(seeds=3, looks=[2, 3])
 
 
 @pytest.mark.parametrize(

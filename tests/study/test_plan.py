@@ -220,9 +220,10 @@ def test_a_wrapped_encoder_has_no_estimate():
 STUDIES = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
 
 
-def test_the_documented_plan_is_valid():
-    [text] = re.findall(r"```toml\n(.*?)```", STUDIES, re.DOTALL)
-    check(parse_plan(text, "mine.toml"), needs_files=False)
+@pytest.mark.parametrize("page", ["finetuning.md", "studies.md"])
+def test_the_documented_plans_are_valid(page):
+    [text] = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    check(parse_plan(text, page), needs_files=False)
 
 
 def test_the_documentation_has_every_key():
