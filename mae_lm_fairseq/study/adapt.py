@@ -23,7 +23,7 @@ from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.measures import fingerprints
-from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
+from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, Train
 from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace
 from mae_lm_fairseq.text.corpus import RecordOptions, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
@@ -197,8 +197,8 @@ def adapt(options: Options, products: Products) -> None:
         text = {name: asdict(split) for name, split in splits.items()}
 
     evaluate = Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
-    measure = Measure("evaluation", "all" if predicts(start) else "last", evaluate)
-    plan = plan_of(model, options, [measure])
+    planned = PlannedMeasure("evaluation", "all" if predicts(start) else "last", evaluate)
+    plan = plan_of(model, options, [planned])
     workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
     training = workspace.training(plan.models[0], None, options.seed)
     tokens = options.updates * options.batch_size
@@ -216,7 +216,7 @@ def adapt(options: Options, products: Products) -> None:
         products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
         products.make("stock", run, lambda path: export_stock(adapted, path))
 
-    measured = workspace.values(training, measure)
+    measured = workspace.values(training, planned)
     content = {
         "options": options.described(),
         "objective": objective_of(model),
@@ -353,7 +353,7 @@ def measurement(options: Options) -> dict[str, Any]:
     return measured
 
 
-def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Plan:
+def plan_of(model: Pretrained, options: Options, measures: list[PlannedMeasure]) -> Plan:
     """Return the plan of a training that starts from ``initial``, and of its measures.
 
     Args:
@@ -365,7 +365,7 @@ def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Pla
     of_recipe = as_options(settings(network["arch"]))
     unset = dict.fromkeys(of_recipe.keys() - stated.keys(), False)
 
-    is_start_measured = any(measure.at == "all" for measure in measures)
+    is_start_measured = any(planned.at == "all" for planned in measures)
     return Plan(
         document=Document("", "adapt"),
         title="Adaptation",

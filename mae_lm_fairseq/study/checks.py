@@ -46,9 +46,9 @@ def check(plan: Plan, needs_files: bool = True) -> list[Any]:
     if needs_files:
         with _located(plan, ("data", "data_bin")):
             check_data(plan.data.data_bin)
-        for number, measure in enumerate(plan.measures):
+        for number, planned in enumerate(plan.measures):
             with _located(plan, ("measure", number)):
-                measure.options.check(plan.data)  # reads the files, hours before they are needed
+                planned.measure.check(plan.data)  # reads the files, hours before they are needed
     return [_configuration(plan, number, needs_files) for number in range(len(plan.models))]
 
 
@@ -69,7 +69,7 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     model, key = plan.models[number], ("model", number)
     _check_option_names(plan, model, ("options",), plan.options)
     _check_option_names(plan, model, (*key, "options"), model.options)
-    splits = [getattr(measure.options, "on", None) for measure in plan.measures]
+    splits = [getattr(planned.measure, "on", None) for planned in plan.measures]
     if model.masks != "trained" and "valid" in splits:
         problem = 'does not apply to the loss on the validation split; remove it, or on = "valid"'
         raise plan.document.error((*key, "masks"), problem)
@@ -192,8 +192,8 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
 def _without_estimate(plan: Plan) -> str:
     """Return what takes time beside the trainings."""
     measures = []
-    for measure in plan.measures:
-        measures.append(f"{measure.name} after {measure.checkpoints(plan.checkpoints)} updates")
+    for planned in plan.measures:
+        measures.append(f"{planned.name} after {planned.checkpoints(plan.checkpoints)} updates")
     listed = ", ".join(measures) or "measures, of which there are none"
     if plan.rates and plan.rates.halve:
         listed += "; rates that are halved"

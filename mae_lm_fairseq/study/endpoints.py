@@ -37,9 +37,9 @@ class Values:
 
     def final_names(self) -> list[str]:
         """Return the names of the values that all seeds have after the last update."""
-        at_end = [run[max(run)] for run in self.runs]
-        names = self.runs[0][self.checkpoints[-1]]
-        return [name for name in names if all(name in values for values in at_end)]
+        last = self.checkpoints[-1]
+        at_end = [run[last] for run in self.runs]
+        return [name for name in at_end[0] if all(name in values for values in at_end)]
 
     def final(self) -> np.ndarray:
         """Return the value after the last update, see :meth:`at`."""
@@ -90,6 +90,8 @@ def last_layer(values: np.ndarray) -> np.ndarray:
 
 OF_LAYERS = ("last_less_first_layer", "last_less_best_layer", "mean_of_layers")
 """Endpoints of values by layer only."""
+OVER_TIME = ("end_less_best_checkpoint",)
+"""Endpoints that compare checkpoints."""
 ENDPOINTS: dict[str, Callable[[Values], np.ndarray]] = {
     function.__name__: function
     for function in (last, last_less_first_layer, last_less_best_layer, mean_of_layers, end_less_best_checkpoint)

@@ -66,8 +66,8 @@ def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = 
 
     names = {}
     for model in workspace.plan.models:
-        for measure in workspace.plan.measures:
-            names[workspace.key(measure, model)] = measure.name
+        for planned in workspace.plan.measures:
+            names[workspace.key(planned, model)] = planned.name
 
     def print_run(run: Run) -> None:
         name = run.name
@@ -112,7 +112,7 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
         cores = os.cpu_count() or 1
         history = History(max(1, cores // jobs), versions=[], looks=[])
 
-    measures = [measure.options for measure in plan.measures]
+    measures = [planned.measure for planned in plan.measures]
     files = fingerprints(plan.data, [*measures, *plan.models])
     version = {"date": str(date.today()), "plan": plan.document.text, "files": files}
     last = history.versions[-1] if history.versions else {}
@@ -265,8 +265,8 @@ def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
 
 def _mean(workspace: Workspace, trainings: Iterable[Training], value: str, endpoint: str) -> float | None:
     """Return the mean of an endpoint over some trainings; None if one of them is not measured at its end."""
-    measure, name = workspace.plan.measured_value(value)
-    by_seed = [workspace.values(training, measure) for training in trainings]
+    planned, name = workspace.plan.measure_and_value(value)
+    by_seed = [workspace.values(training, planned) for training in trainings]
     if any(workspace.plan.train.updates not in values for values in by_seed):
         return None
     return float(ENDPOINTS[endpoint](Values(by_seed, name)).mean())
@@ -326,7 +326,7 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
     if not records:
         return {}
     results = [record["result"] for record in records]
-    values = {measure.name: workspace.values(training, measure) for measure in workspace.plan.measures}
+    values = {planned.name: workspace.values(training, planned) for planned in workspace.plan.measures}
     measured = {name: by_updates for name, by_updates in values.items() if by_updates}
     versions = set()
     for result in results:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.measures.measure import Data, Trained
-from mae_lm_fairseq.study.plan import Measure, Model
+from mae_lm_fairseq.study.plan import Model, PlannedMeasure
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.untrained import write_untrained
@@ -76,7 +76,7 @@ class Measuring:
     training: Training
     updates: int
     data: Data
-    measures: Mapping[str, Measure]
+    measures: Mapping[str, PlannedMeasure]
 
 
 def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, Any]:
@@ -119,18 +119,19 @@ def measure_checkpoint(run: Run, measuring: Measuring) -> dict[str, Any]:
     training, updates = measuring.training, measuring.updates
     began = time.monotonic()
     values, hashes = {}, {}
-    for key, measure in measuring.measures.items():
-        kept = training.folder / f"{measure.options.kind}-{updates}-{key}"
+    for key, planned in measuring.measures.items():
+        measure = planned.measure
+        kept = training.folder / f"{measure.kind}-{updates}-{key}"
         model = Trained(
-            label=measure.name,
+            label=planned.name,
             path=training.checkpoint(updates),
             data=measuring.data,
             masks=training.model.masks,
-            random_weights=measure.options.random_weights,
+            random_weights=measure.random_weights,
             kept=kept,
             log=training.result(updates).with_suffix(".log"),
         )
-        values[key] = measure.options.recorded(measure.options.measure(model))
+        values[key] = measure.recorded(measure.measure(model))
         moments = kept.with_suffix(".safetensors")
         if moments.exists():
             hashes[moments.name] = file_sha256(moments)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.study.plan import Measure, Model, Plan, without_defaults
+from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, without_defaults
 from mae_lm_fairseq.study.results import (
     Measuring,
     Training,
@@ -143,26 +143,27 @@ class Workspace:
             inputs["weights"] = "random"
         return run_key(options, (), self.threads, inputs)
 
-    def key(self, measure: Measure, model: Model) -> str:
+    def key(self, planned: PlannedMeasure, model: Model) -> str:
         """Return the key of a measure of a model: its kind, options and files, and where ``[MASK]`` is."""
-        content = {"kind": measure.options.kind, **without_defaults(measure.options)}
-        for name, path in measure.options.files(self.plan.data).items():
+        measure = planned.measure
+        content = {"kind": measure.kind, **without_defaults(measure)}
+        for name, path in measure.files(self.plan.data).items():
             content[name] = self.files[str(path)]
         return key_of({**content, "masks": model.masks})
 
     def measuring(self, training: Training, updates: int) -> Measuring:
         """Return what the plan measures of a training after a number of updates."""
         by_key = {}
-        for measure in self.plan.measures:
-            if updates in measure.checkpoints(self.plan.checkpoints):
-                by_key[self.key(measure, training.model)] = measure
+        for planned in self.plan.measures:
+            if updates in planned.checkpoints(self.plan.checkpoints):
+                by_key[self.key(planned, training.model)] = planned
         return Measuring(training, updates, self.plan.data, by_key)
 
-    def values(self, training: Training, measure: Measure) -> dict[int, dict[str, Any]]:
+    def values(self, training: Training, planned: PlannedMeasure) -> dict[int, dict[str, Any]]:
         """Return what was measured of a training by number of updates."""
-        key = self.key(measure, training.model)
+        key = self.key(planned, training.model)
         values = {}
-        for updates in measure.checkpoints(self.plan.checkpoints):
+        for updates in planned.checkpoints(self.plan.checkpoints):
             measured = training.measured(updates)
             if key in measured:
                 values[updates] = measured[key]

@@ -504,11 +504,11 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     assert at_end["loss"] < at_start["loss"]
 
     measured = {name: by_updates["6"] for name, by_updates in run["measures"].items()}
-    for measure in plan.measures:
-        values, kind = measured[measure.name], measure.options
-        assert kind.values is None or {*values} <= {*kind.value_names()}
+    for planned in plan.measures:
+        values, measure = measured[planned.name], planned.measure
+        assert measure.values is None or {*values} <= {*measure.value_names()}
         for name, value in values.items():
-            assert isinstance(value, list) == kind.value(name).by_layer
+            assert isinstance(value, list) == measure.value(name).by_layer
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
     assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
     assert measured["retrieval"]["mean_recall"] == 100  # each line is asked for in its own words
