@@ -22,9 +22,8 @@ from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.engine import complete, row_of
-from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, Train
-from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace
+from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace, fingerprints
 from mae_lm_fairseq.text.corpus import RecordOptions, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
 from mae_lm_fairseq.text.moving import PARTS
@@ -199,7 +198,7 @@ def adapt(options: Options, products: Products) -> None:
     evaluate = Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
     planned = PlannedMeasure("evaluation", "all" if predicts(start) else "last", evaluate)
     plan = plan_of(model, options, [planned])
-    workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
+    workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan))
     training = workspace.training(plan.models[0], None, options.seed)
     tokens = options.updates * options.batch_size
     passes = tokens / text["train"]["tokens_out"]

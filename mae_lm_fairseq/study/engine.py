@@ -11,10 +11,9 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from difflib import unified_diff
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,12 +23,10 @@ import torch
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.looks import Look, new_looks
-from mae_lm_fairseq.study.measures import fingerprints
 from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.report import TABLE, Results, write_report
-from mae_lm_fairseq.study.results import Training, measure_checkpoint
-from mae_lm_fairseq.study.training import Workspace, measuring_weight, training_runs
-from mae_lm_fairseq.training.keys import key_of
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import Workspace, fingerprints, runs_of
 from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract
 from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
@@ -112,8 +109,7 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
         cores = os.cpu_count() or 1
         history = History(max(1, cores // jobs), versions=[], looks=[])
 
-    measures = [planned.measure for planned in plan.measures]
-    files = fingerprints(plan.data, [*measures, *plan.models])
+    files = fingerprints(plan)
     version = {"date": str(date.today()), "plan": plan.document.text, "files": files}
     last = history.versions[-1] if history.versions else {}
     if {**last, "date": version["date"]} != version:
@@ -270,25 +266,6 @@ def _mean(workspace: Workspace, trainings: Iterable[Training], value: str, endpo
     if any(workspace.plan.train.updates not in values for values in by_seed):
         return None
     return float(ENDPOINTS[endpoint](Values(by_seed, name)).mean())
-
-
-def runs_of(workspace: Workspace, training: Training) -> list[Run]:
-    """Return the runs of a training: to every checkpoint, and of measures that it lacks there."""
-    runs = []
-    for updates, run in training_runs(workspace, training).items():
-        runs.append(run)
-        measuring, done = workspace.measuring(training, updates), training.measured(updates)
-        missing = {key: measure for key, measure in measuring.measures.items() if key not in done}
-        if run.result.exists() and missing:
-            measuring_run = Run(
-                name=f"{training.name}, after {updates:,} updates",
-                command=(),
-                result=training.folder / f"measures-{updates}-{key_of([*missing])}.json",
-                read_result=partial(measure_checkpoint, measuring=replace(measuring, measures=missing)),
-                weight=measuring_weight(workspace.plan) * len(missing),
-            )
-            runs.append(measuring_run)
-    return runs
 
 
 def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The measures of a study: those of :mod:`~mae_lm_fairseq.measures`, and fine-tuning, which trains."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -30,7 +30,7 @@ from mae_lm_fairseq.text.word_files import column_of, plain_name, read_words
 from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_sha256, write_text
+from mae_lm_fairseq.utils.files import write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,19 +243,3 @@ for measure in (
     Finetune, Classification, Tagging, Seconds,
 ):  # fmt: skip
     register_measure(measure)
-
-
-def fingerprints(data: Data, options: Iterable[Any]) -> dict[str, str]:
-    """Return hashes of the content of all files that a study reads, by path.
-
-    Raises:
-        UserError: if a file does not exist or cannot be read.
-    """
-    hashes = {}
-    for item in (data, *options):
-        values = [getattr(item, field.name) for field in fields(item)]
-        for path in (value for value in values if isinstance(value, Path)):
-            if not path.exists():
-                raise UserError(f"{path} does not exist")
-            hashes[str(path)] = directory_sha256(path)
-    return hashes
