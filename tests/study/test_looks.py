@@ -126,7 +126,7 @@ def test_both_looks_are_reported(tmp_path, monkeypatch):
 
     monkeypatch.setattr(engine, "fingerprints", lambda *args: {})
     monkeypatch.setattr(engine, "row_of", lambda workspace, seed: row(seed))
-    monkeypatch.setattr(engine, "needed", lambda workspace: workspace.plan.models[0].all_seeds)
+    monkeypatch.setattr(engine, "needed_trainings", lambda workspace: workspace.plan.models[0].all_seeds)
     monkeypatch.setattr(engine, "complete", lambda *args: None)
     for seeds in (2, 3, 3):
         engine.run_study(plan_of(seeds), tmp_path)
