@@ -10,6 +10,8 @@ from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.plan import Contrast, Plan
 
 LEVEL = 0.05
+MOST_FLIPPED = 16
+"""Number of seeds up to which all signs are tried; beyond, a random sample of them."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +174,6 @@ def flip(values: np.ndarray, alternative: str) -> float:
     if len(values) > MOST_FLIPPED:
         options |= {"n_resamples": 1 << MOST_FLIPPED, "rng": 1}
     return float(permutation_test(pairs, mean, alternative=alternative, **options).pvalue)
-
-
-MOST_FLIPPED = 16
-"""Number of seeds up to which all signs are tried; beyond, a random sample of them."""
 
 
 def over_looks(p: float, looks: Sequence[int], two_sided: bool) -> float:
