@@ -34,7 +34,7 @@ from mae_lm_fairseq.utils.files import write_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Measure):
+class FineTuning(Measure):
     """Base of fine-tuning: the metrics of the best learning rate, in per cent, averaged over the seeds.
 
     Attributes:
@@ -50,7 +50,8 @@ class Sweep(Measure):
     max_updates: Count | None = None
     trained_layers: Natural | None = None
 
-    def _options(self, model: Trained) -> dict[str, Any]:
+    def options_of_model(self, model: Trained) -> dict[str, Any]:
+        """Return the options of fine-tuning but those of the task's files."""
         layers = self.trained_layers
         return {
             "model": model.path,
@@ -66,9 +67,9 @@ class Sweep(Measure):
     def in_words(self, name: str) -> str:
         return f"{super().in_words(name)} after fine-tuning (%)"
 
-    def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def recorded(self, result: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics, averaged over the seeds."""
-        return _means(found["metrics"])
+        return _means(result["metrics"])
 
 
 def _means(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -77,7 +78,7 @@ def _means(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finetune(Sweep):
+class GlueTask(FineTuning):
     """Fine-tuning on a task of GLUE.
 
     Attributes:
@@ -98,12 +99,12 @@ class Finetune(Sweep):
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development set."""
-        options = self._options(model)
+        options = self.options_of_model(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnFilesSweep(Sweep):
+class FineTuningOnFiles(FineTuning):
     """Base of fine-tuning on files of the user's own.
 
     Attributes:
@@ -118,11 +119,11 @@ class OwnFilesSweep(Sweep):
     test: Path | None = None
     limit: Count | None = None
 
-    def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def recorded(self, result: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics at the chosen learning rate and, with a test file, at every one: ``f1 at 0.0001``."""
-        metrics = super().recorded(found)
+        metrics = super().recorded(result)
         if self.test is not None:
-            for rate, at_rate in found["grid"].items():
+            for rate, at_rate in result["grid"].items():
                 metrics |= {f"{name} at {rate}": mean for name, mean in _means(at_rate).items()}
         return metrics
 
@@ -137,8 +138,8 @@ class OwnFilesSweep(Sweep):
         """Write rows or sentences that are evenly spaced in the training file, and return the new file."""
         raise NotImplementedError
 
-    def options(self, train: Path, **others) -> FinetuningOptions:
-        """Return the options of fine-tuning on a training file."""
+    def options_with(self, train: Path, **others) -> FinetuningOptions:
+        """Return the options of fine-tuning on a training file, with others that are not of the files."""
         raise NotImplementedError
 
     def check_files(self, options: FinetuningOptions) -> None:
@@ -149,15 +150,15 @@ class OwnFilesSweep(Sweep):
         super().check(data)
         with TemporaryDirectory() as directory:
             folder = Path(directory)
-            self.check_files(self.options(self.training_file(folder), model=folder, out=folder))
+            self.check_files(self.options_with(self.training_file(folder), model=folder, out=folder))
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development file, and on the test file if there is one."""
-        return finetune(self.options(self.training_file(model.kept), **self._options(model)))
+        return finetune(self.options_with(self.training_file(model.kept), **self.options_of_model(model)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(OwnFilesSweep):
+class Classification(FineTuningOnFiles):
     """Fine-tuning on texts with labels or scores, or on pairs of texts.
 
     Attributes:
@@ -180,7 +181,7 @@ class Classification(OwnFilesSweep):
         write_table(path, table.columns, rows)
         return path
 
-    def options(self, train: Path, **others) -> ClassificationOptions:
+    def options_with(self, train: Path, **others) -> ClassificationOptions:
         return ClassificationOptions(
             train=train,
             dev=self.dev,
@@ -200,7 +201,7 @@ class Classification(OwnFilesSweep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagging(OwnFilesSweep):
+class Tagging(FineTuningOnFiles):
     """Fine-tuning on labelled words.
 
     Attributes:
@@ -220,7 +221,7 @@ class Tagging(OwnFilesSweep):
         write_text(path, text)
         return path
 
-    def options(self, train: Path, **others) -> TaggingOptions:
+    def options_with(self, train: Path, **others) -> TaggingOptions:
         return TaggingOptions(
             train=train,
             dev=self.dev,
@@ -240,6 +241,6 @@ class Tagging(OwnFilesSweep):
 
 for measure in (
     Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
-    Finetune, Classification, Tagging, Seconds,
+    GlueTask, Classification, Tagging, Seconds,
 ):  # fmt: skip
     register_measure(measure)
