@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,43 +137,32 @@ def _located(plan: Plan, key: tuple) -> Iterator[None]:
         raise plan.document.error(place, str(problem)) from None
 
 
-@dataclass(frozen=True)
-class ModelCost:
-    """The estimated cost of a model's trainings.
-
-    Attributes:
-        model: the model.
-        trainings: their number.
-        estimate: the cost of one of them; None for random weights, and if it has no estimate.
-        problem: why it has no estimate.
-    """
-
-    model: Model
-    trainings: int
-    estimate: Cost | None = None
-    problem: str = ""
-
-
 def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     """Return a table of the trainings of a plan, with the assumptions behind it, and what has no estimate."""
     device = DEVICE
     if torch.cuda.is_available():
         device = kind_of_gpu(torch.cuda.get_device_properties(0)) or DEVICE
     vocabulary = vocabulary_size(plan.data.data_bin)
-    costs = []
+    trainings = {model.name: count_trainings(plan, model) for model in plan.models}
+    costs, unknown = {}, []
     for model, cfg in zip(plan.models, configurations, strict=True):
-        costs.append(_cost(plan, model, cfg, vocabulary, device))
-    estimated = [cost for cost in costs if cost.estimate is not None]
-    trainings = sum(cost.trainings for cost in costs)
-    tokens = sum(cost.estimate.run.tokens * cost.trainings for cost in estimated)
-    hours = sum(cost.estimate.hours * cost.trainings for cost in estimated)
-    flops = sum(cost.estimate.flops.total * cost.estimate.run.tokens * cost.trainings for cost in estimated)
+        if model.random:
+            continue
+        try:
+            run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=PlannedRun.precision)
+            costs[model.name] = plan_cost(run)
+        except ValueError as problem:
+            unknown.append(f"{model.name} ({problem})")
 
-    processes = trainings * sum(updates > 0 for updates in plan.checkpoints)
+    number = sum(trainings.values())
+    tokens = sum(cost.run.tokens * trainings[name] for name, cost in costs.items())
+    hours = sum(cost.hours * trainings[name] for name, cost in costs.items())
+    processes = number * sum(updates > 0 for updates in plan.checkpoints)
     starting = processes * START_SECONDS / 3600
-    lines = [f"{plan.title}: {trainings} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
+    lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
     if not torch.cuda.is_available():
         rate = matrix_rate()
+        flops = sum(cost.flops.total * cost.run.tokens * trainings[name] for name, cost in costs.items())
         computing = flops / (CPU_FRACTION * rate) / 3600
         lines.append(
             f"On this machine, which has no GPU, about {duration(computing + starting)}: at {CPU_FRACTION:.0%} of the "
@@ -183,7 +172,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         f"{processes:,} starts of processes, one for each checkpoint, take {duration(starting)} of it.",
         f"On one {device} {duration(hours + starting)}:",
         "",
-        markdown_table(HEADER, map(_row, costs)),
+        markdown_table(HEADER, [_row(name, count, costs.get(name)) for name, count in trainings.items()]),
         "",
         f"assumed: one {device} per training at {PlannedRun.mfu:.0%} of its data sheet's FLOP/s in "
         f"{PlannedRun.precision}, full sequences, a vocabulary of {vocabulary:,}. "
@@ -191,32 +180,18 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     ]
     if not plan.data.data_bin.exists():
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
-    unknown = [f"{cost.model.name} ({cost.problem})" for cost in costs if cost.problem]
     lines.append(f"not included: {'; '.join([*unknown, _without_estimate(plan)])}.")
     return "\n".join(lines)
 
 
-def _cost(plan: Plan, model: Model, cfg: Any, vocabulary: int, device: str) -> ModelCost:
-    trainings = count_trainings(plan, model)
-    if model.random:
-        return ModelCost(model, trainings)
-    try:
-        run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=PlannedRun.precision)
-        return ModelCost(model, trainings, plan_cost(run))
-    except ValueError as problem:
-        return ModelCost(model, trainings, problem=str(problem))
-
-
-def _row(cost: ModelCost) -> list[str]:
-    """Return tokens, parameters, memory and hours of a training, and the hours of all trainings of the model."""
-    beginning = [cost.model.name, str(cost.trainings)]
-    estimate = cost.estimate
-    if estimate is None:
-        return [*beginning, "-", "-", "-", "-", "-"]
+def _row(name: str, trainings: int, cost: Cost | None) -> list[str]:
+    """Return a row of the table: tokens, parameters, memory and hours of a training, and the hours of all trainings."""
+    if cost is None:
+        return [name, str(trainings), "-", "-", "-", "-", "-"]
     cells = []
-    for number in (estimate.run.tokens / 1e6, estimate.parameters.total / 1e6, estimate.memory_total / 1e9):
+    for number in (cost.run.tokens / 1e6, cost.parameters.total / 1e6, cost.memory_total / 1e9):
         cells.append(f"{number:,.1f}" if number >= 1 else f"{number:.2g}")
-    return [*beginning, *cells, duration(estimate.hours), duration(estimate.hours * cost.trainings)]
+    return [name, str(trainings), *cells, duration(cost.hours), duration(cost.hours * trainings)]
 
 
 def _without_estimate(plan: Plan) -> str:
