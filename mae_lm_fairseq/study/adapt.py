@@ -126,13 +126,15 @@ class Options(Base):
 
     def described(self) -> dict[str, Any]:
         """Return the options that determine the result, as JSON, with the last part of each path only."""
-        values = dict(vars(self))
+        described = {
+            "model": self.model.name,
+            "data_bin": self.data_bin.name if self.data_bin else None,
+            "train": [Path(path).name for path in self.train],
+            "valid": [Path(path).name for path in self.valid],
+            "extra": [*self.extra],
+        }
+        values = vars(self) | described
         del values["out"]
-        values["model"] = self.model.name
-        values["data_bin"] = self.data_bin.name if self.data_bin else None
-        values["train"] = [Path(path).name for path in self.train]
-        values["valid"] = [Path(path).name for path in self.valid]
-        values["extra"] = [*self.extra]
         return values
 
 
@@ -284,10 +286,10 @@ def _make_bundle_of_start(products: Products, options: Options) -> Path:
 
 def is_sentence_encoder(options: Options) -> bool:
     """Return whether the model, or what a bundle was imported from, is one of ``sentence-transformers``."""
-    paths = [options.model / MODULES, options.model / ORIGINAL / MODULES]
-    if options.data_bin is not None:
-        paths += [options.data_bin / MODULES, options.data_bin / ORIGINAL / MODULES]
-    return any(path.exists() for path in paths)
+    for directory in (options.model, options.data_bin or options.model):
+        if (directory / MODULES).exists() or (directory / ORIGINAL / MODULES).exists():
+            return True
+    return False
 
 
 def read_model(options: Options) -> Pretrained:

@@ -46,7 +46,9 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 
 def report(content: dict[str, Any]) -> str:
     """Return the text of ``report.md`` for the content of ``results.json``."""
-    options, text, after = content["options"], content["text"], content["after"]
+    options = content["options"]
+    text = content["text"]
+    after = content["after"]
     measured = {name: content[name] for name in ("before", "after") if content[name]}
     return REPORT_TEXT.format(
         model=code(options["model"]),

@@ -66,7 +66,8 @@ def check_data(data: Path) -> None:
 
 def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     """Check a model, and return fairseq's configuration of it."""
-    model, key = plan.models[number], ("model", number)
+    model = plan.models[number]
+    key = ("model", number)
     _check_option_names(plan, model, ("options",), plan.options)
     _check_option_names(plan, model, (*key, "options"), model.options)
     splits = [getattr(planned.measure, "on", None) for planned in plan.measures]
@@ -144,7 +145,8 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         device = kind_of_gpu(torch.cuda.get_device_properties(0)) or DEVICE
     vocabulary = vocabulary_size(plan.data.data_bin)
     trainings = {model.name: count_trainings(plan, model) for model in plan.models}
-    costs, unknown = {}, []
+    costs = {}
+    unknown = []
     for model, cfg in zip(plan.models, configurations, strict=True):
         if model.random:
             continue

@@ -109,11 +109,13 @@ def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None
 
     planned = plan.seeds(contrast)
     looks = plan.looks or (len(planned),)
-    needed, seeds = looks[0], list(quantity)
+    needed = looks[0]
+    seeds = list(quantity)
     for number in looks:
         at_look = planned[:number]
         if len(at_look) == number and quantity.keys() >= {*at_look}:
-            needed, seeds = number, at_look
+            needed = number
+            seeds = at_look
     quantity = {seed: quantity[seed] for seed in sorted(seeds)}
 
     numbers = np.array([*quantity.values()])

@@ -125,10 +125,11 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
         history = History(max(1, cores // jobs), versions=[], looks=[])
 
     files = fingerprints(plan)
-    version = {"date": str(date.today()), "plan": plan.document.text, "files": files}
-    last = history.versions[-1] if history.versions else {}
-    if {**last, "date": version["date"]} != version:
-        history = history._replace(versions=[*history.versions, version])
+    today = str(date.today())
+    version = {"date": today, "plan": plan.document.text, "files": files}
+    versions = history.versions
+    if not versions or versions[-1] | {"date": today} != version:
+        history = history._replace(versions=[*versions, version])
         write_record(path, history._asdict())
     return Workspace(plan, out, history.threads, files)
 

@@ -237,17 +237,20 @@ def parse_plan(text: str, name: str) -> Plan:
             table = "[[model]]" if key == "model" else f"[{key}]"
             raise document.error((), f"the table {table} is missing")
 
+    def read(key: str, kind: Any, default: Any = None) -> Any:
+        return document.read(kind, content.get(key, default), (key,))
+
     plan = Plan(
         document=document,
-        title=document.read(str, content.get("title", Path(name).stem), ("title",)),
-        data=document.read(Data, content["data"], ("data",)),
-        train=document.read(Train, content["train"], ("train",)),
-        options=document.read(Mapping[str, Any], content.get("options", {}), ("options",)),
+        title=read("title", str, Path(name).stem),
+        data=read("data", Data),
+        train=read("train", Train),
+        options=read("options", Mapping[str, Any], {}),
         models=_read_array(document, "model", partial(document.read, Model)),
         measures=_read_array(document, "measure", partial(_read_measure, document)),
         contrasts=_read_array(document, "contrast", partial(document.read, Contrast)),
-        rates=document.read(Rates, content["rates"], ("rates",)) if "rates" in content else None,
-        looks=document.read(tuple[int, ...], content.get("looks", []), ("looks",)),
+        rates=read("rates", Rates) if "rates" in content else None,
+        looks=read("looks", tuple[int, ...], []),
     )
     _check(plan)
     return replace(plan, measures=tuple(_at_trained_length(plan, planned) for planned in plan.measures))
@@ -337,13 +340,14 @@ def _check(plan: Plan) -> None:
 
 
 def _check_checkpoints(plan: Plan) -> None:
-    error, key, train = plan.document.error, ("train", "checkpoints"), plan.train
+    error = partial(plan.document.error, ("train", "checkpoints"))
+    train = plan.train
     last = max(train.checkpoints, default=0)
     if last > train.updates:
-        raise error(key, f"{last} is above updates, {train.updates}")
+        raise error(f"{last} is above updates, {train.updates}")
     lack_a_start = [model.name for model in plan.models if model.start is None and not model.random]
     if 0 in train.checkpoints and lack_a_start:
-        raise error(key, "0 updates need a start of every model, which is measured")
+        raise error("0 updates need a start of every model, which is measured")
 
 
 def _check_names(plan: Plan, kind: str, names: Sequence[str]) -> None:
@@ -373,21 +377,22 @@ def _no_file_name(name: str) -> str:
 
 
 def _check_model(plan: Plan, model: Model, key: tuple) -> None:
-    error, seeds = plan.document.error, model.all_seeds
+    error = plan.document.error
+    seeds = model.all_seeds
     if not seeds or len(set(seeds)) < len(seeds):
         raise error((*key, "seeds"), f"{[*seeds]} must be different seeds")
-    if model.random and (model.start is not None or model.learning_rates):
-        contradicting = "start" if model.start is not None else "learning_rates"
-        raise error((*key, contradicting), "does not apply to a model with random = true; remove it")
+    for option in ("start", "learning_rates"):
+        if model.random and getattr(model, option):
+            raise error((*key, option), "does not apply to a model with random = true; remove it")
     if len(model.learning_rates) > 1 and plan.rates is None:
         raise error((*key, "learning_rates"), "several rates need [rates], the rule that chooses one")
 
 
 def _check_measure(plan: Plan, planned: PlannedMeasure, key: tuple) -> None:
-    error, checkpoints = plan.document.error, plan.checkpoints
+    error = plan.document.error
     at = planned.at
-    if isinstance(at, tuple) and (not at or not {*at} <= {*checkpoints}):
-        raise error((*key, "at"), f"{[*at]} must be some of the checkpoints {checkpoints}")
+    if isinstance(at, tuple) and (not at or not {*at} <= {*plan.checkpoints}):
+        raise error((*key, "at"), f"{[*at]} must be some of the checkpoints {plan.checkpoints}")
     measure = planned.measure
     for file in measure.needs:
         is_in_options = getattr(measure, file, None) is not None
@@ -396,7 +401,8 @@ def _check_measure(plan: Plan, planned: PlannedMeasure, key: tuple) -> None:
 
 
 def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
-    error, names = plan.document.error, [model.name for model in plan.models]
+    error = plan.document.error
+    names = [model.name for model in plan.models]
     for role in ("model", "less"):
         name = getattr(contrast, role)
         if name not in [*names, None]:

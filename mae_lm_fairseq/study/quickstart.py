@@ -128,7 +128,8 @@ def make_data(products: Products, recipe: Recipe) -> Data:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
 
     text = products.make("text", [*recipe.packages], write)
-    train, valid = text / "train.txt", text / "valid.txt"
+    train = text / "train.txt"
+    valid = text / "valid.txt"
 
     def prepare_data(path: Path) -> None:
         prepare(
@@ -161,9 +162,10 @@ def losses(plan: Plan, content: Mapping[str, Any]) -> str:
     last = str(plan.train.updates)
     for model in plan.models:
         run = _run_of(content, model)
-        loss = run["measures"]["loss"][last]["loss"]
-        entropy = run["measures"]["loss"][last]["unigram_entropy"]
-        rank = run["measures"]["rank"][last]["real_clean"][-1]
+        measures = run["measures"]
+        loss = measures["loss"][last]["loss"]
+        entropy = measures["loss"][last]["unigram_entropy"]
+        rank = measures["rank"][last]["real_clean"][-1]
         seconds = run["seconds"]["training"]
         numbers = [f"{seconds:.0f}", f"{loss:.2f}", f"{entropy:.2f}", f"{entropy - loss:.2f}", f"{rank:.0f}"]
         rows.append([model.name, f"`{model.arch}`", *numbers])

@@ -99,7 +99,8 @@ def choose(workspace: Workspace, model: Model) -> Choice:
 
 def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
     """Return the learning rate with the lowest value, those without a number last; None if results are missing."""
-    rule, rates = workspace.plan.rates, model.learning_rates
+    rule = workspace.plan.rates
+    rates = model.learning_rates
     if len(rates) == 1:
         return rates[0]
     means = {}

@@ -296,7 +296,8 @@ def _chosen_rates(results: Results) -> list[str]:
 
 def _tried_rates(results: Results) -> str:
     """Return a table of all rates that were tried, with what the rule and the contrasts compare."""
-    plan, lowest = results.plan, results.plan.rates.lowest
+    plan = results.plan
+    lowest = plan.rates.lowest
     columns = {lowest: (lowest, "last")}
     for contrast in plan.contrasts:
         if contrast.of != lowest:
@@ -331,10 +332,10 @@ def _section(made: Path, results: Results, planned: PlannedMeasure) -> list[str]
     table = of_all_seeds(measured, last)
     final = table[table["updates"] == last]
     models = [*measured["model"].unique()]
-    by_layer = names_by_layer(final)
+    names = [*final["value"].unique()]
 
-    shown = [name for name in planned.measure.shown or by_layer if name in by_layer]
-    rest = [name for name in by_layer if name not in shown]
+    shown = [name for name in planned.measure.shown or names if name in names]
+    rest = [name for name in names if name not in shown]
     constant = constants(measured)
     same = {}
     if len(models) > 1:

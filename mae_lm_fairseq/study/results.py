@@ -136,9 +136,11 @@ def keep(state: dict[str, Any], path: Path) -> None:
 
 def measure_checkpoint(run: Run, to_measure: ToMeasure) -> dict[str, Any]:
     """Measure a kept checkpoint; return the values by the measures' keys, the seconds, and what measured."""
-    training, updates = to_measure.training, to_measure.updates
+    training = to_measure.training
+    updates = to_measure.updates
     began = time.monotonic()
-    values, hashes = {}, {}
+    values = {}
+    hashes = {}
     for key, planned in to_measure.measures.items():
         measure = planned.measure
         kept = training.folder / f"{measure.kind}-{updates}-{key}"

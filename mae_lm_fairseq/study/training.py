@@ -292,7 +292,8 @@ def _run_without_training(workspace: Workspace, training: Training) -> Run:
 
 def _run_that_measures(workspace: Workspace, to_measure: ToMeasure) -> Run:
     """Return a run of measures alone, of a checkpoint that was measured before."""
-    training, updates = to_measure.training, to_measure.updates
+    training = to_measure.training
+    updates = to_measure.updates
     key = key_of([*to_measure.measures])
     return Run(
         name=f"{training.name}, after {updates:,} updates",
