@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.plan import Model
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import Workspace
@@ -112,10 +112,10 @@ def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
     return min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
 
 
-def _mean(workspace: Workspace, trainings: Iterable[Training], value: str, endpoint: str) -> float | None:
-    """Return the mean of an endpoint over some trainings; None if one of them is not measured at its end."""
-    planned, name = workspace.plan.measure_and_value(value)
+def _mean(workspace: Workspace, trainings: Iterable[Training], text: str, endpoint: str) -> float | None:
+    """Return the mean of an endpoint of MEASURE.VALUE over trainings; None if one is not measured at its end."""
+    planned, name = workspace.plan.measure_and_value(text)
     by_seed = [workspace.values(training, planned) for training in trainings]
     if any(workspace.plan.train.updates not in values for values in by_seed):
         return None
-    return float(ENDPOINTS[endpoint](Values(by_seed, name)).mean())
+    return float(ENDPOINTS[endpoint](ValueBySeed(by_seed, name)).mean())

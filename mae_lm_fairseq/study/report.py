@@ -14,16 +14,16 @@ from mae_lm_fairseq.measures.figures import COLOURS, LAYER
 from mae_lm_fairseq.measures.measure import Measure
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.looks import marked
 from mae_lm_fairseq.study.plan import CONTRASTS, Contrast, Plan, PlannedMeasure, parse_plan
 from mae_lm_fairseq.study.tables import (
+    are_by_layer,
     cells,
     constants,
     lines_of,
     long_table,
     mean_cell,
-    names_by_layer,
     of_all_seeds,
     of_last_layer,
     seeds_cell,
@@ -72,11 +72,11 @@ class Results:
         """Return the runs of all models at their chosen learning rates."""
         return [run for model in self.plan.models for run in self.runs(model.name)]
 
-    def values(self, model: str, value: str) -> tuple[list[int], Values]:
-        """Return seeds and values of a model, of the seeds that are measured after the last update."""
-        planned, name = self.plan.measure_and_value(value)
+    def value_by_seed(self, model: str, text: str) -> tuple[list[int], ValueBySeed]:
+        """Return the seeds of a model that are measured after the last update, and a value, MEASURE.VALUE, of each."""
+        planned, name = self.plan.measure_and_value(text)
         runs = self.complete(self.runs(model), planned)
-        return [run["seed"] for run in runs], values_of(runs, planned, name)
+        return [run["seed"] for run in runs], value_of_runs(runs, planned, name)
 
     def complete(self, runs: Iterable[dict[str, Any]], planned: PlannedMeasure) -> list[dict[str, Any]]:
         """Return those of some runs that are measured after the last update."""
@@ -112,7 +112,7 @@ class Results:
 
     def tested(self) -> list[Outcome]:
         """Return the outcomes of the contrasts that can be tested."""
-        return marked(outcomes(self.plan, self.values), self.plan, self.content.get("looks", ()))
+        return marked(outcomes(self.plan, self.value_by_seed), self.plan, self.content.get("looks", ()))
 
     def measured(self, planned: PlannedMeasure) -> "DataFrame":
         """Return the long table of a measure: its values at the chosen learning rates, of the complete seeds."""
@@ -120,13 +120,13 @@ class Results:
         return table[table["measure"] == planned.name]
 
 
-def values_of(runs: Iterable[Mapping[str, Any]], planned: PlannedMeasure, name: str) -> Values:
+def value_of_runs(runs: Iterable[Mapping[str, Any]], planned: PlannedMeasure, name: str) -> ValueBySeed:
     """Return a value of a measure in some runs."""
     by_seed = []
     for run in runs:
         measured = run["measures"][planned.name]
         by_seed.append({int(updates): values for updates, values in measured.items()})
-    return Values(by_seed, name)
+    return ValueBySeed(by_seed, name)
 
 
 def _are_equal(first: "DataFrame", second: "DataFrame") -> bool:
@@ -308,20 +308,20 @@ def _tried_rates(results: Results) -> str:
     for run in results.complete(results.content["runs"], planned):
         rate = run["learning_rate"]
         if rate:
-            values = [_of_run(results, run, value, endpoint) for value, endpoint in columns.values()]
-            rows.append([run["model"], f"{rate:g}", str(run["seed"]), *values])
+            numbers = [_of_run(results, run, text, endpoint) for text, endpoint in columns.values()]
+            rows.append([run["model"], f"{rate:g}", str(run["seed"]), *numbers])
     return markdown_table(["model", "learning rate", "seed", *columns], rows)
 
 
-def _of_run(results: Results, run: dict[str, Any], value: str, endpoint: str) -> str:
-    """Return an endpoint of one training."""
-    planned, name = results.plan.measure_and_value(value)
+def _of_run(results: Results, run: dict[str, Any], text: str, endpoint: str) -> str:
+    """Return an endpoint of one training, of a value that is written as MEASURE.VALUE."""
+    planned, name = results.plan.measure_and_value(text)
     if not results.complete([run], planned):
         return "-"
-    values = values_of([run], planned, name)
-    if name not in values.final_names():
+    value = value_of_runs([run], planned, name)
+    if not value.is_measured:
         return "-"
-    [number] = ENDPOINTS[endpoint](values)
+    [number] = ENDPOINTS[endpoint](value)
     return f"{number:.4g}"
 
 
@@ -368,7 +368,7 @@ def _description(measure: Measure) -> list[str]:
 
 def _final(final: "DataFrame", names: Sequence[str], models: Sequence[str]) -> list[str]:
     """Return a table of the values that are not by layer, and one for each value by layer."""
-    by_layer = names_by_layer(final)
+    by_layer = are_by_layer(final)
     numbers = [name for name in names if not by_layer[name]]
     lines = []
     if numbers:
@@ -383,7 +383,7 @@ def _final(final: "DataFrame", names: Sequence[str], models: Sequence[str]) -> l
 
 def _by_updates(table: "DataFrame", names: Iterable[str]) -> list[str]:
     """Return a table for each value, with a column for each checkpoint, if there are several."""
-    by_layer = names_by_layer(table)
+    by_layer = are_by_layer(table)
     lines = []
     for name in names:
         of_name = of_last_layer(table[table["value"] == name])
