@@ -198,9 +198,7 @@ def _row(name: str, trainings: int, cost: Cost | None) -> list[str]:
 
 def _without_estimate(plan: Plan) -> str:
     """Return what takes time beside the trainings."""
-    measures = []
-    for planned in plan.measures:
-        measures.append(f"{planned.name} after {planned.checkpoints(plan.checkpoints)} updates")
+    measures = [f"{planned.name} after {planned.checkpoints(plan.checkpoints)} updates" for planned in plan.measures]
     listed = ", ".join(measures) or "measures, of which there are none"
     if plan.rates and plan.rates.halve:
         listed += "; rates that are halved"

@@ -107,12 +107,12 @@ def _outcome(plan: Plan, contrast: Contrast, value_by_seed: Callable) -> Outcome
     if len(quantity) < 2:
         return None
 
-    planned = plan.seeds(contrast)
-    looks = plan.looks or (len(planned),)
+    planned_seeds = plan.seeds(contrast)
+    looks = plan.looks or (len(planned_seeds),)
     needed = looks[0]
     seeds = list(quantity)
     for number in looks:
-        at_look = planned[:number]
+        at_look = planned_seeds[:number]
         if len(at_look) == number and quantity.keys() >= {*at_look}:
             needed = number
             seeds = at_look

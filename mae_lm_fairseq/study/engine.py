@@ -277,7 +277,5 @@ def _environments() -> list[dict[str, str]]:
     if not torch.cuda.is_available():
         return [{}]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = range(torch.cuda.device_count())
-    if visible:
-        devices = visible.split(",")
+    devices = visible.split(",") if visible else range(torch.cuda.device_count())
     return [{"CUDA_VISIBLE_DEVICES": str(device)} for device in devices]

@@ -350,19 +350,19 @@ def _check_checkpoints(plan: Plan) -> None:
         raise error("0 updates need a start of every model, which is measured")
 
 
-def _check_names(plan: Plan, kind: str, names: Sequence[str]) -> None:
+def _check_names(plan: Plan, table: str, names: Sequence[str]) -> None:
     """Check that names differ, also on file systems that do not tell large letters, or forms of accents, apart.
 
     Names of models and measures are also those of files.
     """
     folded = [unicodedata.normalize("NFC", name).casefold() for name in names]
     for number, name in enumerate(names):
-        key = (kind, number, "name")
-        problem = "" if kind == "contrast" else _no_file_name(name)
+        key = (table, number, "name")
+        problem = "" if table == "contrast" else _no_file_name(name)
         if problem:
             raise plan.document.error(key, f"{name!r} {problem}; it names a file, so choose another one")
         if folded[number] in folded[:number]:
-            raise plan.document.error(key, f"{name!r} is the name of another {kind}; choose another one")
+            raise plan.document.error(key, f"{name!r} is the name of another {table}; choose another one")
 
 
 def _no_file_name(name: str) -> str:

@@ -75,10 +75,10 @@ class Results:
     def value_by_seed(self, model: str, text: str) -> tuple[list[int], ValueBySeed]:
         """Return the seeds of a model that are measured after the last update, and a value, MEASURE.VALUE, of each."""
         planned, name = self.plan.measure_and_value(text)
-        runs = self.complete(self.runs(model), planned)
+        runs = self.finished(self.runs(model), planned)
         return [run["seed"] for run in runs], value_of_runs(runs, planned, name)
 
-    def complete(self, runs: Iterable[dict[str, Any]], planned: PlannedMeasure) -> list[dict[str, Any]]:
+    def finished(self, runs: Iterable[dict[str, Any]], planned: PlannedMeasure) -> list[dict[str, Any]]:
         """Return those of some runs that are measured after the last update."""
         last = str(self.last_checkpoint(planned))
         return [run for run in runs if last in run["measures"].get(planned.name, {})]
@@ -92,7 +92,7 @@ class Results:
         trainings = {(model.name, seed) for model in self.plan.models for seed in model.all_seeds}
         runs = [run for run in self.all_runs() if (run["model"], run["seed"]) in trainings]
         for planned in self.plan.measures:
-            runs = self.complete(runs, planned)
+            runs = self.finished(runs, planned)
         return len(runs), len(trainings)
 
     def identical_models(self) -> list[tuple[str, str]]:
@@ -114,9 +114,9 @@ class Results:
         """Return the outcomes of the contrasts that can be tested."""
         return marked(outcomes(self.plan, self.value_by_seed), self.plan, self.content.get("looks", ()))
 
-    def measured(self, planned: PlannedMeasure) -> "DataFrame":
+    def table(self, planned: PlannedMeasure) -> "DataFrame":
         """Return the long table of a measure: its values at the chosen learning rates, of the complete seeds."""
-        table = long_table(self.complete(self.all_runs(), planned))
+        table = long_table(self.finished(self.all_runs(), planned))
         return table[table["measure"] == planned.name]
 
 
@@ -146,12 +146,12 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     Args:
         content: the content of ``results.json``.
     """
-    with replacing_files(out, REPORT) as made:
-        write_text(made / REPORT, "\n".join(_report(made, content)))
-        write_text(made / TABLE, long_table(content["runs"]).to_csv(index=False))
+    with replacing_files(out, REPORT) as directory:
+        write_text(directory / REPORT, "\n".join(_report(directory, content)))
+        write_text(directory / TABLE, long_table(content["runs"]).to_csv(index=False))
 
 
-def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
+def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
     """Return the lines of a report, after drawing its figures in a directory."""
     results = Results(content)
     plan = results.plan
@@ -161,7 +161,7 @@ def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
     tested = results.tested()
     if tested:
         lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
-        plot_contrasts(made / f"{CONTRASTS}.png", tested, plan)
+        plot_contrasts(directory / f"{CONTRASTS}.png", tested, plan)
         lines += [f"![contrasts]({CONTRASTS}.png)", ""]
     looks = content.get("looks")
     if looks:
@@ -171,8 +171,8 @@ def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
     if plan.rates is not None:
         lines += ["## Learning rates", "", *_chosen_rates(results), "", _tried_rates(results), ""]
     for planned in plan.measures:
-        if results.complete(results.all_runs(), planned):
-            lines += _section(made, results, planned)
+        if results.finished(results.all_runs(), planned):
+            lines += _section(directory, results, planned)
     return [*lines, "## Made by", "", *_made_by(content), ""]
 
 
@@ -305,7 +305,7 @@ def _tried_rates(results: Results) -> str:
 
     rows = []
     planned, _ = plan.measure_and_value(lowest)
-    for run in results.complete(results.content["runs"], planned):
+    for run in results.finished(results.content["runs"], planned):
         rate = run["learning_rate"]
         if rate:
             numbers = [_of_run(results, run, text, endpoint) for text, endpoint in columns.values()]
@@ -316,7 +316,7 @@ def _tried_rates(results: Results) -> str:
 def _of_run(results: Results, run: dict[str, Any], text: str, endpoint: str) -> str:
     """Return an endpoint of one training, of a value that is written as MEASURE.VALUE."""
     planned, name = results.plan.measure_and_value(text)
-    if not results.complete([run], planned):
+    if not results.finished([run], planned):
         return "-"
     value = value_of_runs([run], planned, name)
     if not value.is_measured:
@@ -325,9 +325,9 @@ def _of_run(results: Results, run: dict[str, Any], text: str, endpoint: str) -> 
     return f"{number:.4g}"
 
 
-def _section(made: Path, results: Results, planned: PlannedMeasure) -> list[str]:
+def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list[str]:
     """Return the section of a measure, after drawing its figure in a directory."""
-    measured = results.measured(planned)
+    measured = results.table(planned)
     last = results.last_checkpoint(planned)
     table = of_all_seeds(measured, last)
     final = table[table["updates"] == last]
@@ -346,7 +346,7 @@ def _section(made: Path, results: Results, planned: PlannedMeasure) -> list[str]
     lines += [f"After {last:,} updates:", "", *_final(final, shown, models)]
     lines += _above_entropy(final)
     lines += _by_updates(table, shown)
-    figure = made / f"{planned.name}.png"
+    figure = directory / f"{planned.name}.png"
     if plot_measure(figure, planned, table, constant):
         lines += [f"![{escaped(planned.name)}]({quote(figure.name)})", ""]
     if same:
@@ -415,8 +415,8 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
     seconds = sum(sum(run["seconds"].values()) for run in runs)
     hours = seconds * content["threads"] / 3600
     names = []
-    for kind in ("commits", "machines", "versions"):
-        of_runs = set().union(*(run[kind] for run in runs))
+    for field in ("commits", "machines", "versions"):
+        of_runs = set().union(*(run[field] for run in runs))
         names.append("; ".join(sorted(of_runs)))
     made_by = escaped("; ".join(names))
     plan = content["plan"].rstrip("\n").split("\n")

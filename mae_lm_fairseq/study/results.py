@@ -64,12 +64,12 @@ class Training:
             paths.insert(0, result)
         return [read_record(path, _checked) for path in paths]
 
-    def measured(self, updates: int) -> dict[str, dict[str, Any]]:
-        """Return what was measured after a number of updates, by the measures' keys."""
-        measured = {}
+    def values_by_key(self, updates: int) -> dict[str, dict[str, Any]]:
+        """Return the values after a number of updates, by the measures' keys."""
+        values = {}
         for record in self.records(updates):
-            measured |= record["result"]["measures"]
-        return measured
+            values |= record["result"]["measures"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class ToMeasure:
 
     def lacking(self) -> "ToMeasure":
         """Return what of it has no result yet."""
-        measured = self.training.measured(self.updates)
-        lacking = {key: planned for key, planned in self.measures.items() if key not in measured}
+        values = self.training.values_by_key(self.updates)
+        lacking = {key: planned for key, planned in self.measures.items() if key not in values}
         return replace(self, measures=lacking)
 
 
@@ -192,8 +192,8 @@ class _Record:
 
     def __post_init__(self):
         expected = {"commit": str | None, "machine": str, "versions": dict, "seconds": float | int, "measures": dict}
-        for name, kind in expected.items():
-            if not isinstance(self.result[name], kind):
+        for name, of_type in expected.items():
+            if not isinstance(self.result[name], of_type):
                 raise ValueError(name)
         for values in self.result["measures"].values():
             if not isinstance(values, dict):

@@ -185,13 +185,13 @@ class Workspace:
         return ToMeasure(training, updates, self.plan.data, by_key)
 
     def values(self, training: Training, planned: PlannedMeasure) -> dict[int, dict[str, Any]]:
-        """Return what was measured of a training by number of updates."""
+        """Return the values of a measure of a training, by number of updates."""
         key = self.key(planned, training.model)
         values = {}
         for updates in planned.checkpoints(self.plan.checkpoints):
-            measured = training.measured(updates)
-            if key in measured:
-                values[updates] = measured[key]
+            by_key = training.values_by_key(updates)
+            if key in by_key:
+                values[updates] = by_key[key]
         return values
 
 
