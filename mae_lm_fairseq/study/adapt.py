@@ -131,7 +131,6 @@ class Options(Base):
             "data_bin": self.data_bin.name if self.data_bin else None,
             "train": [Path(path).name for path in self.train],
             "valid": [Path(path).name for path in self.valid],
-            "extra": [*self.extra],
         }
         values = vars(self) | described
         del values["out"]

@@ -12,20 +12,19 @@ from mae_lm_fairseq.study.training import Workspace
 
 def needed_trainings(workspace: Workspace) -> list[Training]:
     """Return the trainings that are known to be needed, in the order in which they are run."""
-    trainings = [*_at_all_rates(workspace), *_at_chosen_rates(workspace), *_left_after_damage(workspace)]
+    rule = workspace.plan.rates
+    compared_by_rule = _at_all_rates(workspace, rule.seeds) if rule else []
+    trainings = [*compared_by_rule, *_at_chosen_rates(workspace), *_left_after_damage(workspace)]
     by_folder = {training.folder: training for training in trainings}
     return [*by_folder.values()]
 
 
-def _at_all_rates(workspace: Workspace) -> list[Training]:
-    """Return the trainings by which the rule chooses a rate."""
-    rule = workspace.plan.rates
-    if rule is None:
-        return []
+def _at_all_rates(workspace: Workspace, seeds: int | None = None) -> list[Training]:
+    """Return the trainings at all rates of the plan, those of the first seeds or of all."""
     trainings = []
     for model in workspace.plan.models:
         for rate in model.learning_rates:
-            trainings += workspace.trainings(model, rate, model.all_seeds[: rule.seeds])
+            trainings += workspace.trainings(model, rate, model.all_seeds[:seeds])
     return trainings
 
 
@@ -43,15 +42,9 @@ def _at_chosen_rates(workspace: Workspace) -> list[Training]:
 
 
 def _left_after_damage(workspace: Workspace) -> list[Training]:
-    """Return the finished trainings at any rate: those of one that was left after damage are reported, too."""
-    plan = workspace.plan
-    finished = []
-    for model in plan.models:
-        for rate in model.learning_rates:
-            for training in workspace.trainings(model, rate, model.all_seeds):
-                if training.result(plan.train.updates).exists():
-                    finished.append(training)
-    return finished
+    """Return what is finished at any rate: trainings at one that was left after damage are reported, too."""
+    last = workspace.plan.train.updates
+    return [training for training in _at_all_rates(workspace) if training.result(last).exists()]
 
 
 @dataclass(frozen=True)
@@ -74,13 +67,10 @@ def choose(workspace: Workspace, model: Model) -> Choice:
     rule = workspace.plan.rates
     if not model.learning_rates:
         return Choice()
-    if rule is None:
-        [rate] = model.learning_rates
-        return Choice(rate)
     rate = _lowest_rate(workspace, model)
     if rate is None:
         return Choice(is_known=False)
-    if rule.halve is None:
+    if rule is None or rule.halve is None:
         return Choice(rate)
 
     def damage(seeds: Sequence[int]) -> float | None:

@@ -64,9 +64,8 @@ class Results:
     def runs(self, model: str) -> list[dict[str, Any]]:
         """Return the runs of a model at its chosen learning rate, by seed."""
         rate = self.content["rates"][model]["rate"]
-        of_model = [run for run in self.content["runs"] if run["model"] == model]
-        at_rate = [run for run in of_model if run["learning_rate"] == rate]
-        return sorted(at_rate, key=lambda run: run["seed"])
+        runs = [run for run in self.content["runs"] if run["model"] == model and run["learning_rate"] == rate]
+        return sorted(runs, key=lambda run: run["seed"])
 
     def all_runs(self) -> list[dict[str, Any]]:
         """Return the runs of all models at their chosen learning rates."""
