@@ -285,10 +285,10 @@ def _make_bundle_of_start(products: Products, options: Options) -> Path:
 
 def is_sentence_encoder(options: Options) -> bool:
     """Return whether the model, or what a bundle was imported from, is one of ``sentence-transformers``."""
-    for directory in (options.model, options.data_bin or options.model):
-        if (directory / MODULES).exists() or (directory / ORIGINAL / MODULES).exists():
-            return True
-    return False
+    paths = [options.model / MODULES, options.model / ORIGINAL / MODULES]
+    if options.data_bin is not None:
+        paths += [options.data_bin / MODULES, options.data_bin / ORIGINAL / MODULES]
+    return any(path.exists() for path in paths)
 
 
 def read_model(options: Options) -> Pretrained:
@@ -328,10 +328,7 @@ def measurement(options: Options) -> dict[str, Any]:
     """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
     tokens = options.updates * options.batch_size
     fraction = min(1, max(LEAST_MEASURED, tokens / FULLY_MEASURED))
-    measured = dict(MEASUREMENT)
-    for name in ("tokens", "pseudo_tokens"):
-        measured[name] = round(fraction * measured[name])
-    return measured
+    return MEASUREMENT | {name: round(fraction * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
 
 
 def plan_of(model: Pretrained, options: Options, measures: list[PlannedMeasure]) -> Plan:

@@ -227,7 +227,8 @@ def _content(workspace: Workspace, history: History) -> dict[str, Any]:
 
 def _record_looks(workspace: Workspace, history: History, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Record the new looks at results in ``plan.json``, and return all looks."""
-    new = new_looks(Results(content).tested(), workspace.plan, history.looks, str(date.today()))
+    tested = Results(content).tested()
+    new = new_looks(tested, workspace.plan, history.looks, str(date.today()))
     if not new:
         return history.looks
     looks = [*history.looks, *new]

@@ -132,10 +132,10 @@ class FineTuningOnFiles(FineTuning):
         if self.limit is None:
             return self.train
         directory.mkdir(parents=True, exist_ok=True)
-        return self.write_part(self.limit, directory)
+        return self.write_part(directory)
 
-    def write_part(self, limit: int, directory: Path) -> Path:
-        """Write rows or sentences that are evenly spaced in the training file, and return the new file."""
+    def write_part(self, directory: Path) -> Path:
+        """Write as many rows or sentences as ``limit``, evenly spaced in the training file; return the new file."""
         raise NotImplementedError
 
     def options_with(self, train: Path, **others) -> FinetuningOptions:
@@ -174,10 +174,10 @@ class Classification(FineTuningOnFiles):
     label: str
     regression: bool = False
 
-    def write_part(self, limit: int, directory: Path) -> Path:
+    def write_part(self, directory: Path) -> Path:
         table = read_table(self.train)
-        path = directory / f"train-{limit}.jsonl"
-        rows = [row for _, row in evenly_spaced(table.rows, limit)]
+        path = directory / f"train-{self.limit}.jsonl"
+        rows = [row for _, row in evenly_spaced(table.rows, self.limit)]
         write_table(path, table.columns, rows)
         return path
 
@@ -211,12 +211,12 @@ class Tagging(FineTuningOnFiles):
     kind: ClassVar = "tagging"
     column: str = "UPOS"
 
-    def write_part(self, limit: int, directory: Path) -> Path:
+    def write_part(self, directory: Path) -> Path:
         lines = chain.from_iterable(chunk.lines() for chunk in read_chunks(self.train))
         sentences = list(documents(lines))
-        path = directory / f"train-{limit}{plain_name(self.train).suffix}"
+        path = directory / f"train-{self.limit}{plain_name(self.train).suffix}"
         text = ""
-        for sentence in evenly_spaced(sentences, limit):
+        for sentence in evenly_spaced(sentences, self.limit):
             text += "\n".join(sentence) + "\n\n"
         write_text(path, text)
         return path

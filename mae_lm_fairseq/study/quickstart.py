@@ -108,9 +108,10 @@ def quickstart(options: Options, products: Products) -> None:
         table = losses(plan, content)
         warning = caution(plan)
         beginning = _REPORT.format(updates=updates, losses=table, caution=warning, bundle=bundle)
-        _, _, report = (out / REPORT).read_text(encoding="utf-8").partition("\n")
-        write_text(out / REPORT, f"{beginning}\n## Data\n\n{_table_of_splits(plan.data.data_bin)}\n{report}")
-    print(f"\n{table}\n\n{warning}Report: {out / REPORT}\nBundles: {out / 'models'}")
+        path = out / REPORT
+        _, _, report = path.read_text(encoding="utf-8").partition("\n")
+        write_text(path, f"{beginning}\n## Data\n\n{_table_of_splits(plan.data.data_bin)}\n{report}")
+    print(f"\n{table}\n\n{warning}Report: {path}\nBundles: {out / 'models'}")
     print(f"Next: mae-lm evaluate {out / bundle} --text {plan.data.text}, and the Python lines of the report")
 
 

@@ -81,7 +81,8 @@ def choose(workspace: Workspace, model: Model) -> Choice:
     of_first_seeds = damage(model.all_seeds[: rule.seeds])
     if of_first_seeds is None:
         return Choice(rate, is_known=False)
-    for of_seeds in (of_first_seeds, damage(model.all_seeds)):
+    of_all_seeds = damage(model.all_seeds)
+    for of_seeds in (of_first_seeds, of_all_seeds):
         if of_seeds is not None and of_seeds < -rule.by:
             return Choice(rate / 2, damage=of_seeds)
     return Choice(rate, damage=None if math.isnan(of_first_seeds) else of_first_seeds)
@@ -106,6 +107,8 @@ def _mean(workspace: Workspace, trainings: Iterable[Training], text: str, endpoi
     """Return the mean of an endpoint of MEASURE.VALUE over trainings; None if one is not measured at its end."""
     planned, name = workspace.plan.measure_and_value(text)
     by_seed = [workspace.values(training, planned) for training in trainings]
-    if any(workspace.plan.train.updates not in values for values in by_seed):
+    last = workspace.plan.train.updates
+    if any(last not in values for values in by_seed):
         return None
-    return float(ENDPOINTS[endpoint](ValueBySeed(by_seed, name)).mean())
+    numbers = ENDPOINTS[endpoint](ValueBySeed(by_seed, name))
+    return float(numbers.mean())

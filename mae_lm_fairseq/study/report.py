@@ -155,7 +155,11 @@ def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
     results = Results(content)
     plan = results.plan
     identical = results.identical_models()
-    lines = [f"# {escaped(content['title'])}", "", *_incomplete(results), *_identical(identical)]
+    lines = [f"# {escaped(content['title'])}", ""]
+    done, trainings = results.progress()
+    if done != trainings:
+        lines += [f"**Incomplete: {done} of {trainings} trainings have all measurements.**", ""]
+    lines += _identical(identical)
 
     tested = results.tested()
     if tested:
@@ -165,7 +169,8 @@ def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
     looks = content.get("looks")
     if looks:
         lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
-    lines += [*_untested(results, tested), *_changes(content)]
+    lines += _untested(plan, tested, is_complete=done == trainings)
+    lines += _changes(content)
 
     if plan.rates is not None:
         lines += ["## Learning rates", "", *_chosen_rates(results), "", _tried_rates(results), ""]
@@ -173,13 +178,6 @@ def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
         if results.finished(results.all_runs(), planned):
             lines += _section(directory, results, planned)
     return [*lines, "## Made by", "", *_made_by(content), ""]
-
-
-def _incomplete(results: Results) -> list[str]:
-    done, trainings = results.progress()
-    if done == trainings:
-        return []
-    return [f"**Incomplete: {done} of {trainings} trainings have all measurements.**", ""]
 
 
 def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -190,14 +188,13 @@ def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def _untested(results: Results, tested: Iterable[Outcome]) -> list[str]:
+def _untested(plan: Plan, tested: Iterable[Outcome], is_complete: bool) -> list[str]:
     """Return a line with the contrasts that could not be tested, and why; nothing if all were."""
     names = [outcome.contrast.name for outcome in tested]
-    untested = [contrast.name for contrast in results.plan.contrasts if contrast.name not in names]
+    untested = [contrast.name for contrast in plan.contrasts if contrast.name not in names]
     if not untested:
         return []
-    done, trainings = results.progress()
-    reason = "as fewer than two seeds of each model have the value" if done == trainings else "as results are missing"
+    reason = "as fewer than two seeds of each model have the value" if is_complete else "as results are missing"
     return [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
 
 
@@ -341,13 +338,14 @@ def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list
         same = {name: constant[name] for name in rest if name in constant}
     others = [name for name in rest if name not in same]
 
-    lines = [f"## {escaped(planned.name)}", "", *_description(planned.measure)]
+    title = escaped(planned.name)
+    lines = [f"## {title}", "", *_description(planned.measure)]
     lines += [f"After {last:,} updates:", "", *_final(final, shown, models)]
     lines += _above_entropy(final)
     lines += _by_updates(table, shown)
     figure = directory / f"{planned.name}.png"
     if plot_measure(figure, planned, table, constant):
-        lines += [f"![{escaped(planned.name)}]({quote(figure.name)})", ""]
+        lines += [f"![{title}]({quote(figure.name)})", ""]
     if same:
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in same.items())
         lines += [f"Of all models, seeds and checkpoints: {escaped(numbers)}.", ""]
@@ -437,9 +435,12 @@ def plot_measure(path: Path, planned: PlannedMeasure, table: "DataFrame", consta
     has_layer = table["layer"].notna()
     if has_layer.any():
         is_last = table["updates"] == table["updates"].max()
+        x_label = LAYER
         lines = lines_of(table[has_layer & is_last], "layer")
-        return planned.measure.figure(path, planned.name, LAYER, lines, constant)
-    return planned.measure.figure(path, planned.name, "updates", lines_of(table, "updates"), constant)
+    else:
+        x_label = "updates"
+        lines = lines_of(table, "updates")
+    return planned.measure.figure(path, planned.name, x_label, lines, constant)
 
 
 def plot_contrasts(path: Path, tested: Sequence[Outcome], plan: Plan) -> None:
