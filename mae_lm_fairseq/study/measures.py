@@ -150,11 +150,15 @@ class FineTuningOnFiles(FineTuning):
         super().check(data)
         with TemporaryDirectory() as directory:
             folder = Path(directory)
-            self.check_files(self.options_with(self.training_file(folder), model=folder, out=folder))
+            train = self.training_file(folder)
+            options = self.options_with(train, model=folder, out=folder)
+            self.check_files(options)
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development file, and on the test file if there is one."""
-        return finetune(self.options_with(self.training_file(model.kept), **self.options_of_model(model)))
+        train = self.training_file(model.kept)
+        options = self.options_with(train, **self.options_of_model(model))
+        return finetune(options)
 
 
 @dataclass(frozen=True, kw_only=True)
