@@ -13,7 +13,7 @@ HARM = (
     "docstrings took MiniLM from 62 to 33 (MLM) and 26 (MAE-LM) nDCG@10, see docs/adapting.md. Compare the two with "
     "mae-lm retrieval."
 )
-REPORT_TEXT = """\
+_REPORT = """\
 # Adapted model
 
 {model}, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.2g}
@@ -50,7 +50,7 @@ def report(content: dict[str, Any]) -> str:
     text = content["text"]
     after = content["after"]
     measured = {name: content[name] for name in ("before", "after") if content[name]}
-    return REPORT_TEXT.format(
+    return _REPORT.format(
         model=code(options["model"]),
         objective=OBJECTIVES[content["objective"]].name,
         updates=options["updates"],
