@@ -18,15 +18,16 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.measure import Data
+from mae_lm_fairseq.study.adapt_report import HARM, report
 from mae_lm_fairseq.study.engine import complete, row_of
-from mae_lm_fairseq.study.measures import fingerprints
-from mae_lm_fairseq.study.plan import Measure, Model, Plan, Train
-from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace
+from mae_lm_fairseq.study.objectives import OBJECTIVES, objective_of
+from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, Train
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace, fingerprints
 from mae_lm_fairseq.text.corpus import RecordOptions, sample_corpus
-from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
+from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import find_splits, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
@@ -60,7 +61,7 @@ from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract, temporary
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, write_text
 from mae_lm_fairseq.utils.locks import directory_lock
-from mae_lm_fairseq.utils.output import code, escaped, step
+from mae_lm_fairseq.utils.output import step
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from mae_lm_fairseq.utils.typed import Document
 from mae_lm_fairseq.utils.versions import machine, versions
@@ -68,29 +69,6 @@ from mae_lm_fairseq.utils.versions import machine, versions
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Objective:
-    """An objective of pretraining.
-
-    Attributes:
-        name: its name in reports.
-        presets: the presets that are trained with it; models of another objective get the first one's decoder.
-        masking: options of the task: those of the papers, and BERT's 80/10/10.
-    """
-
-    name: str
-    presets: tuple[str, ...]
-    masking: dict[str, float]
-
-
-_BERT = {"mask_prob": 0.15, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
-OBJECTIVES = {
-    "mlm": Objective("masked language modelling (MLM)", ("mae_lm_roberta",), _BERT),
-    "mae_lm": Objective("MAE-LM", ("mae_lm",), {"mask_prob": 0.15}),
-    "3ml": Objective("3ML", ("mae_lm_3ml_self", "mae_lm_3ml_cross"), {"mask_prob": 0.5}),
-    "mask_later": Objective("masks that join later", ("mae_lm_mask_later",), {"mask_prob": 0.15}),
-    "exlm": Objective("ExLM", ("mae_lm_exlm", "mae_lm_exlm_decoder"), {"mask_prob": 0.15}),
-}
 LONGEST = 512
 """Maximum of the default of ``--tokens-per-sample``."""
 HELD_OUT_BYTES = 200_000
@@ -148,13 +126,14 @@ class Options(Base):
 
     def described(self) -> dict[str, Any]:
         """Return the options that determine the result, as JSON, with the last part of each path only."""
-        values = dict(vars(self))
+        described = {
+            "model": self.model.name,
+            "data_bin": self.data_bin.name if self.data_bin else None,
+            "train": [Path(path).name for path in self.train],
+            "valid": [Path(path).name for path in self.valid],
+        }
+        values = vars(self) | described
         del values["out"]
-        values["model"] = self.model.name
-        values["data_bin"] = self.data_bin.name if self.data_bin else None
-        values["train"] = [Path(path).name for path in self.train]
-        values["valid"] = [Path(path).name for path in self.valid]
-        values["extra"] = [*self.extra]
         return values
 
 
@@ -184,12 +163,12 @@ def adapt(options: Options, products: Products) -> None:
     out = options.out
     check_options(options)
     if is_sentence_encoder(options):
-        logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, _HARM)
+        logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, HARM)
     for line in lost_of_sentences(options.model):
         logger.warning("%s", line)
 
     with step(1, 3, f"Text and model: {options.model}"):
-        start = make_start(products, options)
+        start = make_inputs(products, options)
         model = as_objective(start, options)  # the start, with the objective's decoder
         made_from = {"start": directory_sha256(out / START), "preset": preset_of(model), "seed": options.seed}
         products.make(INITIAL, made_from, lambda path: write_bundle(model, path))
@@ -197,9 +176,9 @@ def adapt(options: Options, products: Products) -> None:
         text = {name: asdict(split) for name, split in splits.items()}
 
     evaluate = Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
-    measure = Measure("evaluation", "all" if predicts(start) else "last", evaluate)
-    plan = plan_of(model, options, [measure])
-    workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan.data, plan.models))
+    planned = PlannedMeasure("evaluation", "all" if predicts(start) else "last", evaluate)
+    plan = plan_of(model, options, [planned])
+    workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan))
     training = workspace.training(plan.models[0], None, options.seed)
     tokens = options.updates * options.batch_size
     passes = tokens / text["train"]["tokens_out"]
@@ -216,7 +195,6 @@ def adapt(options: Options, products: Products) -> None:
         products.make("model", run, lambda path: write_bundle(adapted, path, add_tokenizer_and_card))
         products.make("stock", run, lambda path: export_stock(adapted, path))
 
-    measured = workspace.values(training, measure)
     content = {
         "options": options.described(),
         "objective": objective_of(model),
@@ -224,18 +202,27 @@ def adapt(options: Options, products: Products) -> None:
         "sentence_encoder": is_sentence_encoder(options),
         "stock_class": counterpart(adapted).architecture,
         "text": text,
-        "training": {
-            "loss_of_last_tenth": loss_of_last_tenth(training.result(options.updates).with_suffix(".log")),
-            "seconds": row_of(workspace, training)["seconds"]["training"],
-            "directory": run,
-        },
-        "measurement": measurement(options),
-        "before": measured.get(0),
-        "after": measured[options.updates],
+        **_measured(workspace, training, options),
         "machine": machine(),
         "versions": versions(),
     }
     write_results(out, content, report(content))
+
+
+def _measured(workspace: Workspace, training: Training, options: Options) -> dict[str, Any]:
+    """Return what ``results.json`` has of the training, and of the measurements before and after it."""
+    [planned] = workspace.plan.measures
+    values = workspace.values(training, planned)
+    return {
+        "training": {
+            "loss_of_last_tenth": loss_of_last_tenth(training.result(options.updates).with_suffix(".log")),
+            "seconds": row_of(workspace, training)["seconds"]["training"],
+            "directory": training.folder.name,
+        },
+        "measurement": measurement(options),
+        "before": values.get(0),
+        "after": values[options.updates],
+    }
 
 
 def check_options(options: Options) -> None:
@@ -251,8 +238,8 @@ def check_options(options: Options) -> None:
         raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
 
 
-def make_start(products: Products, options: Options) -> Pretrained:
-    """Return the model to start from, after making ``start``, a bundle of it, ``data-bin`` and ``held-out.txt``.
+def make_inputs(products: Products, options: Options) -> Pretrained:
+    """Make ``start``, a bundle of the model, and of the texts ``data-bin`` and ``held-out.txt``; return the model.
 
     Raises:
         UserError: if the model or the text cannot be used.
@@ -316,12 +303,6 @@ def read_model(options: Options) -> Pretrained:
     return model
 
 
-def objective_of(model: Pretrained) -> str:
-    """Return the objective that a model was trained with: one of :data:`OBJECTIVES`."""
-    preset = preset_of(model)
-    return next(name for name, objective in OBJECTIVES.items() if preset in objective.presets)
-
-
 def as_objective(start: Pretrained, options: Options) -> Pretrained:
     """Return the model to train: the start with decoder and head of the objective.
 
@@ -347,31 +328,28 @@ def measurement(options: Options) -> dict[str, Any]:
     """Return the options of ``mae-lm evaluate``: fewer tokens for a short training."""
     tokens = options.updates * options.batch_size
     fraction = min(1, max(LEAST_MEASURED, tokens / FULLY_MEASURED))
-    measured = dict(MEASUREMENT)
-    for name in ("tokens", "pseudo_tokens"):
-        measured[name] = round(fraction * measured[name])
-    return measured
+    return MEASUREMENT | {name: round(fraction * MEASUREMENT[name]) for name in ("tokens", "pseudo_tokens")}
 
 
-def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Plan:
+def plan_of(model: Pretrained, options: Options, measures: list[PlannedMeasure]) -> Plan:
     """Return the plan of a training that starts from ``initial``, and of its measures.
 
     Args:
         measures: what is measured of ``start`` and of the trained model.
     """
-    network = _options_of_words(network_options(model))
-    stated = as_options(_settings(model, options)) | network
-    # The recipe is for pretraining from random weights: here, what is not stated is fairseq's default.
-    of_recipe = as_options(settings(network["arch"]))
-    unset = dict.fromkeys(of_recipe.keys() - stated.keys(), False)
+    network = _as_in_plans(network_options(model))
+    chosen = as_options(training_settings(model, options)) | network
+    # The recipe is for pretraining from random weights: here, what is not chosen is fairseq's default.
+    recipe = as_options(settings(network["arch"]))
+    unset = dict.fromkeys(recipe.keys() - chosen.keys(), False)
 
-    is_start_measured = any(measure.at == "all" for measure in measures)
+    is_start_measured = any(planned.at == "all" for planned in measures)
     return Plan(
         document=Document("", "adapt"),
         title="Adaptation",
         data=Data(options.out / DATA, options.out / HELD_OUT),
         train=Train(options.updates, warmup_updates(options.updates), (0,) if is_start_measured else ()),
-        options=unset | stated | _options_of_words(options.extra),
+        options=unset | chosen | _as_in_plans(options.extra),
         models=(Model("adapted", network["arch"], seeds=(options.seed,), start=options.out / START),),
         measures=tuple(measures),
         contrasts=(),
@@ -379,13 +357,13 @@ def plan_of(model: Pretrained, options: Options, measures: list[Measure]) -> Pla
     )
 
 
-def _options_of_words(words: Sequence[str]) -> dict[str, str | bool]:
+def _as_in_plans(words: Sequence[str]) -> dict[str, str | bool]:
     """Return the options of a command line as a plan states them: a flag is true."""
     return {name: " ".join(values) or True for name, values in values_of_words(words).items()}
 
 
-def _settings(model: Pretrained, options: Options) -> Settings:
-    """Return fairseq's options but those of the network and those that every study sets.
+def training_settings(model: Pretrained, options: Options) -> Settings:
+    """Return fairseq's settings but those of the network and those that every study decides on.
 
     Adam, weight decay and the shape of the schedule are those of task-adaptive pretraining (Gururangan et al., 2020,
     arXiv 2004.10964, Table 14).
@@ -425,95 +403,3 @@ def loss_of_last_tenth(log: Path) -> float | None:
     numbers, losses = loss_curve(log, "train_inner")
     last = losses[numbers > 0.9 * numbers.max(initial=0)]
     return float(last.mean()) if len(last) else None
-
-
-_HARM = (
-    "Training on masked tokens by the defaults harms sentence vectors, and more updates do not restore them: "
-    "docstrings took MiniLM from 62 to 33 (MLM) and 26 (MAE-LM) nDCG@10, see docs/adapting.md. Compare the two with "
-    "mae-lm retrieval."
-)
-_REPORT = """\
-# Adapted model
-
-{model}, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.2g}
-times the training text), which took {seconds:,.0f} s on {machine}.
-
-## Held-out text
-
-{measurements}
-
-- Loss: cross-entropy at {predicted:,} masked positions, the same ones before and after.
-- Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
-- Before: {before}
-- Unigram entropy: {entropy:.3f} nats, the lowest loss with one prediction for all tokens that are measured.{advice}
-
-## Text
-
-{text}
-
-{unknown}
-
-## Use
-
-- `stock/`: `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` of transformers load it (`{stock_class}`).
-- `model/`: a bundle with the whole network, for `mae-lm` and `MAELMModel.from_pretrained`.
-- `runs/{directory}/` has the checkpoint; `training-{updates}.json` there has the training command, and
-  `training-{updates}.log` its output.
-- `results.json` has all options and versions.
-"""
-
-
-def report(content: dict[str, Any]) -> str:
-    """Return the text of ``report.md`` for the content of ``results.json``."""
-    options, text, after = content["options"], content["text"], content["after"]
-    measured = {name: content[name] for name in ("before", "after") if content[name]}
-    return _REPORT.format(
-        model=code(options["model"]),
-        objective=OBJECTIVES[content["objective"]].name,
-        updates=options["updates"],
-        directory=content["training"]["directory"],
-        batch=options["batch_size"],
-        passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
-        predicted=after["predicted"],
-        pseudo_tokens=after["tokens"],
-        seconds=content["training"]["seconds"],
-        machine=escaped(content["machine"]),
-        measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
-        before=_before(content),
-        entropy=after["unigram_entropy"],
-        advice=_advice(content),
-        text=splits_table(text),
-        unknown=_unknown(text),
-        stock_class=content["stock_class"],
-    )
-
-
-def _before(content: dict[str, Any]) -> str:
-    """Return what predicted before the training, and whether that can be compared."""
-    if not content["before"]:
-        return "the model lacked a trained head or decoder, so there is nothing to compare with."
-    before = "predicted by the model's own head, through its decoder if it had one."
-    preset, _ = ARCHITECTURES[content["start"].get("architecture") or "mae_lm"]
-    if preset not in OBJECTIVES[content["objective"]].presets:
-        before += " After: through another decoder, or none, so that **the rows cannot be compared**."
-    return before
-
-
-def _advice(content: dict[str, Any]) -> str:
-    """Return what to do about a model that has learned nothing, or that the training harms."""
-    advice = ""
-    has_learned = content["after"]["loss"] < content["after"]["unigram_entropy"]
-    if not has_learned:
-        advice = " **The loss after is not below it**"
-        advice += "." if content["sentence_encoder"] else ": train for more updates."
-    if content["sentence_encoder"]:
-        advice += f"\n- **The model is a sentence encoder.** {_HARM}"
-    return advice
-
-
-def _unknown(text: dict[str, Any]) -> str:
-    """Return whether the tokenizer fits the text."""
-    rate = max(split["unk_rate"] for split in text.values())
-    if rate < 0.01:
-        return "The model's tokenizer fits the text."
-    return f"**The model's tokenizer does not know {rate:.1%} of the tokens of a split**; the model cannot learn them."

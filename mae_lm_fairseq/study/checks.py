@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
+from mae_lm_fairseq.cost.planned_run import Run as PlannedRun, kind_of_gpu
 from mae_lm_fairseq.cost.planner import Plan as Cost, plan as plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration
@@ -46,9 +46,9 @@ def check(plan: Plan, needs_files: bool = True) -> list[Any]:
     if needs_files:
         with _located(plan, ("data", "data_bin")):
             check_data(plan.data.data_bin)
-        for number, measure in enumerate(plan.measures):
+        for number, planned in enumerate(plan.measures):
             with _located(plan, ("measure", number)):
-                measure.options.check(plan.data)  # reads the files, hours before they are needed
+                planned.measure.check(plan.data)  # reads the files, hours before they are needed
     return [_configuration(plan, number, needs_files) for number in range(len(plan.models))]
 
 
@@ -66,10 +66,11 @@ def check_data(data: Path) -> None:
 
 def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     """Check a model, and return fairseq's configuration of it."""
-    model, key = plan.models[number], ("model", number)
+    model = plan.models[number]
+    key = ("model", number)
     _check_option_names(plan, model, ("options",), plan.options)
     _check_option_names(plan, model, (*key, "options"), model.options)
-    splits = [getattr(measure.options, "on", None) for measure in plan.measures]
+    splits = [getattr(planned.measure, "on", None) for planned in plan.measures]
     if model.masks != "trained" and "valid" in splits:
         problem = 'does not apply to the loss on the validation split; remove it, or on = "valid"'
         raise plan.document.error((*key, "masks"), problem)
@@ -143,32 +144,27 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     if torch.cuda.is_available():
         device = kind_of_gpu(torch.cuda.get_device_properties(0)) or DEVICE
     vocabulary = vocabulary_size(plan.data.data_bin)
-    rows, unknown = [], []
-    number = tokens = 0
-    hours = flops = 0.0
+    trainings = {model.name: count_trainings(plan, model) for model in plan.models}
+    costs = {}
+    unknown = []
     for model, cfg in zip(plan.models, configurations, strict=True):
-        trainings = count_trainings(plan, model)
-        number += trainings
-        cost = None
-        if not model.random:
-            try:
-                run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
-                cost = plan_cost(run)
-            except ValueError as problem:
-                unknown.append(f"{model.name} ({problem})")
-        if cost is None:
-            rows.append([model.name, str(trainings), *"-----"])
+        if model.random:
             continue
-        hours += cost.hours * trainings
-        tokens += cost.run.tokens * trainings
-        flops += cost.flops.total * cost.run.tokens * trainings
-        rows.append([model.name, str(trainings), *_cells(cost), duration(cost.hours * trainings)])
+        try:
+            run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=PlannedRun.precision)
+            costs[model.name] = plan_cost(run)
+        except ValueError as problem:
+            unknown.append(f"{model.name} ({problem})")
 
+    number = sum(trainings.values())
+    tokens = sum(cost.run.tokens * trainings[name] for name, cost in costs.items())
+    hours = sum(cost.hours * trainings[name] for name, cost in costs.items())
     processes = number * sum(updates > 0 for updates in plan.checkpoints)
     starting = processes * START_SECONDS / 3600
     lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
     if not torch.cuda.is_available():
         rate = matrix_rate()
+        flops = sum(cost.flops.total * cost.run.tokens * trainings[name] for name, cost in costs.items())
         computing = flops / (CPU_FRACTION * rate) / 3600
         lines.append(
             f"On this machine, which has no GPU, about {duration(computing + starting)}: at {CPU_FRACTION:.0%} of the "
@@ -178,10 +174,11 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         f"{processes:,} starts of processes, one for each checkpoint, take {duration(starting)} of it.",
         f"On one {device} {duration(hours + starting)}:",
         "",
-        markdown_table(HEADER, rows),
+        markdown_table(HEADER, [_row(name, count, costs.get(name)) for name, count in trainings.items()]),
         "",
-        f"assumed: one {device} per training at {Run.mfu:.0%} of its data sheet's FLOP/s in {Run.precision}, "
-        f"full sequences, a vocabulary of {vocabulary:,}. Networks smaller than base reach less.",
+        f"assumed: one {device} per training at {PlannedRun.mfu:.0%} of its data sheet's FLOP/s in "
+        f"{PlannedRun.precision}, full sequences, a vocabulary of {vocabulary:,}. "
+        "Networks smaller than base reach less.",
     ]
     if not plan.data.data_bin.exists():
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
@@ -189,23 +186,23 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     return "\n".join(lines)
 
 
+def _row(name: str, trainings: int, cost: Cost | None) -> list[str]:
+    """Return a row of the table: tokens, parameters, memory and hours of a training, and the hours of all trainings."""
+    if cost is None:
+        return [name, str(trainings), "-", "-", "-", "-", "-"]
+    cells = []
+    for number in (cost.run.tokens / 1e6, cost.parameters.total / 1e6, cost.memory_total / 1e9):
+        cells.append(f"{number:,.1f}" if number >= 1 else f"{number:.2g}")
+    return [name, str(trainings), *cells, duration(cost.hours), duration(cost.hours * trainings)]
+
+
 def _without_estimate(plan: Plan) -> str:
     """Return what takes time beside the trainings."""
-    measures = []
-    for measure in plan.measures:
-        measures.append(f"{measure.name} after {measure.checkpoints(plan.checkpoints)} updates")
+    measures = [f"{planned.name} after {planned.checkpoints(plan.checkpoints)} updates" for planned in plan.measures]
     listed = ", ".join(measures) or "measures, of which there are none"
     if plan.rates and plan.rates.halve:
         listed += "; rates that are halved"
     return listed
-
-
-def _cells(cost: Cost) -> list[str]:
-    """Return tokens, parameters, memory and hours of a training."""
-    cells = []
-    for number in (cost.run.tokens / 1e6, cost.parameters.total / 1e6, cost.memory_total / 1e9):
-        cells.append(f"{number:,.1f}" if number >= 1 else f"{number:.2g}")
-    return [*cells, duration(cost.hours)]
 
 
 def count_trainings(plan: Plan, model: Model) -> int:

@@ -6,10 +6,12 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.plan import Contrast, Plan
 
 LEVEL = 0.05
+MOST_FLIPPED = 16
+"""Number of seeds up to which all signs are tried; beyond, a random sample of them."""
 
 
 @dataclass(frozen=True)
@@ -85,33 +87,35 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     return mean - half, mean + half
 
 
-def outcomes(plan: Plan, values: Callable[[str, str], tuple[list[int], Values]]) -> list[Outcome]:
+def outcomes(plan: Plan, value_by_seed: Callable[[str, str], tuple[list[int], ValueBySeed]]) -> list[Outcome]:
     """Return the outcomes of the contrasts whose models have the value for at least two common seeds, in their order.
 
     Args:
         plan: the plan. Holm's correction is over all of its primary contrasts, tested or not.
-        values: model, MEASURE.VALUE -> the seeds measured, and their values.
+        value_by_seed: model, MEASURE.VALUE -> the seeds measured, and the value of each.
     """
-    tested = [_outcome(plan, contrast, values) for contrast in plan.contrasts]
+    tested = [_outcome(plan, contrast, value_by_seed) for contrast in plan.contrasts]
     primaries = sum(contrast.primary for contrast in plan.contrasts)
     return corrected([outcome for outcome in tested if outcome is not None], primaries, plan.looks)
 
 
-def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None:
-    quantity = _endpoint(contrast, *values(contrast.model, contrast.of))
+def _outcome(plan: Plan, contrast: Contrast, value_by_seed: Callable) -> Outcome | None:
+    quantity = _endpoint(contrast, *value_by_seed(contrast.model, contrast.of))
     if contrast.less is not None:
-        less = _endpoint(contrast, *values(contrast.less, contrast.of))
+        less = _endpoint(contrast, *value_by_seed(contrast.less, contrast.of))
         quantity = {seed: quantity[seed] - less[seed] for seed in quantity if seed in less}
     if len(quantity) < 2:
         return None
 
-    planned = plan.seeds(contrast)
-    looks = plan.looks or (len(planned),)
-    needed, seeds = looks[0], list(quantity)
+    planned_seeds = plan.seeds(contrast)
+    looks = plan.looks or (len(planned_seeds),)
+    needed = looks[0]
+    seeds = list(quantity)
     for number in looks:
-        at_look = planned[:number]
+        at_look = planned_seeds[:number]
         if len(at_look) == number and quantity.keys() >= {*at_look}:
-            needed, seeds = number, at_look
+            needed = number
+            seeds = at_look
     quantity = {seed: quantity[seed] for seed in sorted(seeds)}
 
     numbers = np.array([*quantity.values()])
@@ -125,11 +129,11 @@ def _outcome(plan: Plan, contrast: Contrast, values: Callable) -> Outcome | None
     )
 
 
-def _endpoint(contrast: Contrast, seeds: Sequence[int], values: Values) -> dict[int, float]:
+def _endpoint(contrast: Contrast, seeds: Sequence[int], value: ValueBySeed) -> dict[int, float]:
     """Return an endpoint of a model by seed, of the seeds for which it is defined."""
-    if not seeds or values.name not in values.final_names():
+    if not seeds or not value.is_measured:
         return {}
-    numbers = ENDPOINTS[contrast.endpoint](values)
+    numbers = ENDPOINTS[contrast.endpoint](value)
     by_seed = {}
     for seed, number in zip(seeds, numbers, strict=True):
         if not np.isnan(number):
@@ -174,10 +178,6 @@ def flip(values: np.ndarray, alternative: str) -> float:
     return float(permutation_test(pairs, mean, alternative=alternative, **options).pvalue)
 
 
-MOST_FLIPPED = 16
-"""Number of seeds up to which all signs are tried; beyond, a random sample of them."""
-
-
 def over_looks(p: float, looks: Sequence[int], two_sided: bool) -> float:
     """Return the probability under the null of a p-value as low as ``p`` at any of some looks (Pocock, 1977).
 
@@ -189,7 +189,8 @@ def over_looks(p: float, looks: Sequence[int], two_sided: bool) -> float:
 
     if len(looks) < 2:
         return p
-    first, second = np.minimum.outer(looks, looks), np.maximum.outer(looks, looks)
+    first = np.minimum.outer(looks, looks)
+    second = np.maximum.outer(looks, looks)
     correlations = np.sqrt(first / second)
     most = norm.isf(p / 2 if two_sided else p)
     least = -most if two_sided else -np.inf

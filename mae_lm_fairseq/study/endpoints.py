@@ -1,7 +1,7 @@
 """Endpoints: what contrasts compare, as functions of the measured values of all seeds of a model.
 
-To add an endpoint, write a function here that takes :class:`Values` and returns one number per seed. Its docstring is
-its description for users.
+To add an endpoint, write a function here that takes a :class:`ValueBySeed` and returns one number per seed. Its
+docstring is its description for users.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ SECOND_LAYER = 2
 
 
 @dataclass(frozen=True)
-class Values:
+class ValueBySeed:
     """One value of a measure, for all seeds of a model.
 
     Args:
@@ -35,50 +35,50 @@ class Values:
         """Return the value after a number of updates: float[seeds], or float[seeds, layers] of a value by layer."""
         return np.array([run[updates][self.name] for run in self.runs], dtype=float)
 
-    def final_names(self) -> list[str]:
-        """Return the names of the values that all seeds have after the last update."""
-        at_end = [run[max(run)] for run in self.runs]
-        names = self.runs[0][self.checkpoints[-1]]
-        return [name for name in names if all(name in values for values in at_end)]
+    @property
+    def is_measured(self) -> bool:
+        """Whether all seeds have the value after the last update."""
+        last = self.checkpoints[-1]
+        return all(self.name in run[last] for run in self.runs)
 
     def final(self) -> np.ndarray:
         """Return the value after the last update, see :meth:`at`."""
         return self.at(self.checkpoints[-1])
 
-    def other(self, name: str) -> "Values":
+    def other(self, name: str) -> "ValueBySeed":
         """Return another value of the measure."""
         return replace(self, name=name)
 
 
-def last(values: Values) -> np.ndarray:
+def last(value: ValueBySeed) -> np.ndarray:
     """Value after the last update, at the last layer."""
-    return last_layer(values.final())
+    return last_layer(value.final())
 
 
-def last_less_first_layer(values: Values) -> np.ndarray:
+def last_less_first_layer(value: ValueBySeed) -> np.ndarray:
     """Last layer less the embeddings: what the layers add from the context."""
-    final = values.final()
+    final = value.final()
     return final[:, -1] - final[:, 0]
 
 
-def last_less_best_layer(values: Values) -> np.ndarray:
+def last_less_best_layer(value: ValueBySeed) -> np.ndarray:
     """Last layer less the best layer below it; dev_NAME, if measured, chooses that layer by its mean over the seeds."""
-    final = values.final()
-    dev = values.other(f"dev_{values.name}")
-    chosen_by = dev.final() if dev.name in dev.final_names() else final
+    final = value.final()
+    dev = value.other(f"dev_{value.name}")
+    chosen_by = dev.final() if dev.is_measured else final
     means_below = chosen_by.mean(0)[:-1]
     best = np.nan_to_num(means_below, nan=-np.inf).argmax()
     return final[:, -1] - final[:, best]
 
 
-def mean_of_layers(values: Values) -> np.ndarray:
+def mean_of_layers(value: ValueBySeed) -> np.ndarray:
     """Mean over the layers from the second one to the last."""
-    return np.nanmean(values.final()[:, SECOND_LAYER:], axis=1)
+    return np.nanmean(value.final()[:, SECOND_LAYER:], axis=1)
 
 
-def end_less_best_checkpoint(values: Values) -> np.ndarray:
+def end_less_best_checkpoint(value: ValueBySeed) -> np.ndarray:
     """Last layer after the last update less that of the best checkpoint: below 0 if training damages it."""
-    by_checkpoint = [last_layer(values.at(updates)) for updates in values.checkpoints]
+    by_checkpoint = [last_layer(value.at(updates)) for updates in value.checkpoints]
     best = max(by_checkpoint, key=lambda of_seeds: np.nan_to_num(of_seeds.mean(), nan=-np.inf))
     return by_checkpoint[-1] - best
 
@@ -90,7 +90,9 @@ def last_layer(values: np.ndarray) -> np.ndarray:
 
 OF_LAYERS = ("last_less_first_layer", "last_less_best_layer", "mean_of_layers")
 """Endpoints of values by layer only."""
-ENDPOINTS: dict[str, Callable[[Values], np.ndarray]] = {
+OVER_TIME = ("end_less_best_checkpoint",)
+"""Endpoints that compare checkpoints."""
+ENDPOINTS: dict[str, Callable[[ValueBySeed], np.ndarray]] = {
     function.__name__: function
     for function in (last, last_less_first_layer, last_less_best_layer, mean_of_layers, end_less_best_checkpoint)
 }

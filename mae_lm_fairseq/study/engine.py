@@ -1,5 +1,6 @@
-"""The engine: trains and measures what a plan lacks, applies the rule for learning rates, and collects the results.
+"""The engine: trains and measures what a plan lacks, and collects the results.
 
+It runs what is known to be needed, looks at the results, which may make more runs needed, and so on until all is done.
 Every part of a study leaves a file of its own under ``OUT/runs``, in a directory that is named by the key of what it
 depends on, and is skipped if that exists. So a study resumes after any interruption, and a plan that was changed runs
 what is new, and finds the rest.
@@ -10,11 +11,10 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from difflib import unified_diff
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +22,12 @@ from typing import Any, NamedTuple
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
 from mae_lm_fairseq.study.looks import Look, new_looks
-from mae_lm_fairseq.study.measures import fingerprints
-from mae_lm_fairseq.study.plan import Model, Plan
+from mae_lm_fairseq.study.plan import Plan
+from mae_lm_fairseq.study.rates import choose, needed_trainings
 from mae_lm_fairseq.study.report import TABLE, Results, write_report
-from mae_lm_fairseq.study.results import Training, measure_checkpoint
-from mae_lm_fairseq.study.training import Workspace, measuring_weight, training_runs
-from mae_lm_fairseq.training.keys import key_of
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import Workspace, fingerprints, runs_of
 from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract
 from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
@@ -50,35 +48,54 @@ def run_study(plan: Plan, out: Path, jobs: int = 1) -> dict[str, Any]:
     """
     workspace = begin(plan, out, jobs)
     try:
-        complete(workspace, jobs, lambda: collect(workspace))
+        complete(workspace, jobs, lambda run: collect(workspace))
     finally:
         results = collect(workspace, is_reported=True)
         write_report(out, results)
     return results
 
 
-def complete(workspace: Workspace, jobs: int = 1, finished: Callable[[], Any] = lambda: None) -> None:
+def complete(workspace: Workspace, jobs: int = 1, after_run: Callable[[Run], Any] = lambda run: None) -> None:
     """Run everything that a plan lacks, and print what is measured.
+
+    Args:
+        after_run: called after each run, once what it measured is printed.
 
     Raises:
         UserError: if a run fails.
     """
 
+    def finished(run: Run) -> None:
+        print_measured(workspace, run)
+        after_run(run)
+
+    while True:  # results decide what else is needed: the rule chooses a learning rate, or halves it
+        runs = needed_runs(workspace)
+        if all(run.result.exists() for run in runs):
+            return
+        run_all(runs, jobs, workspace.threads, _environments(), finished)
+
+
+def needed_runs(workspace: Workspace) -> list[Run]:
+    """Return the runs that are known to be needed, finished ones included."""
+    runs = []
+    for training in needed_trainings(workspace):
+        runs += runs_of(workspace, training)
+    return runs
+
+
+def print_measured(workspace: Workspace, run: Run) -> None:
+    """Print what a run has measured, a line for each measure."""
     names = {}
     for model in workspace.plan.models:
-        for measure in workspace.plan.measures:
-            names[workspace.key(measure, model)] = measure.name
+        for planned in workspace.plan.measures:
+            names[workspace.key(planned, model)] = planned.name
 
-    def print_run(run: Run) -> None:
-        name = run.name
-        if run.updates:
-            name += f", after {run.updates[1]:,} updates"
-        for key, values in read_result(run)["measures"].items():
-            print(f"{name}: {names[key]}: {_in_one_line(values)}", flush=True)
-        finished()
-
-    while any(not run.result.exists() for run in all_runs(workspace)):
-        run_all(all_runs(workspace), jobs, workspace.threads, _environments(), print_run)
+    name = run.name
+    if run.updates:
+        name += f", after {run.updates[1]:,} updates"
+    for key, values in read_result(run)["measures"].items():
+        print(f"{name}: {names[key]}: {_in_one_line(values)}", flush=True)
 
 
 def _in_one_line(values: Mapping[str, Any]) -> str:
@@ -89,11 +106,6 @@ def _in_one_line(values: Mapping[str, Any]) -> str:
         if number is not None:
             shown.append(f"{name} {number:.4g}")
     return ", ".join(shown)
-
-
-def all_runs(workspace: Workspace) -> list[Run]:
-    """Return the runs of all trainings that are known to be needed."""
-    return [run for training in needed(workspace) for run in runs_of(workspace, training)]
 
 
 def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
@@ -112,12 +124,12 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
         cores = os.cpu_count() or 1
         history = History(max(1, cores // jobs), versions=[], looks=[])
 
-    measures = [measure.options for measure in plan.measures]
-    files = fingerprints(plan.data, [*measures, *plan.models])
-    version = {"date": str(date.today()), "plan": plan.document.text, "files": files}
-    last = history.versions[-1] if history.versions else {}
-    if {**last, "date": version["date"]} != version:
-        history = history._replace(versions=[*history.versions, version])
+    files = fingerprints(plan)
+    today = str(date.today())
+    version = {"date": today, "plan": plan.document.text, "files": files}
+    versions = history.versions
+    if not versions or versions[-1] | {"date": today} != version:
+        history = history._replace(versions=[*versions, version])
         write_record(path, history._asdict())
     return Workspace(plan, out, history.threads, files)
 
@@ -177,129 +189,31 @@ def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return changed
 
 
-def needed(workspace: Workspace) -> list[Training]:
-    """Return the trainings that are known to be needed: of a model with several rates, first those of the rule's seeds.
-
-    Seed by seed, so that every model has its first results early.
-    """
-    plan = workspace.plan
-    at_all_rates = []
-    for model in plan.models:
-        for rate in model.learning_rates:
-            at_all_rates += [workspace.training(model, rate, seed) for seed in model.all_seeds]
-
-    trainings = []
-    if plan.rates:
-        for training in at_all_rates:
-            if training.seed in training.model.all_seeds[: plan.rates.seeds]:
-                trainings.append(training)
-    chosen = {model.name: choose(workspace, model) for model in plan.models}
-    seeds = set().union(*(model.all_seeds for model in plan.models))
-    for seed in sorted(seeds):
-        for model in plan.models:
-            choice = chosen[model.name]
-            if seed in model.all_seeds and choice.is_known:
-                trainings.append(workspace.training(model, choice.rate, seed))
-    # Trainings of a rate that was left after damage with all seeds are also reported.
-    last = plan.train.updates
-    trainings += [training for training in at_all_rates if training.result(last).exists()]
-    by_folder = {training.folder: training for training in trainings}
-    return [*by_folder.values()]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The learning rate that a model is trained at with all seeds.
-
-    Attributes:
-        rate: the learning rate, half of the chosen one after damage; None for that of the options or the recipe.
-        is_known: whether the rule has the results that it needs.
-        damage: last layer at the end less its best checkpoint, at the chosen rate, if the rule asks.
-    """
-
-    rate: float | None = None
-    is_known: bool = True
-    damage: float | None = None
-
-
-def choose(workspace: Workspace, model: Model) -> Choice:
-    """Apply the rule for learning rates to a model."""
-    rule = workspace.plan.rates
-    if rule is None or not model.learning_rates:
-        return Choice(*model.learning_rates)
-    rate = _lowest_rate(workspace, model)
-    if rate is None:
-        return Choice(is_known=False)
-    if rule.halve is None:
-        return Choice(rate)
-
-    def damage(seeds: Sequence[int]) -> float | None:
-        trainings = [workspace.training(model, rate, seed) for seed in seeds]
-        return _mean(workspace, trainings, rule.halve, "end_less_best_checkpoint")
-
-    # First by the seeds that the rate was chosen with, so that damage is found before the others are trained.
-    at_first = damage(model.all_seeds[: rule.seeds])
-    at_all = damage(model.all_seeds)
-    if at_first is None:
-        return Choice(rate, is_known=False)
-    if at_first < -rule.by:
-        return Choice(rate / 2, damage=at_first)
-    if at_all is not None and at_all < -rule.by:
-        return Choice(rate / 2, damage=at_all)
-    return Choice(rate, damage=None if math.isnan(at_first) else at_first)
-
-
-def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
-    """Return the learning rate with the lowest value, those without a number last; None if results are missing."""
-    rule, rates = workspace.plan.rates, model.learning_rates
-    if len(rates) == 1:
-        return rates[0]
-    means = {}
-    for rate in rates:
-        trainings = [workspace.training(model, rate, seed) for seed in model.all_seeds[: rule.seeds]]
-        means[rate] = _mean(workspace, trainings, rule.lowest, "last")
-    if None in means.values():
-        return None
-    return min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
-
-
-def _mean(workspace: Workspace, trainings: Iterable[Training], value: str, endpoint: str) -> float | None:
-    """Return the mean of an endpoint over some trainings; None if one of them is not measured at its end."""
-    measure, name = workspace.plan.measured_value(value)
-    by_seed = [workspace.values(training, measure) for training in trainings]
-    if any(workspace.plan.train.updates not in values for values in by_seed):
-        return None
-    return float(ENDPOINTS[endpoint](Values(by_seed, name)).mean())
-
-
-def runs_of(workspace: Workspace, training: Training) -> list[Run]:
-    """Return the runs of a training: to every checkpoint, and of measures that it lacks there."""
-    runs = []
-    for updates, run in training_runs(workspace, training).items():
-        runs.append(run)
-        measuring, done = workspace.measuring(training, updates), training.measured(updates)
-        missing = {key: measure for key, measure in measuring.measures.items() if key not in done}
-        if run.result.exists() and missing:
-            measuring_run = Run(
-                name=f"{training.name}, after {updates:,} updates",
-                command=(),
-                result=training.folder / f"measures-{updates}-{key_of([*missing])}.json",
-                read_result=partial(measure_checkpoint, measuring=replace(measuring, measures=missing)),
-                weight=measuring_weight(workspace.plan) * len(missing),
-            )
-            runs.append(measuring_run)
-    return runs
-
-
 def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
-    """Write ``results.json`` with everything of the plan that is finished, and return its content; record a look.
+    """Write ``results.json`` with everything of the plan that is finished, and return its content.
 
     The report of earlier results is removed.
+
+    Args:
+        is_reported: whether the results are to be reported, which is a look at them.
     """
-    plan, out = workspace.plan, workspace.out
+    out = workspace.out
     history = read_history(out / PLAN)
-    rows = [row_of(workspace, training) for training in needed(workspace)]
-    content = {
+    content = _content(workspace, history)
+    if is_reported:
+        content["looks"] = _record_looks(workspace, history, content)
+
+    json.dumps(content, allow_nan=False)  # other programs could not read NaN
+    retract(out, REPORT, TABLE)  # which would be those of other results
+    write_record(out / RESULTS, content, indent=None)
+    return content
+
+
+def _content(workspace: Workspace, history: History) -> dict[str, Any]:
+    """Return the content of ``results.json``, with the looks before this one."""
+    plan = workspace.plan
+    rows = [row_of(workspace, training) for training in needed_trainings(workspace)]
+    return {
         "title": plan.title,
         "plan": plan.document.text,
         "files": dict(workspace.files),
@@ -309,15 +223,17 @@ def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
         "rates": {model.name: vars(choose(workspace, model)) for model in plan.models},
         "runs": [row for row in rows if row],
     }
-    if is_reported:
-        new = new_looks(Results(content).tested(), plan, history.looks, str(date.today()))
-        if new:
-            content["looks"] = [*history.looks, *new]
-            write_record(out / PLAN, history._replace(looks=content["looks"])._asdict())
-    json.dumps(content, allow_nan=False)  # other programs could not read NaN
-    retract(out, REPORT, TABLE)  # which would be those of other results
-    write_record(out / RESULTS, content, indent=None)
-    return content
+
+
+def _record_looks(workspace: Workspace, history: History, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Record the new looks at results in ``plan.json``, and return all looks."""
+    tested = Results(content).tested()
+    new = new_looks(tested, workspace.plan, history.looks, str(date.today()))
+    if not new:
+        return history.looks
+    looks = [*history.looks, *new]
+    write_record(workspace.out / PLAN, history._replace(looks=looks)._asdict())
+    return looks
 
 
 def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
@@ -326,13 +242,17 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
     if not records:
         return {}
     results = [record["result"] for record in records]
-    values = {measure.name: workspace.values(training, measure) for measure in workspace.plan.measures}
-    measured = {name: by_updates for name, by_updates in values.items() if by_updates}
+    measured = {}
+    for planned in workspace.plan.measures:
+        values = workspace.values(training, planned)
+        if values:
+            measured[planned.name] = values
     versions = set()
     for result in results:
         versions.add(", ".join(f"{name} {version}" for name, version in result["versions"].items()))
     seconds = math.fsum(record["seconds"] for record in records)
-    measuring = math.fsum(result["seconds"] for result in results)
+    measuring_seconds = math.fsum(result["seconds"] for result in results)
+    training_seconds = seconds - measuring_seconds
     return {
         "model": training.model.name,
         "learning_rate": training.learning_rate,
@@ -342,7 +262,7 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
         "commits": sorted({str(result["commit"]) for result in results}),
         "machines": sorted({result["machine"] for result in results}),
         "versions": sorted(versions),
-        "seconds": {"training": round(seconds - measuring, 1), "measuring": round(measuring, 1)},
+        "seconds": {"training": round(training_seconds, 1), "measuring": round(measuring_seconds, 1)},
         "measures": json.loads(json.dumps(measured), parse_constant=lambda constant: None),
     }
 
@@ -358,7 +278,5 @@ def _environments() -> list[dict[str, str]]:
     if not torch.cuda.is_available():
         return [{}]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = range(torch.cuda.device_count())
-    if visible:
-        devices = visible.split(",")
+    devices = visible.split(",") if visible else range(torch.cuda.device_count())
     return [{"CUDA_VISIBLE_DEVICES": str(device)} for device in devices]

@@ -62,6 +62,8 @@ def new_looks(
     """Return the looks of a report that are not among those so far, as they are kept in ``plan.json``."""
     new = []
     for outcome in tested:
+        if outcome.corrected is None:
+            continue
         look = {
             "date": date,
             "contrast": outcome.contrast.name,
@@ -73,8 +75,7 @@ def new_looks(
             "corrected": outcome.corrected,
             "verdict": outcome.verdict,
         }
-        is_known = any({**earlier, "date": date} == look for earlier in looks)
-        if outcome.corrected is not None and not is_known:
+        if not any({**earlier, "date": date} == look for earlier in looks):
             new.append(look)
     return new
 

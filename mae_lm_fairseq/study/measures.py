@@ -1,7 +1,7 @@
 """The measures of a study: those of :mod:`~mae_lm_fairseq.measures`, and fine-tuning, which trains."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -30,11 +30,11 @@ from mae_lm_fairseq.text.word_files import column_of, plain_name, read_words
 from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_sha256, write_text
+from mae_lm_fairseq.utils.files import write_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Measure):
+class FineTuning(Measure):
     """Base of fine-tuning: the metrics of the best learning rate, in per cent, averaged over the seeds.
 
     Attributes:
@@ -50,7 +50,8 @@ class Sweep(Measure):
     max_updates: Count | None = None
     trained_layers: Natural | None = None
 
-    def _options(self, model: Trained) -> dict[str, Any]:
+    def options_of_model(self, model: Trained) -> dict[str, Any]:
+        """Return the options of fine-tuning but those of the task's files."""
         layers = self.trained_layers
         return {
             "model": model.path,
@@ -66,9 +67,9 @@ class Sweep(Measure):
     def in_words(self, name: str) -> str:
         return f"{super().in_words(name)} after fine-tuning (%)"
 
-    def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def recorded(self, result: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics, averaged over the seeds."""
-        return _means(found["metrics"])
+        return _means(result["metrics"])
 
 
 def _means(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -77,7 +78,7 @@ def _means(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finetune(Sweep):
+class GlueTask(FineTuning):
     """Fine-tuning on a task of GLUE.
 
     Attributes:
@@ -98,12 +99,12 @@ class Finetune(Sweep):
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development set."""
-        options = self._options(model)
+        options = self.options_of_model(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnFilesSweep(Sweep):
+class FineTuningOnFiles(FineTuning):
     """Base of fine-tuning on files of the user's own.
 
     Attributes:
@@ -118,11 +119,11 @@ class OwnFilesSweep(Sweep):
     test: Path | None = None
     limit: Count | None = None
 
-    def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def recorded(self, result: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics at the chosen learning rate and, with a test file, at every one: ``f1 at 0.0001``."""
-        metrics = super().recorded(found)
+        metrics = super().recorded(result)
         if self.test is not None:
-            for rate, at_rate in found["grid"].items():
+            for rate, at_rate in result["grid"].items():
                 metrics |= {f"{name} at {rate}": mean for name, mean in _means(at_rate).items()}
         return metrics
 
@@ -131,14 +132,14 @@ class OwnFilesSweep(Sweep):
         if self.limit is None:
             return self.train
         directory.mkdir(parents=True, exist_ok=True)
-        return self.write_part(self.limit, directory)
+        return self.write_part(directory)
 
-    def write_part(self, limit: int, directory: Path) -> Path:
-        """Write rows or sentences that are evenly spaced in the training file, and return the new file."""
+    def write_part(self, directory: Path) -> Path:
+        """Write as many rows or sentences as ``limit``, evenly spaced in the training file; return the new file."""
         raise NotImplementedError
 
-    def options(self, train: Path, **others) -> FinetuningOptions:
-        """Return the options of fine-tuning on a training file."""
+    def options_with(self, train: Path, **others) -> FinetuningOptions:
+        """Return the options of fine-tuning on a training file, with others that are not of the files."""
         raise NotImplementedError
 
     def check_files(self, options: FinetuningOptions) -> None:
@@ -149,15 +150,19 @@ class OwnFilesSweep(Sweep):
         super().check(data)
         with TemporaryDirectory() as directory:
             folder = Path(directory)
-            self.check_files(self.options(self.training_file(folder), model=folder, out=folder))
+            train = self.training_file(folder)
+            options = self.options_with(train, model=folder, out=folder)
+            self.check_files(options)
 
     def measure(self, model: Trained) -> dict[str, Any]:
         """Return the results on the development file, and on the test file if there is one."""
-        return finetune(self.options(self.training_file(model.kept), **self._options(model)))
+        train = self.training_file(model.kept)
+        options = self.options_with(train, **self.options_of_model(model))
+        return finetune(options)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(OwnFilesSweep):
+class Classification(FineTuningOnFiles):
     """Fine-tuning on texts with labels or scores, or on pairs of texts.
 
     Attributes:
@@ -173,14 +178,14 @@ class Classification(OwnFilesSweep):
     label: str
     regression: bool = False
 
-    def write_part(self, limit: int, directory: Path) -> Path:
+    def write_part(self, directory: Path) -> Path:
         table = read_table(self.train)
-        path = directory / f"train-{limit}.jsonl"
-        rows = [row for _, row in evenly_spaced(table.rows, limit)]
+        path = directory / f"train-{self.limit}.jsonl"
+        rows = [row for _, row in evenly_spaced(table.rows, self.limit)]
         write_table(path, table.columns, rows)
         return path
 
-    def options(self, train: Path, **others) -> ClassificationOptions:
+    def options_with(self, train: Path, **others) -> ClassificationOptions:
         return ClassificationOptions(
             train=train,
             dev=self.dev,
@@ -200,7 +205,7 @@ class Classification(OwnFilesSweep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagging(OwnFilesSweep):
+class Tagging(FineTuningOnFiles):
     """Fine-tuning on labelled words.
 
     Attributes:
@@ -210,17 +215,17 @@ class Tagging(OwnFilesSweep):
     kind: ClassVar = "tagging"
     column: str = "UPOS"
 
-    def write_part(self, limit: int, directory: Path) -> Path:
+    def write_part(self, directory: Path) -> Path:
         lines = chain.from_iterable(chunk.lines() for chunk in read_chunks(self.train))
         sentences = list(documents(lines))
-        path = directory / f"train-{limit}{plain_name(self.train).suffix}"
+        path = directory / f"train-{self.limit}{plain_name(self.train).suffix}"
         text = ""
-        for sentence in evenly_spaced(sentences, limit):
+        for sentence in evenly_spaced(sentences, self.limit):
             text += "\n".join(sentence) + "\n\n"
         write_text(path, text)
         return path
 
-    def options(self, train: Path, **others) -> TaggingOptions:
+    def options_with(self, train: Path, **others) -> TaggingOptions:
         return TaggingOptions(
             train=train,
             dev=self.dev,
@@ -240,22 +245,6 @@ class Tagging(OwnFilesSweep):
 
 for measure in (
     Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
-    Finetune, Classification, Tagging, Seconds,
+    GlueTask, Classification, Tagging, Seconds,
 ):  # fmt: skip
     register_measure(measure)
-
-
-def fingerprints(data: Data, options: Iterable[Any]) -> dict[str, str]:
-    """Return hashes of the content of all files that a study reads, by path.
-
-    Raises:
-        UserError: if a file does not exist or cannot be read.
-    """
-    hashes = {}
-    for item in (data, *options):
-        values = [getattr(item, field.name) for field in fields(item)]
-        for path in (value for value in values if isinstance(value, Path)):
-            if not path.exists():
-                raise UserError(f"{path} does not exist")
-            hashes[str(path)] = directory_sha256(path)
-    return hashes

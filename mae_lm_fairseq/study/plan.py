@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure as Kind
+from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, Value
 from mae_lm_fairseq.measures.registry import MEASURES
 from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS, OVER_TIME
 from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError
@@ -88,18 +88,18 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Something to measure of the models.
+class PlannedMeasure:
+    """A measure of a plan, with its name and when it is measured.
 
     Attributes:
         name: its name in results and contrasts.
         at: the checkpoints at which it is measured: all, the last, or their numbers of updates.
-        options: its kind, with its options.
+        measure: the measure.
     """
 
     name: str
     at: Literal["all", "last"] | tuple[int, ...]
-    options: Kind
+    measure: Measure
 
     def checkpoints(self, of_plan: Sequence[int]) -> list[int]:
         """Return the checkpoints of the plan at which it is measured."""
@@ -171,7 +171,7 @@ class Plan:
     train: Train
     options: Mapping[str, Any]
     models: tuple[Model, ...]
-    measures: tuple[Measure, ...]
+    measures: tuple[PlannedMeasure, ...]
     contrasts: tuple[Contrast, ...]
     rates: Rates | None
     looks: tuple[int, ...] = ()
@@ -184,16 +184,19 @@ class Plan:
     def model(self, name: str) -> Model:
         return next(model for model in self.models if model.name == name)
 
-    def measured_value(self, value: str) -> tuple[Measure | None, str]:
-        """Return the measure and the name of a value that is written as MEASURE.VALUE; both may have dots.
+    def measure_and_value(self, text: str) -> tuple[PlannedMeasure | None, str]:
+        """Return the measure and the name of a value that is written as MEASURE.VALUE.
 
         The name is empty if the text is that of a measure. The measure is None if the plan does not have it.
         """
-        named = [measure for measure in self.measures if f"{value}.".startswith(f"{measure.name}.")]
-        if not named:
-            return None, ""
-        measure = max(named, key=lambda measure: len(measure.name))
-        return measure, value.removeprefix(measure.name).removeprefix(".")
+        # Both names may have dots, so that the longest name of a measure counts.
+        for planned in sorted(self.measures, key=lambda planned: len(planned.name), reverse=True):
+            if text == planned.name:
+                return planned, ""
+            beginning = f"{planned.name}."
+            if text.startswith(beginning):
+                return planned, text.removeprefix(beginning)
+        return None, ""
 
     def seeds(self, contrast: "Contrast") -> list[int]:
         """Return the seeds that the models of a contrast share, in the order of the plan."""
@@ -234,32 +237,36 @@ def parse_plan(text: str, name: str) -> Plan:
             table = "[[model]]" if key == "model" else f"[{key}]"
             raise document.error((), f"the table {table} is missing")
 
+    def read(key: str, kind: Any, default: Any = None) -> Any:
+        return document.read(kind, content.get(key, default), (key,))
+
     plan = Plan(
         document=document,
-        title=document.read(str, content.get("title", Path(name).stem), ("title",)),
-        data=document.read(Data, content["data"], ("data",)),
-        train=document.read(Train, content["train"], ("train",)),
-        options=document.read(Mapping[str, Any], content.get("options", {}), ("options",)),
+        title=read("title", str, Path(name).stem),
+        data=read("data", Data),
+        train=read("train", Train),
+        options=read("options", Mapping[str, Any], {}),
         models=_read_array(document, "model", partial(document.read, Model)),
-        measures=_read_array(document, "measure", partial(_measure, document)),
+        measures=_read_array(document, "measure", partial(_read_measure, document)),
         contrasts=_read_array(document, "contrast", partial(document.read, Contrast)),
-        rates=document.read(Rates, content["rates"], ("rates",)) if "rates" in content else None,
-        looks=document.read(tuple[int, ...], content.get("looks", []), ("looks",)),
+        rates=read("rates", Rates) if "rates" in content else None,
+        looks=read("looks", tuple[int, ...], []),
     )
     _check(plan)
-    return replace(plan, measures=tuple(_at_trained_length(plan, measure) for measure in plan.measures))
+    return replace(plan, measures=tuple(_at_trained_length(plan, planned) for planned in plan.measures))
 
 
-def _at_trained_length(plan: Plan, measure: Measure) -> Measure:
+def _at_trained_length(plan: Plan, planned: PlannedMeasure) -> PlannedMeasure:
     """Let a measure of text have the length that the models are trained with, the shortest of them, by default."""
-    if not isinstance(measure.options, MaskedText) or measure.options.tokens_per_sample:
-        return measure
+    measure = planned.measure
+    if not isinstance(measure, MaskedText) or measure.tokens_per_sample:
+        return planned
     lengths = []
     for model in plan.models:
         options = {**plan.options, **model.options}
         length = options.get("tokens-per-sample") or recipe(model.arch)["tokens"].value
         lengths.append(int(length))
-    return replace(measure, options=replace(measure.options, tokens_per_sample=min(lengths)))
+    return replace(planned, measure=replace(measure, tokens_per_sample=min(lengths)))
 
 
 def listing() -> str:
@@ -268,12 +275,12 @@ def listing() -> str:
     for name, path in SHIPPED.items():
         lines += [f"  {name:20}{read_plan(name).title}", f"  {'':20}{path}"]
     lines += ["", "measures"]
-    for name, kind in MEASURES.items():
-        lines.append(f"  {name:20}{_first_line(kind)}")
-        options = ", ".join(field.name for field in fields(kind))
+    for kind, measure in MEASURES.items():
+        lines.append(f"  {kind:20}{_first_line(measure)}")
+        options = ", ".join(option.name for option in fields(measure))
         if options:
             lines.append(f"  {'':20}options: {options}")
-        values = ", ".join(value.name for value in kind.values or ()) or "the task's metrics"
+        values = ", ".join(value.name for value in measure.values or ()) or "the task's metrics"
         lines.append(f"  {'':20}values: {values}")
     lines += ["", "endpoints"]
     for name, function in ENDPOINTS.items():
@@ -293,19 +300,17 @@ def _read_array(document: Document, key: str, read: Callable[[Any, tuple], Item]
     return tuple(read(table, (key, number)) for number, table in enumerate(tables))
 
 
-def _measure(document: Document, table: Any, key: tuple) -> Measure:
+def _read_measure(document: Document, table: Any, key: tuple) -> PlannedMeasure:
     if not isinstance(table, Mapping) or "kind" not in table:
         raise document.error(key, "kind is missing")
-    if table["kind"] not in MEASURES:
-        raise document.error((*key, "kind"), f"{table['kind']!r} is not one of {', '.join(MEASURES)}")
-    kind = MEASURES[table["kind"]]
+    kind = table["kind"]
+    if kind not in MEASURES:
+        raise document.error((*key, "kind"), f"{kind!r} is not one of {', '.join(MEASURES)}")
     at = document.read(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
-    options = dict(table)
-    for name in ("kind", "name", "at"):
-        options.pop(name, None)
-    of_kind = document.read(kind, options, key)
-    name = document.read(str, table.get("name", kind.kind), (*key, "name"))
-    return Measure(name, at, of_kind)
+    options = {name: value for name, value in table.items() if name not in ("kind", "name", "at")}
+    measure = document.read(MEASURES[kind], options, key)
+    name = document.read(str, table.get("name", kind), (*key, "name"))
+    return PlannedMeasure(name, at, measure)
 
 
 def _check(plan: Plan) -> None:
@@ -316,12 +321,12 @@ def _check(plan: Plan) -> None:
     """
     _check_checkpoints(plan)
     _check_names(plan, "model", [model.directory for model in plan.models])
-    _check_names(plan, "measure", [measure.name for measure in plan.measures])
+    _check_names(plan, "measure", [planned.name for planned in plan.measures])
     _check_names(plan, "contrast", [contrast.name for contrast in plan.contrasts])
     for number, model in enumerate(plan.models):
         _check_model(plan, model, ("model", number))
-    for number, measure in enumerate(plan.measures):
-        _check_measure(plan, measure, ("measure", number))
+    for number, planned in enumerate(plan.measures):
+        _check_measure(plan, planned, ("measure", number))
     looks = [*plan.looks]
     if looks != sorted(set(looks)) or min(looks, default=2) < 2:
         raise plan.document.error(("looks",), f"{looks} must be ascending numbers of seeds, from 2")
@@ -329,34 +334,35 @@ def _check(plan: Plan) -> None:
         _check_contrast(plan, contrast, ("contrast", number))
 
     if plan.rates:
-        _check_value(plan, plan.rates.lowest, ("rates", "lowest"))
+        _check_value(plan, plan.rates.lowest, ("rates", "lowest"), "last")
         if plan.rates.halve:
-            _check_value(plan, plan.rates.halve, ("rates", "halve"), is_compared_over_time=True)
+            _check_value(plan, plan.rates.halve, ("rates", "halve"), "end_less_best_checkpoint")
 
 
 def _check_checkpoints(plan: Plan) -> None:
-    error, key, train = plan.document.error, ("train", "checkpoints"), plan.train
+    error = partial(plan.document.error, ("train", "checkpoints"))
+    train = plan.train
     last = max(train.checkpoints, default=0)
     if last > train.updates:
-        raise error(key, f"{last} is above updates, {train.updates}")
+        raise error(f"{last} is above updates, {train.updates}")
     lack_a_start = [model.name for model in plan.models if model.start is None and not model.random]
     if 0 in train.checkpoints and lack_a_start:
-        raise error(key, "0 updates need a start of every model, which is measured")
+        raise error("0 updates need a start of every model, which is measured")
 
 
-def _check_names(plan: Plan, kind: str, names: Sequence[str]) -> None:
+def _check_names(plan: Plan, table: str, names: Sequence[str]) -> None:
     """Check that names differ, also on file systems that do not tell large letters, or forms of accents, apart.
 
     Names of models and measures are also those of files.
     """
     folded = [unicodedata.normalize("NFC", name).casefold() for name in names]
     for number, name in enumerate(names):
-        key = (kind, number, "name")
-        problem = "" if kind == "contrast" else _no_file_name(name)
+        key = (table, number, "name")
+        problem = "" if table == "contrast" else _no_file_name(name)
         if problem:
             raise plan.document.error(key, f"{name!r} {problem}; it names a file, so choose another one")
         if folded[number] in folded[:number]:
-            raise plan.document.error(key, f"{name!r} is the name of another {kind}; choose another one")
+            raise plan.document.error(key, f"{name!r} is the name of another {table}; choose another one")
 
 
 def _no_file_name(name: str) -> str:
@@ -371,36 +377,38 @@ def _no_file_name(name: str) -> str:
 
 
 def _check_model(plan: Plan, model: Model, key: tuple) -> None:
-    error, seeds = plan.document.error, model.all_seeds
+    error = plan.document.error
+    seeds = model.all_seeds
     if not seeds or len(set(seeds)) < len(seeds):
         raise error((*key, "seeds"), f"{[*seeds]} must be different seeds")
-    if model.random and (model.start is not None or model.learning_rates):
-        contradicting = "start" if model.start is not None else "learning_rates"
-        raise error((*key, contradicting), "does not apply to a model with random = true; remove it")
+    for option in ("start", "learning_rates"):
+        if model.random and getattr(model, option):
+            raise error((*key, option), "does not apply to a model with random = true; remove it")
     if len(model.learning_rates) > 1 and plan.rates is None:
         raise error((*key, "learning_rates"), "several rates need [rates], the rule that chooses one")
 
 
-def _check_measure(plan: Plan, measure: Measure, key: tuple) -> None:
-    error, checkpoints = plan.document.error, plan.checkpoints
-    if isinstance(measure.at, tuple) and (not measure.at or not {*measure.at} <= {*checkpoints}):
-        raise error((*key, "at"), f"{[*measure.at]} must be some of the checkpoints {checkpoints}")
-    for file in measure.options.needs:
-        is_in_options = getattr(measure.options, file, None) is not None
+def _check_measure(plan: Plan, planned: PlannedMeasure, key: tuple) -> None:
+    error = plan.document.error
+    at = planned.at
+    if isinstance(at, tuple) and (not at or not {*at} <= {*plan.checkpoints}):
+        raise error((*key, "at"), f"{[*at]} must be some of the checkpoints {plan.checkpoints}")
+    measure = planned.measure
+    for file in measure.needs:
+        is_in_options = getattr(measure, file, None) is not None
         if getattr(plan.data, file) is None and not is_in_options:
-            raise error((*key, "kind"), f"{measure.options.kind} needs {file} in [data]")
+            raise error((*key, "kind"), f"{measure.kind} needs {file} in [data]")
 
 
 def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
-    error, names = plan.document.error, [model.name for model in plan.models]
+    error = plan.document.error
+    names = [model.name for model in plan.models]
     for role in ("model", "less"):
         name = getattr(contrast, role)
         if name not in [*names, None]:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
-    is_compared_over_time = contrast.endpoint == "end_less_best_checkpoint"
-    kind = _check_value(plan, contrast.of, (*key, "of"), is_compared_over_time)
-    _, name = plan.measured_value(contrast.of)
-    if contrast.endpoint in OF_LAYERS and not kind.value(name).by_layer:
+    value = _check_value(plan, contrast.of, (*key, "of"), contrast.endpoint)
+    if contrast.endpoint in OF_LAYERS and not value.by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
     if (contrast.predicted in ("equivalent", "not worse")) != (contrast.margin is not None):
         raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
@@ -411,21 +419,22 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
         raise error(("looks",), f"{contrast.name} has {seeds} seeds, which is none of the looks {[*plan.looks]}")
 
 
-def _check_value(plan: Plan, value: str, key: tuple, is_compared_over_time: bool = False) -> Kind:
-    """Return the kind of measure of a value that is written as MEASURE.VALUE and measured after the last update."""
+def _check_value(plan: Plan, text: str, key: tuple, endpoint: str) -> Value:
+    """Return a value that is written as MEASURE.VALUE, and is measured at the checkpoints that an endpoint needs."""
     error = plan.document.error
-    measure, name = plan.measured_value(value)
-    if measure is None:
-        measures = ", ".join(measure.name for measure in plan.measures) or "none"
-        raise error(key, f"{value!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
-    at = measure.checkpoints(plan.checkpoints)
-    if plan.train.updates not in at or len(at) < 1 + is_compared_over_time:
-        needs = "the last and others" if is_compared_over_time else "the last"
-        raise error(key, f"{measure.name} is measured after {at} updates, not after {needs}, as needed here")
-    known = measure.options.value_names()
+    planned, name = plan.measure_and_value(text)
+    if planned is None:
+        measures = ", ".join(planned.name for planned in plan.measures) or "none"
+        raise error(key, f"{text!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
+    at = planned.checkpoints(plan.checkpoints)
+    is_over_time = endpoint in OVER_TIME
+    if plan.train.updates not in at or (is_over_time and len(at) < 2):
+        needs = "the last and others" if is_over_time else "the last"
+        raise error(key, f"{planned.name} is measured after {at} updates, not after {needs}, as needed here")
+    known = planned.measure.value_names()
     if known is not None and name not in known:
-        raise error(key, f"{measure.name} has no value {name!r}; it has {', '.join(known)}")
-    return measure.options
+        raise error(key, f"{planned.name} has no value {name!r}; it has {', '.join(known)}")
+    return planned.measure.value(name)
 
 
 def without_defaults(item: Any) -> dict[str, Any]:

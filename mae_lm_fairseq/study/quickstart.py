@@ -108,9 +108,10 @@ def quickstart(options: Options, products: Products) -> None:
         table = losses(plan, content)
         warning = caution(plan)
         beginning = _REPORT.format(updates=updates, losses=table, caution=warning, bundle=bundle)
-        _, _, report = (out / REPORT).read_text(encoding="utf-8").partition("\n")
-        write_text(out / REPORT, f"{beginning}\n## Data\n\n{_table_of_splits(plan.data.data_bin)}\n{report}")
-    print(f"\n{table}\n\n{warning}Report: {out / REPORT}\nBundles: {out / 'models'}")
+        path = out / REPORT
+        _, _, report = path.read_text(encoding="utf-8").partition("\n")
+        write_text(path, f"{beginning}\n## Data\n\n{_table_of_splits(plan.data.data_bin)}\n{report}")
+    print(f"\n{table}\n\n{warning}Report: {path}\nBundles: {out / 'models'}")
     print(f"Next: mae-lm evaluate {out / bundle} --text {plan.data.text}, and the Python lines of the report")
 
 
@@ -128,7 +129,8 @@ def make_data(products: Products, recipe: Recipe) -> Data:
         print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
 
     text = products.make("text", [*recipe.packages], write)
-    train, valid = text / "train.txt", text / "valid.txt"
+    train = text / "train.txt"
+    valid = text / "valid.txt"
 
     def prepare_data(path: Path) -> None:
         prepare(
@@ -161,9 +163,10 @@ def losses(plan: Plan, content: Mapping[str, Any]) -> str:
     last = str(plan.train.updates)
     for model in plan.models:
         run = _run_of(content, model)
-        loss = run["measures"]["loss"][last]["loss"]
-        entropy = run["measures"]["loss"][last]["unigram_entropy"]
-        rank = run["measures"]["rank"][last]["real_clean"][-1]
+        measures = run["measures"]
+        loss = measures["loss"][last]["loss"]
+        entropy = measures["loss"][last]["unigram_entropy"]
+        rank = measures["rank"][last]["real_clean"][-1]
         seconds = run["seconds"]["training"]
         numbers = [f"{seconds:.0f}", f"{loss:.2f}", f"{entropy:.2f}", f"{entropy - loss:.2f}", f"{rank:.0f}"]
         rows.append([model.name, f"`{model.arch}`", *numbers])

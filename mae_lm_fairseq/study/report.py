@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER
+from mae_lm_fairseq.measures.measure import Measure
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.looks import marked
-from mae_lm_fairseq.study.plan import CONTRASTS, Contrast, Measure, Plan, parse_plan
+from mae_lm_fairseq.study.plan import CONTRASTS, Contrast, Plan, PlannedMeasure, parse_plan
 from mae_lm_fairseq.study.tables import (
+    are_by_layer,
     cells,
     constants,
     lines_of,
     long_table,
     mean_cell,
-    names_by_layer,
     of_all_seeds,
     of_last_layer,
     seeds_cell,
@@ -63,43 +64,42 @@ class Results:
     def runs(self, model: str) -> list[dict[str, Any]]:
         """Return the runs of a model at its chosen learning rate, by seed."""
         rate = self.content["rates"][model]["rate"]
-        of_model = [run for run in self.content["runs"] if run["model"] == model]
-        at_rate = [run for run in of_model if run["learning_rate"] == rate]
-        return sorted(at_rate, key=lambda run: run["seed"])
+        runs = [run for run in self.content["runs"] if run["model"] == model and run["learning_rate"] == rate]
+        return sorted(runs, key=lambda run: run["seed"])
 
     def all_runs(self) -> list[dict[str, Any]]:
         """Return the runs of all models at their chosen learning rates."""
         return [run for model in self.plan.models for run in self.runs(model.name)]
 
-    def values(self, model: str, value: str) -> tuple[list[int], Values]:
-        """Return seeds and values of a model, of the seeds that are measured after the last update."""
-        measure, name = self.plan.measured_value(value)
-        runs = self.complete(self.runs(model), measure)
-        return [run["seed"] for run in runs], values_of(runs, measure, name)
+    def value_by_seed(self, model: str, text: str) -> tuple[list[int], ValueBySeed]:
+        """Return the seeds of a model that are measured after the last update, and a value, MEASURE.VALUE, of each."""
+        planned, name = self.plan.measure_and_value(text)
+        runs = self.finished(self.runs(model), planned)
+        return [run["seed"] for run in runs], value_of_runs(runs, planned, name)
 
-    def complete(self, runs: Iterable[dict[str, Any]], measure: Measure) -> list[dict[str, Any]]:
+    def finished(self, runs: Iterable[dict[str, Any]], planned: PlannedMeasure) -> list[dict[str, Any]]:
         """Return those of some runs that are measured after the last update."""
-        last = str(self.last_checkpoint(measure))
-        return [run for run in runs if last in run["measures"].get(measure.name, {})]
+        last = str(self.last_checkpoint(planned))
+        return [run for run in runs if last in run["measures"].get(planned.name, {})]
 
-    def last_checkpoint(self, measure: Measure) -> int:
+    def last_checkpoint(self, planned: PlannedMeasure) -> int:
         """Return the last checkpoint at which something is measured."""
-        return measure.checkpoints(self.plan.checkpoints)[-1]
+        return planned.checkpoints(self.plan.checkpoints)[-1]
 
     def progress(self) -> tuple[int, int]:
         """Return how many trainings at the chosen rates are measured after the last update, and how many there are."""
-        planned = {(model.name, seed) for model in self.plan.models for seed in model.all_seeds}
-        runs = [run for run in self.all_runs() if (run["model"], run["seed"]) in planned]
-        for measure in self.plan.measures:
-            runs = self.complete(runs, measure)
-        return len(runs), len(planned)
+        trainings = {(model.name, seed) for model in self.plan.models for seed in model.all_seeds}
+        runs = [run for run in self.all_runs() if (run["model"], run["seed"]) in trainings]
+        for planned in self.plan.measures:
+            runs = self.finished(runs, planned)
+        return len(runs), len(trainings)
 
     def identical_models(self) -> list[tuple[str, str]]:
         """Return the pairs of models whose values are equal in all measures, seeds and checkpoints, times apart.
 
         Such a pair says nothing of an option by which the models differ, but that it has no effect.
         """
-        times = [measure.name for measure in self.plan.measures if isinstance(measure.options, Seconds)]
+        times = [planned.name for planned in self.plan.measures if isinstance(planned.measure, Seconds)]
         table = long_table(self.all_runs())
         table = table[~table["measure"].isin(times)]
         by_model = dict([*table.groupby("model", sort=False)])
@@ -111,21 +111,21 @@ class Results:
 
     def tested(self) -> list[Outcome]:
         """Return the outcomes of the contrasts that can be tested."""
-        return marked(outcomes(self.plan, self.values), self.plan, self.content.get("looks", ()))
+        return marked(outcomes(self.plan, self.value_by_seed), self.plan, self.content.get("looks", ()))
 
-    def measured(self, measure: Measure) -> "DataFrame":
+    def table(self, planned: PlannedMeasure) -> "DataFrame":
         """Return the long table of a measure: its values at the chosen learning rates, of the complete seeds."""
-        table = long_table(self.complete(self.all_runs(), measure))
-        return table[table["measure"] == measure.name]
+        table = long_table(self.finished(self.all_runs(), planned))
+        return table[table["measure"] == planned.name]
 
 
-def values_of(runs: Iterable[Mapping[str, Any]], measure: Measure, name: str) -> Values:
+def value_of_runs(runs: Iterable[Mapping[str, Any]], planned: PlannedMeasure, name: str) -> ValueBySeed:
     """Return a value of a measure in some runs."""
     by_seed = []
     for run in runs:
-        measured = run["measures"][measure.name]
+        measured = run["measures"][planned.name]
         by_seed.append({int(updates): values for updates, values in measured.items()})
-    return Values(by_seed, name)
+    return ValueBySeed(by_seed, name)
 
 
 def _are_equal(first: "DataFrame", second: "DataFrame") -> bool:
@@ -145,41 +145,39 @@ def write_report(out: Path, content: Mapping[str, Any]) -> None:
     Args:
         content: the content of ``results.json``.
     """
-    with replacing_files(out, REPORT) as made:
-        write_text(made / REPORT, "\n".join(_report(made, content)))
-        write_text(made / TABLE, long_table(content["runs"]).to_csv(index=False))
+    with replacing_files(out, REPORT) as directory:
+        write_text(directory / REPORT, "\n".join(_report(directory, content)))
+        write_text(directory / TABLE, long_table(content["runs"]).to_csv(index=False))
 
 
-def _report(made: Path, content: Mapping[str, Any]) -> list[str]:
+def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
     """Return the lines of a report, after drawing its figures in a directory."""
     results = Results(content)
     plan = results.plan
     identical = results.identical_models()
-    lines = [f"# {escaped(content['title'])}", "", *_incomplete(results), *_identical(identical)]
+    lines = [f"# {escaped(content['title'])}", ""]
+    done, trainings = results.progress()
+    if done != trainings:
+        lines += [f"**Incomplete: {done} of {trainings} trainings have all measurements.**", ""]
+    lines += _identical(identical)
 
     tested = results.tested()
     if tested:
         lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
-        plot_contrasts(made / f"{CONTRASTS}.png", tested, plan)
+        plot_contrasts(directory / f"{CONTRASTS}.png", tested, plan)
         lines += [f"![contrasts]({CONTRASTS}.png)", ""]
     looks = content.get("looks")
     if looks:
         lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
-    lines += [*_untested(results, tested), *_changes(content)]
+    lines += _untested(plan, tested, is_complete=done == trainings)
+    lines += _changes(content)
 
     if plan.rates is not None:
         lines += ["## Learning rates", "", *_chosen_rates(results), "", _tried_rates(results), ""]
-    for measure in plan.measures:
-        if results.complete(results.all_runs(), measure):
-            lines += _measure(made, results, measure)
+    for planned in plan.measures:
+        if results.finished(results.all_runs(), planned):
+            lines += _section(directory, results, planned)
     return [*lines, "## Made by", "", *_made_by(content), ""]
-
-
-def _incomplete(results: Results) -> list[str]:
-    done, planned = results.progress()
-    if done == planned:
-        return []
-    return [f"**Incomplete: {done} of {planned} trainings have all measurements.**", ""]
 
 
 def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -190,14 +188,13 @@ def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def _untested(results: Results, tested: Iterable[Outcome]) -> list[str]:
+def _untested(plan: Plan, tested: Iterable[Outcome], is_complete: bool) -> list[str]:
     """Return a line with the contrasts that could not be tested, and why; nothing if all were."""
     names = [outcome.contrast.name for outcome in tested]
-    untested = [contrast.name for contrast in results.plan.contrasts if contrast.name not in names]
+    untested = [contrast.name for contrast in plan.contrasts if contrast.name not in names]
     if not untested:
         return []
-    done, planned = results.progress()
-    reason = "as fewer than two seeds of each model have the value" if done == planned else "as results are missing"
+    reason = "as fewer than two seeds of each model have the value" if is_complete else "as results are missing"
     return [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
 
 
@@ -295,58 +292,60 @@ def _chosen_rates(results: Results) -> list[str]:
 
 def _tried_rates(results: Results) -> str:
     """Return a table of all rates that were tried, with what the rule and the contrasts compare."""
-    plan, lowest = results.plan, results.plan.rates.lowest
+    plan = results.plan
+    lowest = plan.rates.lowest
     columns = {lowest: (lowest, "last")}
     for contrast in plan.contrasts:
         if contrast.of != lowest:
             columns[f"{contrast.endpoint} of {contrast.of}"] = (contrast.of, contrast.endpoint)
 
     rows = []
-    measure, _ = plan.measured_value(lowest)
-    for run in results.complete(results.content["runs"], measure):
+    planned, _ = plan.measure_and_value(lowest)
+    for run in results.finished(results.content["runs"], planned):
         rate = run["learning_rate"]
         if rate:
-            values = [_of_run(results, run, value, endpoint) for value, endpoint in columns.values()]
-            rows.append([run["model"], f"{rate:g}", str(run["seed"]), *values])
+            numbers = [_of_run(results, run, text, endpoint) for text, endpoint in columns.values()]
+            rows.append([run["model"], f"{rate:g}", str(run["seed"]), *numbers])
     return markdown_table(["model", "learning rate", "seed", *columns], rows)
 
 
-def _of_run(results: Results, run: dict[str, Any], value: str, endpoint: str) -> str:
-    """Return an endpoint of one training."""
-    measure, name = results.plan.measured_value(value)
-    if not results.complete([run], measure):
+def _of_run(results: Results, run: dict[str, Any], text: str, endpoint: str) -> str:
+    """Return an endpoint of one training, of a value that is written as MEASURE.VALUE."""
+    planned, name = results.plan.measure_and_value(text)
+    if not results.finished([run], planned):
         return "-"
-    values = values_of([run], measure, name)
-    if name not in values.final_names():
+    value = value_of_runs([run], planned, name)
+    if not value.is_measured:
         return "-"
-    [number] = ENDPOINTS[endpoint](values)
+    [number] = ENDPOINTS[endpoint](value)
     return f"{number:.4g}"
 
 
-def _measure(made: Path, results: Results, measure: Measure) -> list[str]:
+def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list[str]:
     """Return the section of a measure, after drawing its figure in a directory."""
-    measured = results.measured(measure)
-    last = results.last_checkpoint(measure)
+    measured = results.table(planned)
+    last = results.last_checkpoint(planned)
     table = of_all_seeds(measured, last)
     final = table[table["updates"] == last]
     models = [*measured["model"].unique()]
-    by_layer = names_by_layer(final)
+    names = [*final["value"].unique()]
 
-    shown = [name for name in measure.options.shown or by_layer if name in by_layer]
-    baselines = constants(measured)
+    shown = [name for name in planned.measure.shown or names if name in names]
+    rest = [name for name in names if name not in shown]
+    constant = constants(measured)
     same = {}
     if len(models) > 1:
-        not_shown = [name for name in by_layer if name not in shown]
-        same = {name: baselines[name] for name in not_shown if name in baselines}
-    others = [name for name in by_layer if name not in shown and name not in same]
+        same = {name: constant[name] for name in rest if name in constant}
+    others = [name for name in rest if name not in same]
 
-    lines = [f"## {escaped(measure.name)}", "", *_settings(measure)]
+    title = escaped(planned.name)
+    lines = [f"## {title}", "", *_description(planned.measure)]
     lines += [f"After {last:,} updates:", "", *_final(final, shown, models)]
     lines += _above_entropy(final)
     lines += _by_updates(table, shown)
-    figure = made / f"{measure.name}.png"
-    if plot_measure(figure, measure, table, baselines):
-        lines += [f"![{escaped(measure.name)}]({quote(figure.name)})", ""]
+    figure = directory / f"{planned.name}.png"
+    if plot_measure(figure, planned, table, constant):
+        lines += [f"![{title}]({quote(figure.name)})", ""]
     if same:
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in same.items())
         lines += [f"Of all models, seeds and checkpoints: {escaped(numbers)}.", ""]
@@ -356,18 +355,17 @@ def _measure(made: Path, results: Results, measure: Measure) -> list[str]:
     return lines
 
 
-def _settings(measure: Measure) -> list[str]:
-    stated = {name: value for name, value in vars(measure.options).items() if value is not None}
-    description = measure.options.__doc__.splitlines()[0].replace("``", "`")
-    if stated:
-        options = ", ".join(f"{name} {value}" for name, value in stated.items())
-        description = f"{description} {code(options)}"
+def _description(measure: Measure) -> list[str]:
+    description = measure.__doc__.splitlines()[0].replace("``", "`")
+    options = [f"{name} {value}" for name, value in vars(measure).items() if value is not None]
+    if options:
+        description += f" {code(', '.join(options))}"
     return [description, ""]
 
 
 def _final(final: "DataFrame", names: Sequence[str], models: Sequence[str]) -> list[str]:
     """Return a table of the values that are not by layer, and one for each value by layer."""
-    by_layer = names_by_layer(final)
+    by_layer = are_by_layer(final)
     numbers = [name for name in names if not by_layer[name]]
     lines = []
     if numbers:
@@ -382,7 +380,7 @@ def _final(final: "DataFrame", names: Sequence[str], models: Sequence[str]) -> l
 
 def _by_updates(table: "DataFrame", names: Iterable[str]) -> list[str]:
     """Return a table for each value, with a column for each checkpoint, if there are several."""
-    by_layer = names_by_layer(table)
+    by_layer = are_by_layer(table)
     lines = []
     for name in names:
         of_name = of_last_layer(table[table["value"] == name])
@@ -414,8 +412,8 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
     seconds = sum(sum(run["seconds"].values()) for run in runs)
     hours = seconds * content["threads"] / 3600
     names = []
-    for kind in ("commits", "machines", "versions"):
-        of_runs = set().union(*(run[kind] for run in runs))
+    for field in ("commits", "machines", "versions"):
+        of_runs = set().union(*(run[field] for run in runs))
         names.append("; ".join(sorted(of_runs)))
     made_by = escaped("; ".join(names))
     plan = content["plan"].rstrip("\n").split("\n")
@@ -427,19 +425,22 @@ def _made_by(content: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def plot_measure(path: Path, measure: Measure, table: "DataFrame", same: Mapping[str, float]) -> bool:
+def plot_measure(path: Path, planned: PlannedMeasure, table: "DataFrame", constant: Mapping[str, float]) -> bool:
     """Plot values by layer after the last update, or else numbers by checkpoint; return whether there is anything.
 
     Args:
         table: the values that all seeds have, see :func:`~mae_lm_fairseq.study.tables.of_all_seeds`.
-        same: the numbers that are equal in all models, such as baselines.
+        constant: the numbers that are equal in all models, such as baselines.
     """
     has_layer = table["layer"].notna()
     if has_layer.any():
         is_last = table["updates"] == table["updates"].max()
+        x_label = LAYER
         lines = lines_of(table[has_layer & is_last], "layer")
-        return measure.options.figure(path, measure.name, LAYER, lines, same)
-    return measure.options.figure(path, measure.name, "updates", lines_of(table, "updates"), same)
+    else:
+        x_label = "updates"
+        lines = lines_of(table, "updates")
+    return planned.measure.figure(path, planned.name, x_label, lines, constant)
 
 
 def plot_contrasts(path: Path, tested: Sequence[Outcome], plan: Plan) -> None:
@@ -461,8 +462,8 @@ def plot_contrasts(path: Path, tested: Sequence[Outcome], plan: Plan) -> None:
         axes.plot(seeds, [0.5] * len(seeds), "o", color=colour, alpha=0.5, markersize=4)
 
         axes.set_title(f"{contrast.name}: {contrast.in_words()}", fontsize=8, loc="left")
-        measure, value = plan.measured_value(contrast.of)
-        label = measure.options.in_words(value)
+        planned, value = plan.measure_and_value(contrast.of)
+        label = planned.measure.in_words(value)
         if contrast.endpoint != "last":
             label += f": {contrast.endpoint.replace('_', ' ')}"
         axes.set_xlabel(label, fontsize=7)

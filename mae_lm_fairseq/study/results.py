@@ -3,14 +3,14 @@
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mae_lm_fairseq.measures.measure import Data, Trained
-from mae_lm_fairseq.study.plan import Measure, Model
+from mae_lm_fairseq.study.plan import Model, PlannedMeasure
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.untrained import write_untrained
@@ -54,43 +54,63 @@ class Training:
         return self.folder / f"training-{updates}.json"
 
     def records(self, updates: int) -> list[dict[str, Any]]:
-        """Return what result files hold of a number of updates: of training and first measuring, then of measuring."""
-        of_training = self.result(updates)
+        """Return the content of the result files of a checkpoint.
+
+        First comes that of the run that trains and measures, then those of runs that only measure.
+        """
         paths = sorted(self.folder.glob(f"measures-{updates}-*.json"))
-        if of_training.exists():
-            paths = [of_training, *paths]
+        result = self.result(updates)
+        if result.exists():
+            paths.insert(0, result)
         return [read_record(path, _checked) for path in paths]
 
-    def measured(self, updates: int) -> dict[str, dict[str, Any]]:
-        """Return what was measured after a number of updates, by the measures' keys."""
-        measured = {}
+    def values_by_key(self, updates: int) -> dict[str, dict[str, Any]]:
+        """Return the values after a number of updates, by the measures' keys."""
+        values = {}
         for record in self.records(updates):
-            measured |= record["result"]["measures"]
-        return measured
+            values |= record["result"]["measures"]
+        return values
 
 
 @dataclass(frozen=True)
-class Measuring:
-    """Measures of a training after a number of updates, by key."""
+class ToMeasure:
+    """What is to be measured of a training after a number of updates.
+
+    Attributes:
+        training: the training.
+        updates: the number of updates.
+        data: the files of the study.
+        measures: the measures by key.
+    """
 
     training: Training
     updates: int
     data: Data
-    measures: Mapping[str, Measure]
+    measures: Mapping[str, PlannedMeasure]
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.training.checkpoint(self.updates)
+
+    def lacking(self) -> "ToMeasure":
+        """Return what of it has no result yet."""
+        values = self.training.values_by_key(self.updates)
+        lacking = {key: planned for key, planned in self.measures.items() if key not in values}
+        return replace(self, measures=lacking)
 
 
-def keep_and_measure(run: Run, measuring: Measuring, save: Path) -> dict[str, Any]:
+def keep_and_measure(run: Run, to_measure: ToMeasure, save: Path) -> dict[str, Any]:
     """Keep the last checkpoint in ``save``, without the state of its optimizer, and measure it."""
     state = load_as_data(save / "checkpoint_last.pt")
     reached = state["optimizer_history"][-1]["num_updates"]
-    updates = measuring.updates
+    updates = to_measure.updates
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
-    keep(state, measuring.training.checkpoint(updates))
-    return measure_checkpoint(run, measuring)
+    keep(state, to_measure.checkpoint)
+    return measure_checkpoint(run, to_measure)
 
 
-def keep_untrained_and_measure(run: Run, measuring: Measuring, words: Sequence[str], save: Path) -> dict[str, Any]:
+def keep_untrained_and_measure(run: Run, to_measure: ToMeasure, words: Sequence[str], save: Path) -> dict[str, Any]:
     """Keep a model with random weights in place of a trained one, and measure it.
 
     Args:
@@ -99,8 +119,8 @@ def keep_untrained_and_measure(run: Run, measuring: Measuring, words: Sequence[s
     """
     path = save / "checkpoint_untrained.pt"
     write_untrained(words, path)
-    keep(load_as_data(path), measuring.training.checkpoint(measuring.updates))
-    return measure_checkpoint(run, measuring)
+    keep(load_as_data(path), to_measure.checkpoint)
+    return measure_checkpoint(run, to_measure)
 
 
 def keep(state: dict[str, Any], path: Path) -> None:
@@ -114,23 +134,26 @@ def keep(state: dict[str, Any], path: Path) -> None:
         torch.save(state, file)
 
 
-def measure_checkpoint(run: Run, measuring: Measuring) -> dict[str, Any]:
+def measure_checkpoint(run: Run, to_measure: ToMeasure) -> dict[str, Any]:
     """Measure a kept checkpoint; return the values by the measures' keys, the seconds, and what measured."""
-    training, updates = measuring.training, measuring.updates
+    training = to_measure.training
+    updates = to_measure.updates
     began = time.monotonic()
-    values, hashes = {}, {}
-    for key, measure in measuring.measures.items():
-        kept = training.folder / f"{measure.options.kind}-{updates}-{key}"
+    values = {}
+    hashes = {}
+    for key, planned in to_measure.measures.items():
+        measure = planned.measure
+        kept = training.folder / f"{measure.kind}-{updates}-{key}"
         model = Trained(
-            label=measure.name,
-            path=training.checkpoint(updates),
-            data=measuring.data,
+            label=planned.name,
+            path=to_measure.checkpoint,
+            data=to_measure.data,
             masks=training.model.masks,
-            random_weights=measure.options.random_weights,
+            random_weights=measure.random_weights,
             kept=kept,
             log=training.result(updates).with_suffix(".log"),
         )
-        values[key] = measure.options.recorded(measure.options.measure(model))
+        values[key] = measure.recorded(measure.measure(model))
         moments = kept.with_suffix(".safetensors")
         if moments.exists():
             hashes[moments.name] = file_sha256(moments)
@@ -151,7 +174,11 @@ def remove_checkpoints(run: Run, folder: Path) -> None:
 
 
 def _checked(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a result file; raise an error that JSON of another structure raises unless it is one."""
+    """Return the content of a result file.
+
+    Raises:
+        KeyError, TypeError, ValueError: if the file has another structure.
+    """
     return vars(typed({name: record[name] for name in ("command", "seconds", "result")}, _Record))
 
 
@@ -165,8 +192,8 @@ class _Record:
 
     def __post_init__(self):
         expected = {"commit": str | None, "machine": str, "versions": dict, "seconds": float | int, "measures": dict}
-        for name, kind in expected.items():
-            if not isinstance(self.result[name], kind):
+        for name, of_type in expected.items():
+            if not isinstance(self.result[name], of_type):
                 raise ValueError(name)
         for values in self.result["measures"].values():
             if not isinstance(values, dict):

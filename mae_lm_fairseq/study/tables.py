@@ -59,8 +59,8 @@ def of_last_layer(table: "DataFrame") -> "DataFrame":
     return table.drop_duplicates(["model", "rate", "seed", "updates", "measure", "value"], keep="last")
 
 
-def names_by_layer(table: "DataFrame") -> dict[str, bool]:
-    """Return the names of the values, and whether they are by layer."""
+def are_by_layer(table: "DataFrame") -> dict[str, bool]:
+    """Return whether each value is by layer, by its name."""
     has_layer = table["layer"].notna()
     return has_layer.groupby(table["value"], sort=False).last().to_dict()
 

@@ -11,7 +11,7 @@ import transformers
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.config import RelativeBucketing
-from mae_lm_fairseq.study.adapt import report
+from mae_lm_fairseq.study.adapt_report import report
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign

@@ -27,7 +27,7 @@ from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.engine import begin, collect
 from mae_lm_fairseq.study.plan import Model, Plan, parse_plan
 from mae_lm_fairseq.study.report import write_report
-from mae_lm_fairseq.study.results import Measuring, Training, keep_and_measure, remove_checkpoints
+from mae_lm_fairseq.study.results import ToMeasure, Training, keep_and_measure, remove_checkpoints
 from mae_lm_fairseq.text import parts
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.manifest import MANIFEST
@@ -384,7 +384,7 @@ def _end_training() -> None:
     folder = Path("out/runs/run")
     training = Training(Model("MAE-LM", "mae_lm_tiny"), None, 1, folder)
     save = folder / "checkpoints"
-    read = partial(keep_and_measure, measuring=Measuring(training, 1, Data(None), {}), save=save)
+    read = partial(keep_and_measure, to_measure=ToMeasure(training, 1, Data(None), {}), save=save)
     _execute(Run("run", (), training.result(1), read, clean_up=partial(remove_checkpoints, folder=save)))
 
 

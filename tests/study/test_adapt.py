@@ -14,12 +14,12 @@ from mae_lm_fairseq.study.adapt import (
     as_objective,
     loss_of_last_tenth,
     main,
-    make_start,
+    make_inputs,
     measurement,
-    objective_of,
     plan_of,
     read_model,
 )
+from mae_lm_fairseq.study.objectives import objective_of
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import train_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -165,7 +165,7 @@ def test_models_that_cannot_be_exported_are_refused_at_the_start(tmp_path):
     write_bundle(pretrained(tokenizer=make("gpt2")), tmp_path / "bundle")  # with another padding than MPNet's
     chosen = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
     with pytest.raises(UserError, match="transformers' MPNet takes"):
-        make_start(Products(chosen.out, "mae-lm adapt", OWNED), chosen)
+        make_inputs(Products(chosen.out, "mae-lm adapt", OWNED), chosen)
     assert {path.name for path in chosen.out.iterdir()} == {MADE, "start"}
 
 
@@ -192,14 +192,14 @@ def test_an_import_with_a_task_head_can_be_adapted(tmp_path):
     stock_model(tmp_path / "stock", "bert", "ForSequenceClassification")
     write_bundle(import_foreign(tmp_path / "stock", "mae_lm_roberta"), tmp_path / "bundle")
     chosen = options(tmp_path / "out", *splits(tmp_path), model=tmp_path / "bundle")
-    model = as_objective(make_start(Products(chosen.out, "mae-lm adapt", OWNED), chosen), chosen)
+    model = as_objective(make_inputs(Products(chosen.out, "mae-lm adapt", OWNED), chosen), chosen)
     assert export_stock(model, tmp_path / "again") == "BertForMaskedLM"
 
 
 def test_a_checkpoint_starts_with_its_data_bin(checkpoints, text_data, tmp_path):
     texts = splits(tmp_path)
     chosen = options(tmp_path / "out", "--data-bin", str(text_data), *texts, model=checkpoints["mae_lm_tiny"])
-    make_start(Products(chosen.out, "mae-lm adapt", OWNED), chosen)
+    make_inputs(Products(chosen.out, "mae-lm adapt", OWNED), chosen)
     start, original = (
         open_pretrained(tmp_path / "out" / "start"),
         read_checkpoint(checkpoints["mae_lm_tiny"], text_data),

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from mae_lm_fairseq.study.contrasts import Outcome, corrected, flip, p_value, t_test
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.plan import Contrast
 
 UNDEFINED = {"y": [None, 5, 3], "z": [None, None, None, 6]}
@@ -37,7 +37,7 @@ RUNS = [
     ],
 )
 def test_endpoints(name, value, expected):
-    assert ENDPOINTS[name](Values(RUNS, value)).tolist() == expected
+    assert ENDPOINTS[name](ValueBySeed(RUNS, value)).tolist() == expected
 
 
 def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):

@@ -23,8 +23,9 @@ from mae_lm_fairseq.measures.measure import Data, Trained
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
-from mae_lm_fairseq.study.engine import all_runs, begin, changes, needed, run_study
+from mae_lm_fairseq.study.engine import begin, changes, needed_runs, run_study
 from mae_lm_fairseq.study.plan import parse_plan
+from mae_lm_fairseq.study.rates import needed_trainings
 from mae_lm_fairseq.study.training import training_runs
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.trained.file_checks import compared_files
@@ -238,7 +239,7 @@ class TestPlanThatChanged:
             for old, new in zip(replacements[::2], replacements[1::2], strict=True):
                 assert old in text
                 text = text.replace(old, new)
-            runs = all_runs(begin(parse_plan(text, "plan.toml"), tmp_path / "out", 1))
+            runs = needed_runs(begin(parse_plan(text, "plan.toml"), tmp_path / "out", 1))
             lacking = [run for run in runs if not run.result.exists()]
             trained = {run.result.parent.name.rpartition("-")[0] for run in lacking if run.command}
             return trained, {run.name for run in lacking if not run.command}
@@ -410,7 +411,7 @@ class TestRuleForLearningRates:
             training.result(updates).write_text(json.dumps(content))
 
     def trainings(self, workspace) -> list[tuple[float, int]]:
-        trainings = [training for training in needed(workspace) if training.model.name == "MLM"]
+        trainings = [training for training in needed_trainings(workspace) if training.model.name == "MLM"]
         return [(training.learning_rate, training.seed) for training in trainings]
 
     def test_the_lower_loss_of_the_first_seed_chooses(self, workspace):
@@ -504,11 +505,11 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     assert at_end["loss"] < at_start["loss"]
 
     measured = {name: by_updates["6"] for name, by_updates in run["measures"].items()}
-    for measure in plan.measures:
-        values, kind = measured[measure.name], measure.options
-        assert kind.values is None or {*values} <= {*kind.value_names()}
+    for planned in plan.measures:
+        values, measure = measured[planned.name], planned.measure
+        assert measure.values is None or {*values} <= {*measure.value_names()}
         for name, value in values.items():
-            assert isinstance(value, list) == kind.value(name).by_layer
+            assert isinstance(value, list) == measure.value(name).by_layer
     assert len(measured["exclusivity"][f"exclusivity_{THRESHOLDS[0]}"]) == 3
     assert 0 <= measured["minimal-pairs"]["accuracy"] <= 100
     assert measured["retrieval"]["mean_recall"] == 100  # each line is asked for in its own words

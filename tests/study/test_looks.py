@@ -7,7 +7,7 @@ import pytest
 
 from mae_lm_fairseq.study import contrasts, engine
 from mae_lm_fairseq.study.contrasts import outcomes
-from mae_lm_fairseq.study.endpoints import Values
+from mae_lm_fairseq.study.endpoints import ValueBySeed
 from mae_lm_fairseq.study.looks import marked, new_looks
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.utils.errors import UserError
@@ -41,7 +41,7 @@ def plan_of(seeds, looks=(), predicted="negative"):
 
 def report(plan, losses, before):
     """Return the outcome of the contrast after a report on the seeds that have a loss, and all looks so far."""
-    measured = [*range(1, len(losses) + 1)], Values([{8: {"loss": loss}} for loss in losses], "loss")
+    measured = [*range(1, len(losses) + 1)], ValueBySeed([{8: {"loss": loss}} for loss in losses], "loss")
     tested = marked(outcomes(plan, lambda model, value: measured), plan, before)
     return tested[0], [*before, *new_looks(tested, plan, before, "2026-01-02")]
 
@@ -126,7 +126,7 @@ def test_both_looks_are_reported(tmp_path, monkeypatch):
 
     monkeypatch.setattr(engine, "fingerprints", lambda *args: {})
     monkeypatch.setattr(engine, "row_of", lambda workspace, seed: row(seed))
-    monkeypatch.setattr(engine, "needed", lambda workspace: workspace.plan.models[0].all_seeds)
+    monkeypatch.setattr(engine, "needed_trainings", lambda workspace: workspace.plan.models[0].all_seeds)
     monkeypatch.setattr(engine, "complete", lambda *args: None)
     for seeds in (2, 3, 3):
         engine.run_study(plan_of(seeds), tmp_path)

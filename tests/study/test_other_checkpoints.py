@@ -1,8 +1,8 @@
 """Seeds that were measured after other numbers of updates: those that all have are compared."""
 
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, Values
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 
-VALUES = Values([{10: {"x": 9}, 20: {"x": 5}, 30: {"x": 4}}, {20: {"x": 6}, 30: {"x": 3}}, {20: {"x": 7}}], "x")
+VALUES = ValueBySeed([{10: {"x": 9}, 20: {"x": 5}, 30: {"x": 4}}, {20: {"x": 6}, 30: {"x": 3}}, {20: {"x": 7}}], "x")
 
 
 def test_checkpoints_are_those_of_all_seeds():

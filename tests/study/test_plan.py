@@ -81,7 +81,7 @@ def test_a_plan_is_read():
     assert mae_lm.options == {"mask-prob": 0.3}
     loss, probe, seconds = plan.measures
     assert (loss.name, loss.checkpoints(plan.checkpoints)) == ("loss", [10, 40])
-    assert (probe.options.limit, seconds.checkpoints(plan.checkpoints)) == (5, [40])
+    assert (probe.measure.limit, seconds.checkpoints(plan.checkpoints)) == (5, [40])
     assert [count_trainings(plan, model) for model in plan.models] == [4, 3]  # seed 1 at both rates
 
 
@@ -161,7 +161,7 @@ def test_schedules_have_the_length_of_the_training(scheduler, lengths):
 
 def test_text_is_measured_at_the_length_of_the_trainings():
     def length(text):
-        return parse_plan(text, "plan.toml").measures[0].options.tokens_per_sample
+        return parse_plan(text, "plan.toml").measures[0].measure.tokens_per_sample
 
     assert length(PLAN) == 32
     assert length(PLAN.replace("mask-prob = 0.3", "tokens-per-sample = 16")) == 16  # the shortest
@@ -295,9 +295,9 @@ def test_measure_and_value_may_have_dots():
     text = PLAN.replace('kind = "loss"', 'kind = "loss"\nname = "loss, version 1.5"')
     text = text.replace("[rates]", '[rates]\nlowest = "loss, version 1.5.accuracy"')
     plan = parse_plan(text, "plan.toml")
-    measure, value = plan.measured_value("loss, version 1.5.accuracy")
+    measure, value = plan.measure_and_value("loss, version 1.5.accuracy")
     assert (measure.name, value) == ("loss, version 1.5", "accuracy")
-    assert plan.measured_value("loss, version 1") == (None, "")
+    assert plan.measure_and_value("loss, version 1") == (None, "")
 
 
 class TestCodeComesFromTheCommandLineAlone:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.study.plan import Model
-from mae_lm_fairseq.study.results import Measuring, Training, keep_and_measure
+from mae_lm_fairseq.study.results import ToMeasure, Training, keep_and_measure
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -16,7 +16,7 @@ def test_its_checkpoint_is_not_kept(tmp_path):
     training = Training(Model("A", "mae_lm_tiny"), None, 1, tmp_path / "training")
     run = Run("A", (), training.result(6), print)
     with pytest.raises(UserError, match="5 updates, not 6"):
-        keep_and_measure(run, Measuring(training, 6, None, {}), tmp_path)
+        keep_and_measure(run, ToMeasure(training, 6, None, {}), tmp_path)
     assert not training.checkpoint(6).exists()
-    keep_and_measure(run, Measuring(training, 5, None, {}), tmp_path)
+    keep_and_measure(run, ToMeasure(training, 5, None, {}), tmp_path)
     assert training.checkpoint(5).exists()

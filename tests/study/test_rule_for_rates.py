@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mae_lm_fairseq.study.engine import needed
 from mae_lm_fairseq.study.plan import parse_plan
+from mae_lm_fairseq.study.rates import needed_trainings
 from mae_lm_fairseq.study.training import Workspace
 
 PLAN = """
@@ -46,7 +46,7 @@ def measure(workspace, rate, seed, value):
 
 
 def trainings(workspace):
-    return sorted((training.learning_rate, training.seed) for training in needed(workspace))
+    return sorted((training.learning_rate, training.seed) for training in needed_trainings(workspace))
 
 
 @pytest.mark.parametrize(

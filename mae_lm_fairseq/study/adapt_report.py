@@ -1,0 +1,102 @@
+"""The report of an adaptation, made from its ``results.json`` alone."""
+
+from typing import Any
+
+from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.measures.evaluation import Evaluate
+from mae_lm_fairseq.study.objectives import OBJECTIVES
+from mae_lm_fairseq.text.manifest import splits_table
+from mae_lm_fairseq.utils.output import code, escaped
+
+HARM = (
+    "Training on masked tokens by the defaults harms sentence vectors, and more updates do not restore them: "
+    "docstrings took MiniLM from 62 to 33 (MLM) and 26 (MAE-LM) nDCG@10, see docs/adapting.md. Compare the two with "
+    "mae-lm retrieval."
+)
+_REPORT = """\
+# Adapted model
+
+{model}, trained further with {objective} for {updates:,} updates of up to {batch:,} tokens (at most {passes:.2g}
+times the training text), which took {seconds:,.0f} s on {machine}.
+
+## Held-out text
+
+{measurements}
+
+- Loss: cross-entropy at {predicted:,} masked positions, the same ones before and after.
+- Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
+- Before: {before}
+- Unigram entropy: {entropy:.3f} nats, the lowest loss with one prediction for all tokens that are measured.{advice}
+
+## Text
+
+{text}
+
+{unknown}
+
+## Use
+
+- `stock/`: `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` of transformers load it (`{stock_class}`).
+- `model/`: a bundle with the whole network, for `mae-lm` and `MAELMModel.from_pretrained`.
+- `runs/{directory}/` has the checkpoint; `training-{updates}.json` there has the training command, and
+  `training-{updates}.log` its output.
+- `results.json` has all options and versions.
+"""
+
+
+def report(content: dict[str, Any]) -> str:
+    """Return the text of ``report.md`` for the content of ``results.json``."""
+    options = content["options"]
+    text = content["text"]
+    after = content["after"]
+    measured = {name: content[name] for name in ("before", "after") if content[name]}
+    return _REPORT.format(
+        model=code(options["model"]),
+        objective=OBJECTIVES[content["objective"]].name,
+        updates=options["updates"],
+        directory=content["training"]["directory"],
+        batch=options["batch_size"],
+        passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
+        predicted=after["predicted"],
+        pseudo_tokens=after["tokens"],
+        seconds=content["training"]["seconds"],
+        machine=escaped(content["machine"]),
+        measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
+        before=_before(content),
+        entropy=after["unigram_entropy"],
+        advice=_advice(content),
+        text=splits_table(text),
+        unknown=_unknown(text),
+        stock_class=content["stock_class"],
+    )
+
+
+def _before(content: dict[str, Any]) -> str:
+    """Return what predicted before the training, and whether that can be compared."""
+    if not content["before"]:
+        return "the model lacked a trained head or decoder, so there is nothing to compare with."
+    before = "predicted by the model's own head, through its decoder if it had one."
+    preset, _ = ARCHITECTURES[content["start"].get("architecture") or "mae_lm"]
+    if preset not in OBJECTIVES[content["objective"]].presets:
+        before += " After: through another decoder, or none, so that **the rows cannot be compared**."
+    return before
+
+
+def _advice(content: dict[str, Any]) -> str:
+    """Return what to do about a model that has learned nothing, or that the training harms."""
+    advice = ""
+    has_learned = content["after"]["loss"] < content["after"]["unigram_entropy"]
+    if not has_learned:
+        advice = " **The loss after is not below it**"
+        advice += "." if content["sentence_encoder"] else ": train for more updates."
+    if content["sentence_encoder"]:
+        advice += f"\n- **The model is a sentence encoder.** {HARM}"
+    return advice
+
+
+def _unknown(text: dict[str, Any]) -> str:
+    """Return whether the tokenizer fits the text."""
+    rate = max(split["unk_rate"] for split in text.values())
+    if rate < 0.01:
+        return "The model's tokenizer fits the text."
+    return f"**The model's tokenizer does not know {rate:.1%} of the tokens of a split**; the model cannot learn them."

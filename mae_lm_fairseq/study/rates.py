@@ -1,0 +1,114 @@
+"""The trainings that a plan needs: the rule for learning rates decides on them while results come in."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
+from mae_lm_fairseq.study.plan import Model
+from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.training import Workspace
+
+
+def needed_trainings(workspace: Workspace) -> list[Training]:
+    """Return the trainings that are known to be needed, in the order in which they are run."""
+    rule = workspace.plan.rates
+    compared_by_rule = _at_all_rates(workspace, rule.seeds) if rule else []
+    trainings = [*compared_by_rule, *_at_chosen_rates(workspace), *_left_after_damage(workspace)]
+    by_folder = {training.folder: training for training in trainings}
+    return [*by_folder.values()]
+
+
+def _at_all_rates(workspace: Workspace, seeds: int | None = None) -> list[Training]:
+    """Return the trainings at all rates of the plan, those of the first seeds or of all."""
+    trainings = []
+    for model in workspace.plan.models:
+        for rate in model.learning_rates:
+            trainings += workspace.trainings(model, rate, model.all_seeds[:seeds])
+    return trainings
+
+
+def _at_chosen_rates(workspace: Workspace) -> list[Training]:
+    """Return the trainings at known rates, seed by seed, so that every model has its first results early."""
+    models = workspace.plan.models
+    choices = [choose(workspace, model) for model in models]
+    seeds = set().union(*(model.all_seeds for model in models))
+    trainings = []
+    for seed in sorted(seeds):
+        for model, choice in zip(models, choices, strict=True):
+            if seed in model.all_seeds and choice.is_known:
+                trainings.append(workspace.training(model, choice.rate, seed))
+    return trainings
+
+
+def _left_after_damage(workspace: Workspace) -> list[Training]:
+    """Return what is finished at any rate: trainings at one that was left after damage are reported, too."""
+    last = workspace.plan.train.updates
+    return [training for training in _at_all_rates(workspace) if training.result(last).exists()]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The learning rate that a model is trained at with all seeds.
+
+    Attributes:
+        rate: the learning rate, half of the chosen one after damage; None for that of the options or the recipe.
+        is_known: whether the rule has the results that it needs.
+        damage: last layer at the end less its best checkpoint, at the chosen rate, if the rule asks.
+    """
+
+    rate: float | None = None
+    is_known: bool = True
+    damage: float | None = None
+
+
+def choose(workspace: Workspace, model: Model) -> Choice:
+    """Apply the rule for learning rates to a model."""
+    rule = workspace.plan.rates
+    if not model.learning_rates:
+        return Choice()
+    rate = _lowest_rate(workspace, model)
+    if rate is None:
+        return Choice(is_known=False)
+    if rule is None or rule.halve is None:
+        return Choice(rate)
+
+    def damage(seeds: Sequence[int]) -> float | None:
+        trainings = workspace.trainings(model, rate, seeds)
+        return _mean(workspace, trainings, rule.halve, "end_less_best_checkpoint")
+
+    # First by the seeds that the rate was chosen with, so that damage is found before the others are trained.
+    of_first_seeds = damage(model.all_seeds[: rule.seeds])
+    if of_first_seeds is None:
+        return Choice(rate, is_known=False)
+    of_all_seeds = damage(model.all_seeds)
+    for of_seeds in (of_first_seeds, of_all_seeds):
+        if of_seeds is not None and of_seeds < -rule.by:
+            return Choice(rate / 2, damage=of_seeds)
+    return Choice(rate, damage=None if math.isnan(of_first_seeds) else of_first_seeds)
+
+
+def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
+    """Return the learning rate with the lowest value, those without a number last; None if results are missing."""
+    rule = workspace.plan.rates
+    rates = model.learning_rates
+    if len(rates) == 1:
+        return rates[0]
+    means = {}
+    for rate in rates:
+        trainings = workspace.trainings(model, rate, model.all_seeds[: rule.seeds])
+        means[rate] = _mean(workspace, trainings, rule.lowest, "last")
+    if None in means.values():
+        return None
+    return min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
+
+
+def _mean(workspace: Workspace, trainings: Iterable[Training], text: str, endpoint: str) -> float | None:
+    """Return the mean of an endpoint of MEASURE.VALUE over trainings; None if one is not measured at its end."""
+    planned, name = workspace.plan.measure_and_value(text)
+    by_seed = [workspace.values(training, planned) for training in trainings]
+    last = workspace.plan.train.updates
+    if any(last not in values for values in by_seed):
+        return None
+    numbers = ENDPOINTS[endpoint](ValueBySeed(by_seed, name))
+    return float(numbers.mean())
