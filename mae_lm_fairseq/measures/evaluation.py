@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from mae_lm_fairseq.measures.measure import Baseline, Data, MaskedText, Measure, Trained, Value
-from mae_lm_fairseq.measures.readers import SPECIAL, Reader
+from mae_lm_fairseq.measures.readers import SPECIAL_IDS, Reader
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.trained.masked_prediction import (
@@ -176,7 +176,7 @@ def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, f
     maskings = []
     for number, text in enumerate(texts):
         ids = [text.ids.tolist()]
-        masked = mask_texts(ids, reader.predictor.pad, SPECIAL, sample.mask_prob, sample.seed, first=number)
+        masked = mask_texts(ids, reader.predictor.pad, SPECIAL_IDS, sample.mask_prob, sample.seed, first=number)
         row = masked.is_masked.numpy()
         row = row[row.any(1)]  # none if the fraction is less than one token
         maskings.append(Masking(row, row))

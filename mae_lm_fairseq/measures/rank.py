@@ -30,7 +30,7 @@ from mae_lm_fairseq.measures.figures import (
     title_end,
 )
 from mae_lm_fairseq.measures.measure import MaskedText, Measure, Trained, Value
-from mae_lm_fairseq.measures.readers import SPECIAL
+from mae_lm_fairseq.measures.readers import SPECIAL_IDS
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
 from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
@@ -119,9 +119,9 @@ class Rank(Measure, MaskedText):
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
         progress = progress_bars(model.label)
         if not model.kept:
-            return rank_profile(reader.states, texts, SPECIAL, self.settings(), progress)
+            return rank_profile(reader.states, texts, SPECIAL_IDS, self.settings(), progress)
         moments = Moments()
-        profile = rank_profile(reader.states, texts, SPECIAL, self.settings(), progress, keep_moments=moments.add)
+        profile = rank_profile(reader.states, texts, SPECIAL_IDS, self.settings(), progress, keep_moments=moments.add)
         profile["ranks"] = self._with_all_tokens(profile["ranks"], moments)
         moments.save(model.kept)
         return profile
@@ -192,7 +192,7 @@ class Exclusivity(Measure, MaskedText):
         rows = exclusivity(
             reader.states,
             parts,
-            SPECIAL,
+            SPECIAL_IDS,
             self.mask_prob,
             self.seed,
             progress=progress_bars(model.label),

@@ -63,19 +63,34 @@ class EncoderStates:
         encoder: the encoder; the decoder is not needed.
         mask_in_encoder: the fraction of ``<mask>`` tokens that the encoder saw in pretraining because of the option
             ``--mask-in-encoder``.
+        without_masks: whether the model was trained without ``[MASK]``, so that only clean text is encoded.
 
     Attributes:
         inputs: the :data:`INPUTS` that differ for this encoder, "clean" first.
     """
 
-    def __init__(self, encoder: Encoder | WrappedEncoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
+    def __init__(
+        self,
+        encoder: Encoder | WrappedEncoder,
+        pad: int,
+        mask: int,
+        mask_in_encoder: float = 0.0,
+        *,
+        without_masks: bool = False,
+    ):
         self.encoder = encoder
         self.mask_in_encoder = mask_in_encoder
-        self.pad, self.mask = pad, mask
+        self.pad = pad
+        self.mask = mask
         self.layers = len(encoder.layers)
-        self.dim, self.max_tokens = encoder.dim, encoder.max_positions
-        has_forced = mask_in_encoder < 1 and "visible" in encoder.needs
-        self.inputs = tuple(INPUTS) if has_forced else ("clean", "as_trained")
+        self.dim = encoder.dim
+        self.max_tokens = encoder.max_positions
+        if without_masks:
+            self.inputs = ("clean",)
+        elif mask_in_encoder < 1 and "visible" in encoder.needs:
+            self.inputs = tuple(INPUTS)
+        else:
+            self.inputs = ("clean", "as_trained")
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
