@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
@@ -32,7 +32,6 @@ from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, Words, as_wor
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bar
-from mae_lm_fairseq.utils.versions import versions
 
 CONTROLS = {
     "random weights": "the same architecture before training",
@@ -97,7 +96,7 @@ class MinimalPairs(Measure):
         """Return the pairs."""
         return read_paradigms(self.pairs or data.pairs, self.limit)
 
-    def measure(self, model: Trained) -> dict[str, dict[str, Any]]:
+    def measure(self, model: ModelToMeasure) -> dict[str, dict[str, Any]]:
         """Return :func:`accuracies` of ``model``, of sentence ``length`` and, where tokens are counted, of ``unigram``.
 
         Raises:
@@ -197,9 +196,9 @@ class Options(ModelOptions, MinimalPairs):
             "pairs": sum(len(paradigm.pairs) for paradigm in paradigms),
         }
         settings = SETTINGS | {"ema": self.ema, "mask_words": self.mask_words}
-        return {"versions": versions(), "pairs": pairs, "settings": settings}
+        return {"pairs": pairs, "settings": settings}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         scores = self.measure(model)
         control = self.measure(model.untrained())["model"]
         scores = {"model": scores.pop("model"), "random weights": control, **scores}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, padded_batches
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
@@ -97,7 +97,7 @@ class Probe(Measure):
             sentences["dev"] = read_conllu(data.probe_dev, self.column)
         return sentences
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the result of :func:`probe_layers`."""
         return probe_layers(model.open(), self.sentences(model.data), model.label)
 
@@ -166,7 +166,7 @@ class Options(ModelOptions, Probe):
         software = versions() | {"scikit-learn": version("scikit-learn")}
         return {"versions": software, "data": data, "settings": SETTINGS | {"ema": self.ema}}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         probed = self.measure(model)
         control = self.measure(model.untrained())
         return {"model": str(model.path), **probed, "random weights": control["layers"]}

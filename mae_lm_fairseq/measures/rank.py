@@ -29,7 +29,7 @@ from mae_lm_fairseq.measures.figures import (
     plot_ranks,
     title_end,
 )
-from mae_lm_fairseq.measures.measure import MaskedText, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import MaskedText, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.readers import SPECIAL_IDS
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
@@ -42,7 +42,6 @@ from mae_lm_fairseq.utils.directories import replacing_files
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import progress_bars
-from mae_lm_fairseq.utils.versions import versions
 
 _SHOWN_RANKS = {
     "real_clean": "real tokens in clean text (directions)",
@@ -99,7 +98,7 @@ class Rank(Measure, MaskedText):
             seed=self.seed,
         )
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the result of :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
 
         If the model keeps anything, second moments are kept, and ``ranks`` has rows of "all" tokens as well: real ones
@@ -171,7 +170,7 @@ class Exclusivity(Measure, MaskedText):
         *(Value(name, by_layer=True) for name in _OTHER_SHARES),
     )
 
-    def measure(self, model: Trained) -> list[dict[str, Any]]:
+    def measure(self, model: ModelToMeasure) -> list[dict[str, Any]]:
         """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.
 
         Raises:
@@ -278,9 +277,9 @@ class Options(ModelOptions, Rank):
         return Exclusivity(**{field.name: getattr(self, field.name) for field in fields(MaskedText)})
 
     def about(self) -> dict[str, Any]:
-        return {"versions": versions()}
+        return {}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         about = {
             "label": model.label,
             "model": str(model.path),

@@ -23,7 +23,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.readers import Reader, padded_batches
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
@@ -34,7 +34,6 @@ from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Argument, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
-from mae_lm_fairseq.utils.versions import versions
 
 VECTORS = {"mean": "mean of the last layer", "first": "first of the last layer", "bag": "mean of the input embeddings"}
 _BM25 = Baseline("bm25_ndcg", "BM25")
@@ -105,7 +104,7 @@ class Retrieval(Measure):
             return read_tables(self.questions, self.passages, self.relevance)
         return read_questions(self.questions)
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the :func:`summary` of each of :data:`VECTORS` and of ``bm25``, and what was compared.
 
         Raises:
@@ -380,9 +379,9 @@ class Options(ModelOptions, Retrieval):
             "passages": str(self.passages or ""),
             "relevance": str(self.relevance or ""),
         }
-        return {"versions": versions(), "data": data, "settings": SETTINGS | {"ema": self.ema}}
+        return {"data": data, "settings": SETTINGS | {"ema": self.ema}}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         return {"model": str(model.path), **self.measure(model)}
 
     def report(self, results: Mapping[str, Any]) -> str:

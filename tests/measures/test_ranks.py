@@ -45,7 +45,7 @@ def options_of(folder, path, **options):
 
 def ranks_of(folder, path, **others):
     options = options_of(folder, path, tokens=1500, bootstrap=5, **others)
-    [model] = options.trained()
+    [model] = options.models_to_measure()
     return options.measure(model)
 
 
@@ -54,7 +54,7 @@ def test_extreme_words_are_named_by_the_measure(folder, tmp_path):
     options = ExtremeWordsOptions((path,), folder / "data", folder / "text", tmp_path / "words.json")
     named = extreme_words(path, options, length=32)
     options = options_of(folder, path)
-    [model] = options.trained()
+    [model] = options.models_to_measure()
     measured = options.exclusivity.measure(model)
     for words, row in zip(named, measured, strict=True):
         assert words["mask"] == row["exclusivity_0.9"]

@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import ndcg_score
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.measure import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.retrieval import Retrieval, bm25, metrics, summary, windows
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
@@ -165,13 +165,13 @@ def test_a_study_measures_a_transformers_directory(beir, tmp_path):
     measure = Retrieval(**beir, tokens_per_sample=16)
     data = Data(None)
     measure.check(data)
-    found = measure.measure(Trained(label="bert", path=model, data=data))
+    found = measure.measure(ModelToMeasure(label="bert", path=model, data=data))
     assert (found["questions"], found["passages"], found["tokens_per_sample"]) == (2, 4, 16)
     recorded = measure.recorded(found)
     assert [*recorded] == measure.value_names()
     assert recorded["bm25_recall"] == pytest.approx(100 * (1 / 2 + 1 / 2) / 2)
     with pytest.raises(UserError, match="tokens-per-sample 65"):
-        Retrieval(**beir, tokens_per_sample=65).measure(Trained(label="bert", path=model, data=data))
+        Retrieval(**beir, tokens_per_sample=65).measure(ModelToMeasure(label="bert", path=model, data=data))
 
 
 @pytest.mark.parametrize(
