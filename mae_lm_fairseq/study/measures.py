@@ -16,7 +16,7 @@ from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
-from mae_lm_fairseq.measures.measure import Data, Measure, Trained
+from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure
 from mae_lm_fairseq.measures.minimal_pairs import MinimalPairsOrControl
 from mae_lm_fairseq.measures.probe import ProbeOrControl
 from mae_lm_fairseq.measures.rank import Exclusivity, Rank
@@ -50,7 +50,7 @@ class Sweep(Measure):
     max_updates: Count | None = None
     trained_layers: Natural | None = None
 
-    def _options(self, model: Trained) -> dict[str, Any]:
+    def _options(self, model: ModelToMeasure) -> dict[str, Any]:
         layers = self.trained_layers
         return {
             "model": model.path,
@@ -96,7 +96,7 @@ class Finetune(Sweep):
         for split in sets.splits:
             sets.read(split)
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development set."""
         options = self._options(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
@@ -151,7 +151,7 @@ class OwnFilesSweep(Sweep):
             folder = Path(directory)
             self.check_files(self.options(self.training_file(folder), model=folder, out=folder))
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development file, and on the test file if there is one."""
         return finetune(self.options(self.training_file(model.kept), **self._options(model)))
 

@@ -385,7 +385,7 @@ def _check_measure(plan: Plan, measure: Measure, key: tuple) -> None:
     error, checkpoints = plan.document.error, plan.checkpoints
     if isinstance(measure.at, tuple) and (not measure.at or not {*measure.at} <= {*checkpoints}):
         raise error((*key, "at"), f"{[*measure.at]} must be some of the checkpoints {checkpoints}")
-    for file in measure.options.needs:
+    for file in measure.options.needed():
         is_in_options = getattr(measure.options, file, None) is not None
         if getattr(plan.data, file) is None and not is_in_options:
             raise error((*key, "kind"), f"{measure.options.kind} needs {file} in [data]")

@@ -332,7 +332,7 @@ def _measure(made: Path, results: Results, measure: Measure) -> list[str]:
     models = [*measured["model"].unique()]
     by_layer = names_by_layer(final)
 
-    shown = [name for name in measure.options.shown or by_layer if name in by_layer]
+    shown = [name for name in measure.options.shown_names or by_layer if name in by_layer]
     baselines = constants(measured)
     same = {}
     if len(models) > 1:

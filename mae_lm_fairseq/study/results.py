@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.measures.measure import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.study.plan import Measure, Model
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run
@@ -121,7 +121,7 @@ def measure_checkpoint(run: Run, measuring: Measuring) -> dict[str, Any]:
     values, hashes = {}, {}
     for key, measure in measuring.measures.items():
         kept = training.folder / f"{measure.options.kind}-{updates}-{key}"
-        model = Trained(
+        model = ModelToMeasure(
             label=measure.name,
             path=training.checkpoint(updates),
             data=measuring.data,
