@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.measures.figures import Line, Panel, plot_panels
 from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options, Probability
@@ -184,7 +184,7 @@ class Measure(Options):
         return self.value(name).description or name.replace("_", " ")
 
     def figure(
-        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
+        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Line]], same: Mapping[str, float]
     ) -> bool:
         """Plot values of several models, and return whether there is anything to plot.
 
@@ -197,8 +197,8 @@ class Measure(Options):
         for name in self.shown_names or lines:
             models = lines.get(name, {})
             if any(line.x.size > 1 for line in models.values()):
-                label, baseline = self.in_words(name), self._baseline(name, same)
-                panels.append(Panel("", x_label, models, y_label=label, baseline=baseline))
+                baseline = self._baseline(name, same)
+                panels.append(Panel("", x_label, models, y_label=self.in_words(name), baseline=baseline))
         if panels:
             plot_panels(path, title, *panels)
         return bool(panels)

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor
 
 from mae_lm_fairseq.measures.figures import (
-    Lines,
+    Line,
     lines_by_layer,
     plot_exclusivity,
     plot_gaps,
@@ -217,7 +217,7 @@ class Exclusivity(Measure, MaskedText):
         return dict(values)
 
     def figure(
-        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
+        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Line]], same: Mapping[str, float]
     ) -> bool:
         return plot_exclusivity(path, title, lines)
 
