@@ -136,28 +136,29 @@ class Evaluate(Measure, MaskedText):
             values[f"{unit}s"] = count
         return values
 
-    def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return the values of models, by label, as a Markdown table."""
-        header = [
-            "model",
-            f"loss at {self.mask_prob:.0%} masked (nats)",
-            "unigram entropy (nats)",
-            "accuracy",
-            "pseudo-perplexity per token",
-            "pseudo-perplexity per word",
+
+def evaluation_table(models: Mapping[str, Mapping[str, Any]], mask_prob: float) -> str:
+    """Return the values of :class:`Evaluate` of models, by label, as a Markdown table."""
+    header = [
+        "model",
+        f"loss at {mask_prob:.0%} masked (nats)",
+        "unigram entropy (nats)",
+        "accuracy",
+        "pseudo-perplexity per token",
+        "pseudo-perplexity per word",
+    ]
+    rows = []
+    for label, values in models.items():
+        row = [
+            label,
+            f"{values['loss']:.3f}",
+            f"{values['unigram_entropy']:.3f}",
+            f"{values['accuracy']:.1%}",
+            _perplexity_cell(values["pseudo_perplexity_per_token"]),
+            _perplexity_cell(values["pseudo_perplexity_per_word"]),
         ]
-        rows = []
-        for label, values in models.items():
-            row = [
-                label,
-                f"{values['loss']:.3f}",
-                f"{values['unigram_entropy']:.3f}",
-                f"{values['accuracy']:.1%}",
-                _perplexity_cell(values["pseudo_perplexity_per_token"]),
-                _perplexity_cell(values["pseudo_perplexity_per_word"]),
-            ]
-            rows.append(row)
-        return markdown_table(header, rows)
+        rows.append(row)
+    return markdown_table(header, rows)
 
 
 def _perplexity_cell(value: float | None) -> str:
@@ -170,7 +171,9 @@ def perplexity(log_likelihood: float, count: int) -> float | None:
     A line without spaces is one word, which can be as long as a sequence.
     """
     loss = -log_likelihood / count
-    return math.exp(loss) if loss <= math.log(LARGEST_PERPLEXITY) else None
+    if loss > math.log(LARGEST_PERPLEXITY):
+        return None
+    return math.exp(loss)
 
 
 def text_loss(reader: Reader, model: ModelToMeasure, sample: MaskedText) -> dict[str, float]:
@@ -180,30 +183,32 @@ def text_loss(reader: Reader, model: ModelToMeasure, sample: MaskedText) -> dict
         UserError: if the text cannot be read, or nothing of it is masked.
     """
     texts = [text for text, _ in reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)]
+    pad = reader.predictor.pad
     maskings = []
     for number, text in enumerate(texts):
-        ids = [text.ids.tolist()]
-        masked = mask_texts(ids, reader.predictor.pad, SPECIAL_IDS, sample.mask_prob, sample.seed, first=number)
-        row = masked.is_masked.numpy()
-        row = row[row.any(1)]  # none if the fraction is less than one token
-        maskings.append(Masking(row, row))
+        ids = text.ids.tolist()
+        batch = mask_texts([ids], pad, SPECIAL_IDS, sample.mask_prob, sample.seed, first=number)
+        rows = batch.is_masked.numpy()
+        rows = rows[rows.any(1)]  # none if the fraction is less than one token
+        maskings.append(Masking(hidden=rows, predicted=rows))
 
     outcome = _outcome(reader, texts, maskings, f"{model.label}, masked positions")
     predicted = int(outcome.predicted.sum())
     if not predicted:
         fraction = f"{sample.mask_prob:g} of each sequence"
         raise UserError(f"{model.data.text} is empty, or too short to mask {fraction}; use a longer text")
+    maskable = [text.ids[text.words != NEVER_MASKED] for text in texts]
     return {
         "loss": -float(outcome.log_likelihoods.sum()) / predicted,
-        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
+        "unigram_entropy": unigram_entropy(maskable),
         "accuracy": int(outcome.correct.sum()) / predicted,
         "predicted": predicted,
     }
 
 
-def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
+def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], title: str) -> Outcome:
     ids = [text.ids for text in texts]
-    return predict(reader.predictor, ids, maskings, partial(progress_bar, desc=name))
+    return predict(reader.predictor, ids, maskings, partial(progress_bar, desc=title))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +241,6 @@ class Options(ModelOptions, Evaluate):
         return {"model": str(model.path), "ends_lines": model.ends_lines, **self.measure(model)}
 
     def write(self, results: Mapping[str, Any]) -> None:
-        print(self.table(results["models"]))
+        print(evaluation_table(results["models"], self.mask_prob))
         if self.out:
             write_json(self.out, results)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq import MAELMModel, cli
-from mae_lm_fairseq.measures.evaluation import Evaluate, perplexity
+from mae_lm_fairseq.measures.evaluation import evaluation_table, perplexity
 from mae_lm_fairseq.measures.probe import fitted, predicts
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.conllu import read_conllu
@@ -140,7 +140,7 @@ def test_a_perplexity_without_meaning_is_not_a_number():
     assert perplexity(-1e5, 2) is None  # does not fit a float
     assert perplexity(-100.0, 2) is None
     measured = {"loss": 2.0, "unigram_entropy": 3.0, "accuracy": 0.5, "pseudo_perplexity_per_token": 1234.5}
-    printed = Evaluate().table({"model": {**measured, "pseudo_perplexity_per_word": None}})
+    printed = evaluation_table({"model": {**measured, "pseudo_perplexity_per_word": None}}, 0.15)
     assert printed.endswith("| model | 2.000 | 3.000 | 50.0% | 1,234.50 | above 1e+12 |")
 
 
