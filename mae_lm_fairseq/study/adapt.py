@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.measures.evaluation import Evaluate
+from mae_lm_fairseq.measures.evaluation import Evaluate, evaluation_table
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.measures import fingerprints
@@ -478,7 +478,7 @@ def report(content: dict[str, Any]) -> str:
         pseudo_tokens=after["tokens"],
         seconds=content["training"]["seconds"],
         machine=escaped(content["machine"]),
-        measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
+        measurements=evaluation_table(measured, content["measurement"]["mask_prob"]),
         before=_before(content),
         entropy=after["unigram_entropy"],
         advice=_advice(content),
