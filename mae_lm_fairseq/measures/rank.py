@@ -33,7 +33,7 @@ from mae_lm_fairseq.measures.measure import MaskedText, Measure, ModelToMeasure,
 from mae_lm_fairseq.measures.readers import SPECIAL_IDS
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
-from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
+from mae_lm_fairseq.statistics.exclusivity import exclusivity_profile, halves
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
@@ -171,7 +171,7 @@ class Exclusivity(Measure, MaskedText):
     )
 
     def measure(self, model: ModelToMeasure) -> list[dict[str, Any]]:
-        """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.
+        """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity_profile`.
 
         Raises:
             UserError: if the text cannot be read, or is a single document: two are needed, one to fit on, another one
@@ -188,7 +188,7 @@ class Exclusivity(Measure, MaskedText):
 
         moments = Moments()
         parts = halves(ids, documents, words)
-        rows = exclusivity(
+        rows = exclusivity_profile(
             reader.states,
             parts,
             SPECIAL_IDS,

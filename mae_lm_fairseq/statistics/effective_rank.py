@@ -106,6 +106,10 @@ class SecondMoments:
         return torch.where(energies > NEGLIGIBLE**2 * scales[:, None], energies, 0.0)
 
 
+def ignore_moments(layer: int, name: str, moments: SecondMoments) -> None:
+    """Keep nothing of the moments of a layer."""
+
+
 def resamples(chunks: int, replicates: int, seed: int) -> Tensor:
     """Return how often each chunk occurs in the text itself (once), and in each resample: ``[1 + replicates, chunks]``.
 

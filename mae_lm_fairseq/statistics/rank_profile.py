@@ -12,12 +12,13 @@ from mae_lm_fairseq.statistics.effective_rank import (
     RANKS,
     SecondMoments,
     fraction_outside,
+    ignore_moments,
     interval,
     ranks,
     resamples,
     subspace,
 )
-from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedText, masked_batches, states_by_kind
+from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedBatch, masked_batches, states_by_kind
 from mae_lm_fairseq.utils.command_line import Argument, Fraction, Natural, Options, Probability
 
 CHUNKS = 20
@@ -59,17 +60,17 @@ class RankSettings(Options):
 def rank_profile(
     encoder: EncoderStates,
     texts: Sequence[list[int]],
-    keep: Sequence[int],
+    special_ids: Sequence[int],
     settings: RankSettings,
     progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
     memory: int = MEMORY,
-    keep_moments: Callable[[int, str, SecondMoments], None] = lambda *moments: None,
+    keep_moments: Callable[[int, str, SecondMoments], None] = ignore_moments,
 ) -> dict[str, Any]:
     """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
 
     Args:
         texts: at least two.
-        keep: ids of special tokens, which are never masked.
+        special_ids: ids that are never masked.
         progress: iterates over the given steps, and may show progress under the given name.
         memory: maximum bytes of second moments in memory.
         keep_moments: is called with layer, TOKENS_INPUT and their second moments.
@@ -88,7 +89,7 @@ def rank_profile(
     """
     chunks = min(CHUNKS, len(texts))
     weights = resamples(chunks, settings.bootstrap, settings.seed)
-    batches = _batches(encoder, texts, chunks, keep, settings)
+    batches = _batches(encoder, texts, chunks, special_ids, settings)
     counts: dict[Place, int] = {}
     ranks_of: dict[Place, dict[str, Tensor]] = {}
     outside = []
@@ -98,10 +99,12 @@ def rank_profile(
 
     for first in range(0, encoder.layers + 1, layers_at_once):
         layers = range(first, min(first + layers_at_once, encoder.layers + 1))
-        name = f"layers {layers[0]} to {layers[-1]}"
-        all_moments = _collect(encoder, progress(batches, f"{name}, text"), chunks, layers)
-        for layer in progress(layers, f"{name}, ranks"):
-            for place in sorted(place for place in all_moments if place.layer == layer):
+        title = f"layers {layers[0]} to {layers[-1]}"
+        all_moments = _collect(encoder, progress(batches, f"{title}, text"), chunks, layers)
+        for layer in progress(layers, f"{title}, ranks"):
+            for place in sorted(all_moments):
+                if place.layer != layer:
+                    continue
                 moments = all_moments[place]
                 counts[place] = moments.count
                 ranks_of[place] = ranks(moments.energies(weights, settings.centred), settings.threshold)
@@ -113,7 +116,8 @@ def rank_profile(
 
     rows = []
     for place, values in ranks_of.items():
-        rows.append({**place._asdict(), "count": counts[place], **_row(values, chunks)})
+        row = {**place._asdict(), "count": counts[place]}
+        rows.append(row | _row(values, chunks))
     return {
         "width": encoder.dim,
         "layers": encoder.layers,
@@ -128,28 +132,38 @@ def rank_profile(
 
 
 def _batches(
-    encoder: EncoderStates, texts: Sequence[list[int]], chunks: int, keep: Sequence[int], settings: RankSettings
-) -> list[tuple[int, MaskedText]]:
+    encoder: EncoderStates, texts: Sequence[list[int]], chunks: int, special_ids: Sequence[int], settings: RankSettings
+) -> list[tuple[int, MaskedBatch]]:
     """Return the texts in masked batches, each with the number of its chunk."""
     # Contiguous chunks of equal size, because neighbouring texts are often from one document.
     bounds = [len(texts) * chunk // chunks for chunk in range(chunks + 1)]
     batches = []
     for chunk, (start, end) in enumerate(pairwise(bounds)):
-        part = texts[start:end]
-        for batch in masked_batches(part, encoder.pad, keep, settings.mask_prob, settings.seed, first=start):
-            batches.append((chunk, batch))
+        masked = masked_batches(
+            texts[start:end],
+            encoder.pad,
+            special_ids,
+            settings.mask_prob,
+            settings.seed,
+            first=start,
+        )
+        batches += [(chunk, batch) for batch in masked]
     return batches
 
 
 def _collect(
-    encoder: EncoderStates, batches: Iterable[tuple[int, MaskedText]], chunks: int, layers: range
+    encoder: EncoderStates, batches: Iterable[tuple[int, MaskedBatch]], chunks: int, layers: range
 ) -> dict[Place, SecondMoments]:
+    """Return the second moments of the states of some layers."""
     moments: dict[Place, SecondMoments] = {}
     for chunk, batch in batches:
-        for kind, tokens, layer, states in states_by_kind(encoder, batch):
-            if layer in layers:
-                place = Place(layer, kind, tokens)
-                moments.setdefault(place, SecondMoments(encoder.dim, chunks)).add(states, chunk)
+        for input_name, tokens, layer, states in states_by_kind(encoder, batch):
+            if layer not in layers:
+                continue
+            place = Place(layer, input_name, tokens)
+            if place not in moments:
+                moments[place] = SecondMoments(encoder.dim, chunks)
+            moments[place].add(states, chunk)
     return moments
 
 

@@ -25,7 +25,7 @@ INPUTS = {
 TEXTS_AT_ONCE = 16
 
 
-class MaskedText(NamedTuple):
+class MaskedBatch(NamedTuple):
     """A batch of texts, and the positions to mask."""
 
     tokens: Tensor
@@ -119,12 +119,12 @@ class EncoderStates:
 
 
 def mask_texts(
-    texts: Sequence[list[int]], pad: int, keep: Sequence[int], mask_prob: float, seed: int, first: int = 0
-) -> MaskedText:
+    texts: Sequence[list[int]], pad: int, special_ids: Sequence[int], mask_prob: float, seed: int, first: int = 0
+) -> MaskedBatch:
     """Return texts as a batch, with masks that depend only on the seed and the number of the text.
 
     Args:
-        keep: ids of special tokens, which are never masked.
+        special_ids: ids that are never masked.
         mask_prob: fraction of the other tokens to mask, rounded to a number of tokens.
         first: number of the first text.
     """
@@ -132,35 +132,36 @@ def mask_texts(
     is_masked = torch.zeros_like(tokens).bool()
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
-        positions = np.flatnonzero(~np.isin(text, list(keep)))
+        positions = np.flatnonzero(~np.isin(text, list(special_ids)))
+        count = round(mask_prob * len(positions))
         generator = np.random.default_rng((seed, first + row))
-        chosen = generator.choice(positions, round(mask_prob * len(positions)), replace=False)
-        is_masked[row, chosen] = True
-    return MaskedText(tokens, is_masked)
+        is_masked[row, generator.choice(positions, count, replace=False)] = True
+    return MaskedBatch(tokens, is_masked)
 
 
 def masked_batches(
-    texts: Sequence[list[int]], pad: int, keep: Sequence[int], mask_prob: float, seed: int, first: int = 0
-) -> list[MaskedText]:
+    texts: Sequence[list[int]], pad: int, special_ids: Sequence[int], mask_prob: float, seed: int, first: int = 0
+) -> list[MaskedBatch]:
     """Return texts in batches of :data:`TEXTS_AT_ONCE`, masked as by :func:`mask_texts`."""
     batches = []
     for start in range(0, len(texts), TEXTS_AT_ONCE):
-        part = texts[start : start + TEXTS_AT_ONCE]
-        batches.append(mask_texts(part, pad, keep, mask_prob, seed, first + start))
+        batch_texts = texts[start : start + TEXTS_AT_ONCE]
+        batches.append(mask_texts(batch_texts, pad, special_ids, mask_prob, seed, first + start))
     return batches
 
 
-def states_by_kind(encoder: EncoderStates, text: MaskedText) -> Iterator[KindOfStates]:
+def states_by_kind(encoder: EncoderStates, batch: MaskedBatch) -> Iterator[KindOfStates]:
     """Yield the hidden states of a batch, by input, layer and kind of tokens.
 
     Layers that do not see ``[MASK]`` yield no states for it. Real tokens are those that are never masked.
     """
-    corrupted = text.tokens.masked_fill(text.is_masked, encoder.mask)
-    is_masked = text.is_masked.flatten()
-    for kind in encoder.inputs:
-        tokens = text.tokens if kind == "clean" else corrupted
-        for layer, (states, index) in enumerate(encoder(tokens, see_masks=kind == "forced")):
-            masked = is_masked[index].to(states.device)
-            yield KindOfStates(kind, "real", layer, states[~masked])
-            if kind != "clean" and masked.any():
-                yield KindOfStates(kind, "mask", layer, states[masked])
+    corrupted = batch.tokens.masked_fill(batch.is_masked, encoder.mask)
+    is_masked = batch.is_masked.flatten()
+    for input_name in encoder.inputs:
+        is_clean = input_name == "clean"
+        tokens = batch.tokens if is_clean else corrupted
+        for layer, (states, index) in enumerate(encoder(tokens, see_masks=input_name == "forced")):
+            is_mask = is_masked[index].to(states.device)
+            yield KindOfStates(input_name, "real", layer, states[~is_mask])
+            if not is_clean and is_mask.any():
+                yield KindOfStates(input_name, "mask", layer, states[is_mask])

@@ -7,7 +7,7 @@ import torch
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.statistics.token_states import (
     EncoderStates,
-    MaskedText,
+    MaskedBatch,
     mask_texts,
     states_by_kind,
 )
@@ -42,7 +42,7 @@ def masked_text():
     tokens = batch(text(9, seed=1), text(6, seed=2))
     is_masked = torch.zeros_like(tokens).bool()
     is_masked[0, [2, 5]] = is_masked[1, 3] = True
-    return MaskedText(tokens, is_masked)
+    return MaskedBatch(tokens, is_masked)
 
 
 def by_kind(states, text):
