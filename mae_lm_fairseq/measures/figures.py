@@ -164,7 +164,7 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
     """Plot the exclusivity of ``[MASK]`` against layer beside its controls, one panel per model.
 
     Args:
-        lines: values of :class:`~mae_lm_fairseq.measures.rank.Exclusivity` by name and model.
+        lines: values of :class:`~mae_lm_fairseq.measures.exclusivity.Exclusivity` by name and model.
 
     Returns:
         Whether any model takes ``[MASK]`` in a layer.

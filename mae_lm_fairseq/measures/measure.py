@@ -4,6 +4,7 @@ A measure is one class. Its fields are its options, in a plan and on the command
 :func:`~mae_lm_fairseq.measures.registry.register_measure` makes it known.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -208,6 +209,11 @@ class Measure(Options):
         if baseline is None or baseline.value not in same:
             return None
         return baseline.label, same[baseline.value]
+
+
+def values_by_layer(layers: int) -> defaultdict[str, list[float | None]]:
+    """Return a dictionary for values of some layers, the embeddings included; None for layers without a value."""
+    return defaultdict(lambda: [None] * layers)
 
 
 @dataclass(frozen=True, kw_only=True)

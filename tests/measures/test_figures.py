@@ -5,6 +5,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mae_lm_fairseq.measures.exclusivity import Exclusivity
 from mae_lm_fairseq.measures.figures import (
     CONTROLS,
     SERIES,
@@ -16,7 +17,6 @@ from mae_lm_fairseq.measures.figures import (
     plot_panels,
     plot_ranks,
 )
-from mae_lm_fairseq.measures.rank import Exclusivity
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import BOS, MASK, PAD, network, text

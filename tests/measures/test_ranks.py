@@ -55,7 +55,7 @@ def test_extreme_words_are_named_by_the_measure(folder, tmp_path):
     named = extreme_words(path, options, length=32)
     options = options_of(folder, path)
     [model] = options.models_to_measure()
-    measured = options.exclusivity.measure(model)
+    measured = options.exclusivity_measure.measure(model)
     for words, row in zip(named, measured, strict=True):
         assert words["mask"] == row["exclusivity_0.9"]
         assert [value for value, _ in words["words"]] == sorted(row["types"], reverse=True)[:5]
