@@ -16,10 +16,11 @@ from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
+from mae_lm_fairseq.measures.exclusivity import Exclusivity
 from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure
 from mae_lm_fairseq.measures.minimal_pairs import MinimalPairsOrControl
 from mae_lm_fairseq.measures.probe import ProbeOrControl
-from mae_lm_fairseq.measures.rank import Exclusivity, Rank
+from mae_lm_fairseq.measures.rank import Rank
 from mae_lm_fairseq.measures.registry import register_measure
 from mae_lm_fairseq.measures.retrieval import Retrieval
 from mae_lm_fairseq.measures.seconds import Seconds
