@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,24 +18,19 @@ from mae_lm_fairseq.statistics.effective_rank import (
     resamples,
     subspace,
 )
-from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedBatch, masked_batches, states_by_kind
+from mae_lm_fairseq.statistics.token_states import (
+    EncoderStates,
+    KindOfStates,
+    MaskedBatch,
+    masked_batches,
+    states_by_kind,
+)
 from mae_lm_fairseq.utils.command_line import Argument, Fraction, Natural, Options, Probability
 
 CHUNKS = 20
 """Number of chunks of the texts for the bootstrap."""
 MEMORY = 1 << 32
 """Maximum bytes of second moments in memory. If all layers need more, the text is read several times."""
-
-
-class Place(NamedTuple):
-    """Where hidden states are, in the order of the rows of a profile."""
-
-    layer: int
-    """0 are the embeddings."""
-    input: str
-    """How the text is encoded: a name of :data:`~mae_lm_fairseq.statistics.token_states.INPUTS`."""
-    tokens: str
-    """``real`` or ``mask``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +85,8 @@ def rank_profile(
     chunks = min(CHUNKS, len(texts))
     weights = resamples(chunks, settings.bootstrap, settings.seed)
     batches = _batches(encoder, texts, chunks, special_ids, settings)
-    counts: dict[Place, int] = {}
-    ranks_of: dict[Place, dict[str, Tensor]] = {}
+    counts: dict[KindOfStates, int] = {}
+    ranks_of: dict[KindOfStates, dict[str, Tensor]] = {}
     outside = []
     matrices = 2 * len(encoder.inputs) - 1  # clean text has no [MASK]
     bytes_per_layer = matrices * chunks * encoder.dim**2 * 8
@@ -102,21 +97,21 @@ def rank_profile(
         title = f"layers {layers[0]} to {layers[-1]}"
         all_moments = _collect(encoder, progress(batches, f"{title}, text"), chunks, layers)
         for layer in progress(layers, f"{title}, ranks"):
-            for place in sorted(all_moments):
-                if place.layer != layer:
+            for kind in sorted(all_moments):
+                if kind.layer != layer:
                     continue
-                moments = all_moments[place]
-                counts[place] = moments.count
-                ranks_of[place] = ranks(moments.energies(weights, settings.centred), settings.threshold)
-                keep_moments(layer, f"{place.tokens}_{place.input}", moments)
-                if place.tokens == "mask":
-                    real = all_moments[place._replace(tokens="real")]
-                    row = {"layer": layer, "input": place.input}
+                moments = all_moments[kind]
+                counts[kind] = moments.count
+                ranks_of[kind] = ranks(moments.energies(weights, settings.centred), settings.threshold)
+                keep_moments(layer, f"{kind.tokens}_{kind.input}", moments)
+                if kind.tokens == "mask":
+                    real = all_moments[kind._replace(tokens="real")]
+                    row = {"layer": layer, "input": kind.input}
                     outside.append(row | _outside(real, moments, weights, settings))
 
     rows = []
-    for place, values in ranks_of.items():
-        row = {**place._asdict(), "count": counts[place]}
+    for kind, values in ranks_of.items():
+        row = {**kind._asdict(), "count": counts[kind]}
         rows.append(row | _row(values, chunks))
     return {
         "width": encoder.dim,
@@ -153,28 +148,27 @@ def _batches(
 
 def _collect(
     encoder: EncoderStates, batches: Iterable[tuple[int, MaskedBatch]], chunks: int, layers: range
-) -> dict[Place, SecondMoments]:
+) -> dict[KindOfStates, SecondMoments]:
     """Return the second moments of the states of some layers."""
-    moments: dict[Place, SecondMoments] = {}
+    moments: dict[KindOfStates, SecondMoments] = {}
     for chunk, batch in batches:
-        for input_name, tokens, layer, states in states_by_kind(encoder, batch):
-            if layer not in layers:
+        for kind, states in states_by_kind(encoder, batch):
+            if kind.layer not in layers:
                 continue
-            place = Place(layer, input_name, tokens)
-            if place not in moments:
-                moments[place] = SecondMoments(encoder.dim, chunks)
-            moments[place].add(states, chunk)
+            if kind not in moments:
+                moments[kind] = SecondMoments(encoder.dim, chunks)
+            moments[kind].add(states, chunk)
     return moments
 
 
-def _gaps(ranks_of: dict[Place, dict[str, Tensor]], chunks: int) -> list[dict[str, Any]]:
+def _gaps(ranks_of: dict[KindOfStates, dict[str, Tensor]], chunks: int) -> list[dict[str, Any]]:
     """Return the rows of the difference that ``[MASK]`` in the text makes to real tokens."""
     rows = []
-    for place, values in ranks_of.items():
-        if place.tokens == "real" and place.input != "clean":
-            clean = ranks_of[place._replace(input="clean")]
-            gap = {measure: values[measure] - clean[measure] for measure in RANKS}
-            rows.append({"layer": place.layer, "input": place.input} | _row(gap, chunks))
+    for kind, values in ranks_of.items():
+        if kind.tokens == "real" and kind.input != "clean":
+            clean = ranks_of[kind._replace(input="clean")]
+            gap = {name: values[name] - clean[name] for name in RANKS}
+            rows.append({"layer": kind.layer, "input": kind.input} | _row(gap, chunks))
     return rows
 
 

@@ -44,16 +44,14 @@ class LayerStates(NamedTuple):
 
 
 class KindOfStates(NamedTuple):
-    """Hidden states of one kind of tokens in one layer."""
+    """A layer, how the text is encoded, and tokens; kinds are sorted as the rows of a profile."""
 
+    layer: int
+    """0 are the embeddings."""
     input: str
     """One of :data:`INPUTS`."""
     tokens: str
     """``real`` or ``mask``."""
-    layer: int
-    """0 are the embeddings."""
-    states: Tensor
-    """[N, dim]."""
 
 
 class EncoderStates:
@@ -150,8 +148,8 @@ def masked_batches(
     return batches
 
 
-def states_by_kind(encoder: EncoderStates, batch: MaskedBatch) -> Iterator[KindOfStates]:
-    """Yield the hidden states of a batch, by input, layer and kind of tokens.
+def states_by_kind(encoder: EncoderStates, batch: MaskedBatch) -> Iterator[tuple[KindOfStates, Tensor]]:
+    """Yield the hidden states [N, dim] of a batch, with their kind.
 
     Layers that do not see ``[MASK]`` yield no states for it. Real tokens are those that are never masked.
     """
@@ -162,6 +160,6 @@ def states_by_kind(encoder: EncoderStates, batch: MaskedBatch) -> Iterator[KindO
         tokens = batch.tokens if is_clean else corrupted
         for layer, (states, index) in enumerate(encoder(tokens, see_masks=input_name == "forced")):
             is_mask = is_masked[index].to(states.device)
-            yield KindOfStates(input_name, "real", layer, states[~is_mask])
+            yield KindOfStates(layer, input_name, "real"), states[~is_mask]
             if not is_clean and is_mask.any():
-                yield KindOfStates(input_name, "mask", layer, states[is_mask])
+                yield KindOfStates(layer, input_name, "mask"), states[is_mask]
