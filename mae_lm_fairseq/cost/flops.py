@@ -76,17 +76,19 @@ def alignment_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     """Return the FLOPs of the transitions between the states of the ``[MASK]`` tokens: projections and scores."""
     if config.mask_states == 1:
         return 0
-    dim, states = config.encoder.dim, expanded(config, sample).predicted
+    dim = config.encoder.dim
+    states = expanded(config, sample).predicted
     return 2 * dim * (2 * dim * states + states * states)
 
 
 def encoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     """Return the FLOPs of the encoder's layers, without and with ``[MASK]`` tokens."""
-    shape, before = config.encoder, config.layers_before_masks
+    shape = config.encoder
+    layers_before = config.layers_before_masks
     joined = expanded(config, sample) if config.mask_join is MaskJoin.embeddings else sample
     without_masks = layer_flops(shape.dim, shape.ffn_dim, sample.visible, sample.visible)
     with_masks = layer_flops(shape.dim, shape.ffn_dim, joined.sequence, joined.sequence)
-    return before * without_masks + (shape.layers - before) * with_masks
+    return layers_before * without_masks + (shape.layers - layers_before) * with_masks
 
 
 def self_decoder_flops(shape: StackConfig, sample: Sample) -> int:
@@ -117,13 +119,14 @@ _DECODERS = {
 
 def decoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     """Return the FLOPs of the decoder's layers, and of the projections around it if its hidden size differs."""
-    shape, width = config.decoder, config.encoder.dim
+    shape = config.decoder
+    encoder_dim = config.encoder.dim
     if not shape.layers:
         return 0
     sample = expanded(config, sample)
-    projected = 0 if shape.dim == width else sample.visible + sample.predicted
+    projected = 0 if shape.dim == encoder_dim else sample.visible + sample.predicted
     formula = _DECODERS.get(config.decoder_attention, self_decoder_flops)
-    return formula(shape, sample) + 2 * width * shape.dim * projected
+    return formula(shape, sample) + 2 * encoder_dim * shape.dim * projected
 
 
 def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Iterable[Sample]) -> Flops:
@@ -139,7 +142,9 @@ def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Ite
 
 def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: "BatchLayout") -> int:
     """Return the FLOPs of a training step by formula, from the numbers of positions of every sequence in the batch."""
-    sequence, predicted = layout.sequence.lengths.numpy(), layout.predicted.lengths.numpy()
+    sequence = layout.sequence.lengths.numpy()
     visible = sequence if layout.visible is None else layout.visible.lengths.numpy()
+    predicted = layout.predicted.lengths.numpy()
     # The formula is that of one sequence; with arrays in place of numbers it computes all of them at once.
-    return TRAINING * int(forward_flops(config, vocab_size, [Sample(sequence, visible, predicted)]).total.sum())
+    sequences = Sample(sequence, visible, predicted)
+    return TRAINING * int(forward_flops(config, vocab_size, [sequences]).total.sum())

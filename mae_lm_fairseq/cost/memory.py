@@ -43,7 +43,7 @@ PRECISIONS = {
     "bf16": Precision(torch.bfloat16, 16),
     "fp16": Precision(torch.float16, 16),
 }
-"""Precisions by the names in :data:`~mae_lm_fairseq.cost.planned_run.PRECISIONS`."""
+"""Precisions by the names in :data:`~mae_lm_fairseq.cost.planned_run.PRECISION_NAMES`."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,11 @@ class AllocationCounter(TorchDispatchMode):
     def count(self, tensor: Tensor, part: str):
         """Attribute a tensor's memory to ``part``, even if it was attributed to another part before."""
         storage = tensor.untyped_storage()
-        key, size = id(storage), storage.nbytes()
+        key = id(storage)
+        size = storage.nbytes()
         if key in self.blocks:
-            self.live[self.blocks[key][0]] -= size
+            earlier_part, _ = self.blocks[key]
+            self.live[earlier_part] -= size
         else:
             weakref.finalize(storage, self._free, key)
         self.blocks[key] = part, size
@@ -171,13 +173,15 @@ def training_memory(training_step: FakeTrainingStep, accumulate: bool) -> Memory
         training_step: the step to run, which serves one measurement.
         accumulate: whether gradients of a previous batch already exist (``--update-freq`` above 1).
     """
-    counter, network = AllocationCounter(), training_step.network
+    counter = AllocationCounter()
+    network = training_step.network
     for tensor in (*network.parameters(), *network.buffers()):
         counter.count(tensor, "weights")
     for parameter in network.parameters():
         parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
+    batches = 2 if accumulate else 1
     with counter:
-        for _ in range(2 if accumulate else 1):
+        for _ in range(batches):
             training_step.run(counter)
     optimizer = training_step.precision.optimizer_bytes * sum(parameter.numel() for parameter in network.parameters())
     parts = ("weights", "gradients", "encoder", "decoder", "head", "backward")

@@ -9,7 +9,7 @@ from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, n
 from mae_lm_fairseq.cost.flops import Sample
 from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options, Probability
 
-PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
+PRECISION_NAMES = ("fp32", "autocast", "bf16", "fp16")
 """Precisions. In ``fairseq-train`` they are the options: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
 
 
@@ -71,7 +71,7 @@ def _integer(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Run(Options):
+class PlannedRun(Options):
     """A pretraining run.
 
     Attributes:
@@ -104,7 +104,7 @@ class Run(Options):
     tokens: Annotated[int, Argument("N", parse=_integer, at_least=1)] = 125_000 * 2048 * 512
     devices: Count = 8
     device_kind: Annotated[Literal[*DEVICES], Argument("K")] = "a100-80"
-    precision: Annotated[Literal[*PRECISIONS], Argument("P")] = "fp16"
+    precision: Annotated[Literal[*PRECISION_NAMES], Argument("P")] = "fp16"
     mfu: Fraction = 0.23
     checkpoint_activations: bool = False
 
@@ -114,7 +114,7 @@ class Run(Options):
             length = f"--tokens-per-sample {self.tokens_per_sample}"
             raise ValueError(f"mask_prob {self.mask_prob} masks none or all of {length}")
 
-    def roberta(self) -> "Run":
+    def roberta(self) -> "PlannedRun":
         """Return the run of the RoBERTa preset of the same size, for comparison."""
         preset = f"mae_lm_roberta_{ARCHITECTURES[self.preset][1]}"
         return replace(self, preset=preset, mask_prob=0.15, mask_in_encoder=0.0)
@@ -122,10 +122,10 @@ class Run(Options):
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network configuration, with enough positions for the sequences."""
-        config = self.network()
+        config = self.network_config()
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
 
-    def network(self) -> MaskedAutoencoderConfig:
+    def network_config(self) -> MaskedAutoencoderConfig:
         """Return the network configuration of the preset."""
         return preset_config(*ARCHITECTURES[self.preset])
 
