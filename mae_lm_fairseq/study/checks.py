@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
-from mae_lm_fairseq.cost.planner import Plan as Cost, plan as plan_cost
+from mae_lm_fairseq.cost.planned_run import PlannedRun, kind_of_gpu
+from mae_lm_fairseq.cost.planner import Cost, plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration
 from mae_lm_fairseq.models.architectures import core_config
@@ -152,7 +152,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         cost = None
         if not model.random:
             try:
-                run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=Run.precision)
+                run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=PlannedRun.precision)
                 cost = plan_cost(run)
             except ValueError as problem:
                 unknown.append(f"{model.name} ({problem})")
@@ -180,8 +180,9 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         "",
         markdown_table(HEADER, rows),
         "",
-        f"assumed: one {device} per training at {Run.mfu:.0%} of its data sheet's FLOP/s in {Run.precision}, "
-        f"full sequences, a vocabulary of {vocabulary:,}. Networks smaller than base reach less.",
+        f"assumed: one {device} per training at {PlannedRun.mfu:.0%} of its data sheet's FLOP/s in "
+        f"{PlannedRun.precision}, full sequences, a vocabulary of {vocabulary:,}. "
+        "Networks smaller than base reach less.",
     ]
     if not plan.data.data_bin.exists():
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
