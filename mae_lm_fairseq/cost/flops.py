@@ -58,13 +58,17 @@ class Flops(NamedTuple):
 
 def attention_flops(dim: int, queries: int, keys: int) -> int:
     """Return the FLOPs of attention from ``queries`` positions to ``keys`` positions, projections included."""
-    projections = 2 * dim * dim * (2 * queries + 2 * keys)  # query and output; key and value
-    return projections + 2 * 2 * dim * queries * keys  # scores, and the weighted sum of values
+    projected = 2 * queries + 2 * keys  # query and output; key and value
+    projections = 2 * dim * dim * projected
+    scores = 2 * dim * queries * keys
+    weighted_sums = scores  # of values, as many operations
+    return projections + scores + weighted_sums
 
 
 def layer_flops(dim: int, ffn_dim: int, queries: int, keys: int) -> int:
     """Return the FLOPs of a transformer layer that computes ``queries`` positions and attends to ``keys`` positions."""
-    return attention_flops(dim, queries, keys) + 2 * 2 * dim * ffn_dim * queries
+    feed_forward = 2 * 2 * dim * ffn_dim * queries
+    return attention_flops(dim, queries, keys) + feed_forward
 
 
 def head_flops(dim: int, vocab_size: int, predicted: int) -> int:
@@ -78,7 +82,9 @@ def alignment_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
         return 0
     dim = config.encoder.dim
     states = expanded(config, sample).predicted
-    return 2 * dim * (2 * dim * states + states * states)
+    projections = 2 * dim * states
+    scores = states * states
+    return 2 * dim * (projections + scores)
 
 
 def encoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
@@ -126,7 +132,8 @@ def decoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
     sample = expanded(config, sample)
     projected = 0 if shape.dim == encoder_dim else sample.visible + sample.predicted
     formula = _DECODERS.get(config.decoder_attention, self_decoder_flops)
-    return formula(shape, sample) + 2 * encoder_dim * shape.dim * projected
+    projections = 2 * encoder_dim * shape.dim * projected
+    return formula(shape, sample) + projections
 
 
 def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Iterable[Sample]) -> Flops:

@@ -120,28 +120,30 @@ def plan_cost(run: PlannedRun) -> Cost:
         run.config,
         run.vocab_size,
         run.sample,
-        run.batch_size,
-        precision,
-        run.checkpoint_activations,
+        rows=run.batch_size,
+        precision=precision,
+        checkpoint_activations=run.checkpoint_activations,
         fused=run.precision != "fp32",
     )
     parameters = count_parameters(run.config, run.vocab_size)
     flops = flops_per_token(run)
-    gradients = precision.dtype.itemsize * parameters.total
+    gradient_bytes = precision.dtype.itemsize * parameters.total
+    times_sent = 2 * (run.devices - 1) / run.devices
     return Cost(
         run,
         parameters,
         flops,
         memory=training_memory(training_step, accumulate=run.update_freq > 1),
-        exchange_buffer=gradients if run.devices > 1 else 0,
-        exchanged=2 * (run.devices - 1) / run.devices * gradients,
+        exchange_buffer=gradient_bytes if run.devices > 1 else 0,
+        exchanged=times_sent * gradient_bytes,
         hours=hours(run, flops),
     )
 
 
 def hours(run: PlannedRun, flops: Flops) -> float:
     """Return the hours of a run that takes these FLOPs per token of the text."""
-    return run.tokens * flops.total / (run.devices * run.peak * run.mfu) / 3600
+    flops_per_second = run.devices * run.peak * run.mfu
+    return run.tokens * flops.total / flops_per_second / 3600
 
 
 def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parameters:
@@ -162,11 +164,10 @@ def flops_per_token(run: PlannedRun) -> Flops:
     passes = TRAINING + 1 if run.checkpoint_activations else TRAINING
     # The alignment loss of expanded [MASK] tokens computes the logits again in the backward pass.
     head_passes = TRAINING + 1 if run.config.mask_states > 1 else TRAINING
-    return Flops(
-        encoder=forward.encoder * passes / tokens,
-        decoder=forward.decoder * passes / tokens,
-        head=forward.head * head_passes / tokens,
-    )
+    encoder = forward.encoder * passes / tokens
+    decoder = forward.decoder * passes / tokens
+    head = forward.head * head_passes / tokens
+    return Flops(encoder, decoder, head)
 
 
 def as_json(planned: Cost, reference: Cost) -> dict:
