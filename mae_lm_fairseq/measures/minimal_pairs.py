@@ -352,8 +352,8 @@ def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, A
 class _Outcomes(NamedTuple):
     """Outcomes of the pairs of a paradigm."""
 
-    counts: np.ndarray
-    """int[3]: how many are wrong, tied and right."""
+    pairs: int
+    ties: int
     accuracies: np.ndarray
     """float[1 + RESAMPLES]: the accuracy of the pairs, and of each resample."""
 
@@ -364,19 +364,20 @@ def _outcomes(scores: np.ndarray, generator: np.random.Generator) -> _Outcomes:
     tied = (np.abs(margin) <= TIE).sum()
     right = (margin > TIE).sum()
     counts = np.array([wrong, tied, right])
+    pairs = counts.sum()
     # Pairs drawn with replacement are wrong, tied and right as often as a multinomial draw says.
-    drawn = generator.multinomial(counts.sum(), counts / counts.sum(), RESAMPLES)
-    return _Outcomes(counts, np.vstack([counts, drawn]) @ _POINTS / counts.sum())
+    drawn = generator.multinomial(pairs, counts / pairs, RESAMPLES)
+    accuracies = np.vstack([counts, drawn]) @ _POINTS / pairs
+    return _Outcomes(int(pairs), int(tied), accuracies)
 
 
 def _row(outcomes: Sequence[_Outcomes]) -> dict[str, Any]:
     accuracy, *resampled = np.mean([outcome.accuracies for outcome in outcomes], axis=0)
     low, high = np.quantile(resampled, [0.025, 0.975])
-    _, ties, _ = np.sum([outcome.counts for outcome in outcomes], axis=0)
     return {
         "accuracy": float(accuracy),
         "low": float(low),
         "high": float(high),
-        "pairs": sum(int(outcome.counts.sum()) for outcome in outcomes),
-        "ties": int(ties),
+        "pairs": sum(outcome.pairs for outcome in outcomes),
+        "ties": sum(outcome.ties for outcome in outcomes),
     }
