@@ -205,13 +205,17 @@ def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float =
     for label, line_rows in rows.items():
         if not line_rows:
             continue
-        layers = np.array([row["layer"] for row in line_rows])
-        low = scale * np.array([row[f"{name}_low"] for row in line_rows])
-        middle = scale * np.array([row[name] for row in line_rows])
-        high = scale * np.array([row[f"{name}_high"] for row in line_rows])
+        layers = _column(line_rows, "layer")
+        low = scale * _column(line_rows, f"{name}_low")
+        middle = scale * _column(line_rows, name)
+        high = scale * _column(line_rows, f"{name}_high")
         lines[label] = Line(layers, middle[None])
         bands[label] = (layers, low, high)
     return Panel(title, LAYER, lines, bands)
+
+
+def _column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([row[name] for row in rows])
 
 
 def _rank_label(models: Sequence[dict[str, Any]]) -> str:

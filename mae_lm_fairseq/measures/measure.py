@@ -6,7 +6,7 @@ A measure is one class. Its fields are its options, in a plan and on the command
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -156,7 +156,7 @@ class Measure(Options):
     def files(self, data: Data) -> dict[str, Path]:
         """Return the files that it reads, besides the data-bin, by the name of their key."""
         candidates = [(name, getattr(data, name)) for name in (*self.needed(), *self.also_reads)]
-        candidates += [(field.name, getattr(self, field.name)) for field in fields(self)]
+        candidates += vars(self).items()
         return {name: value for name, value in candidates if isinstance(value, Path)}
 
     def check(self, data: Data) -> None:

@@ -24,7 +24,7 @@ from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelToMeas
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, padded_batches
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
-from mae_lm_fairseq.statistics.token_states import EncoderStates
+from mae_lm_fairseq.statistics.token_states import EncoderStates, layer_ranges
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Count, File
@@ -307,10 +307,8 @@ def _layers(
     progress = progress_bars(title)
     words = sum(len(tokenised.labels) for tokenised in sets.values())
     bytes_per_layer = 4 * encoder.dim * words
-    layers_at_once = max(1, MEMORY // bytes_per_layer)
     rows = []
-    for first in range(0, encoder.layers + 1, layers_at_once):
-        layers = range(first, min(first + layers_at_once, encoder.layers + 1))
+    for layers in layer_ranges(encoder.layers, bytes_per_layer, MEMORY):
         states = {}
         for name, tokenised in sets.items():
             show = partial(progress, name=name)
@@ -353,7 +351,7 @@ def token_states(
     texts: Sequence[Sequence[int]],
     positions: Sequence[Sequence[int]],
     layers: range,
-    progress: Callable[[Sequence], Iterable] = lambda batches: batches,
+    progress: Callable[[Sequence], Iterable],
 ) -> list[np.ndarray]:
     """Return the hidden states of some tokens of clean texts.
 

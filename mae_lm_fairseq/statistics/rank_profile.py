@@ -22,6 +22,7 @@ from mae_lm_fairseq.statistics.token_states import (
     EncoderStates,
     KindOfStates,
     MaskedBatch,
+    layer_ranges,
     masked_batches,
     states_by_kind,
 )
@@ -90,10 +91,8 @@ def rank_profile(
     outside = []
     matrices = 2 * len(encoder.inputs) - 1  # clean text has no [MASK]
     bytes_per_layer = matrices * chunks * encoder.dim**2 * 8
-    layers_at_once = max(1, memory // bytes_per_layer)
 
-    for first in range(0, encoder.layers + 1, layers_at_once):
-        layers = range(first, min(first + layers_at_once, encoder.layers + 1))
+    for layers in layer_ranges(encoder.layers, bytes_per_layer, memory):
         title = f"layers {layers[0]} to {layers[-1]}"
         all_moments = _collect(encoder, progress(batches, f"{title}, text"), chunks, layers)
         for layer in progress(layers, f"{title}, ranks"):

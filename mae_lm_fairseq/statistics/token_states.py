@@ -130,10 +130,12 @@ def mask_texts(
     is_masked = torch.zeros_like(tokens).bool()
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
-        positions = np.flatnonzero(~np.isin(text, list(special_ids)))
+        is_special = np.isin(text, list(special_ids))
+        positions = np.flatnonzero(~is_special)
         count = round(mask_prob * len(positions))
         generator = np.random.default_rng((seed, first + row))
-        is_masked[row, generator.choice(positions, count, replace=False)] = True
+        masked = generator.choice(positions, count, replace=False)
+        is_masked[row, masked] = True
     return MaskedBatch(tokens, is_masked)
 
 
@@ -146,6 +148,14 @@ def masked_batches(
         batch_texts = texts[start : start + TEXTS_AT_ONCE]
         batches.append(mask_texts(batch_texts, pad, special_ids, mask_prob, seed, first + start))
     return batches
+
+
+def layer_ranges(layers: int, bytes_per_layer: int, memory: int) -> Iterator[range]:
+    """Yield ranges of layers, from the embeddings up, that need at most ``memory`` bytes, or are of one layer."""
+    layers_at_once = max(1, memory // bytes_per_layer)
+    for first in range(0, layers + 1, layers_at_once):
+        last = min(first + layers_at_once - 1, layers)
+        yield range(first, last + 1)
 
 
 def states_by_kind(encoder: EncoderStates, batch: MaskedBatch) -> Iterator[tuple[KindOfStates, Tensor]]:

@@ -16,7 +16,7 @@ POSITIONS = [[1, 2, 2, 8], [3], [], [1], [1, 5, 14]]
 @pytest.mark.parametrize("layers", [range(4), range(1, 3)])
 def test_states_equal_a_loop(layers):
     encoder = EncoderStates(network("mae_lm").encoder, PAD, MASK)
-    found = token_states(encoder, TEXTS, POSITIONS, layers)
+    found = token_states(encoder, TEXTS, POSITIONS, layers, list)
     for layer, states in zip(layers, found, strict=True):
         expected = []
         for ids, positions in zip(TEXTS, POSITIONS, strict=True):
