@@ -19,7 +19,7 @@ from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.cost.flops import Sample
+from mae_lm_fairseq.cost.flops import Positions
 
 PAD, TOKEN = 1, 4
 
@@ -73,7 +73,7 @@ class FakeTrainingStep:
     """A network and a batch of fake tensors, to run a training step on.
 
     Args:
-        sample, rows: the batch: the positions of a sequence, and the number of equal sequences.
+        positions, rows: the batch: the positions of a sequence, and the number of equal sequences.
         fused: whether attention is that of the fused kernel, as in training on GPUs, in place of eager attention.
     """
 
@@ -81,7 +81,7 @@ class FakeTrainingStep:
         self,
         config: MaskedAutoencoderConfig,
         vocab_size: int,
-        sample: Sample,
+        positions: Positions,
         rows: int,
         precision: Precision = PRECISIONS["fp32"],
         checkpoint_activations: bool = False,
@@ -90,9 +90,9 @@ class FakeTrainingStep:
         self.tensors = FakeTensorMode()
         self.precision = precision
         mask = vocab_size - 1
-        tokens = torch.full((rows, sample.sequence), TOKEN)
-        tokens[:, sample.sequence - sample.predicted :] = mask
-        early = torch.arange(sample.sequence).expand_as(tokens) < sample.visible
+        tokens = torch.full((rows, positions.sequence), TOKEN)
+        tokens[:, positions.sequence - positions.predicted :] = mask
+        early = torch.arange(positions.sequence).expand_as(tokens) < positions.visible
         # Start from real tensors: the layout depends on the content, that is on which positions are masked.
         layout = batch_layout(tokens, tokens.eq(mask), PAD, mask, early_masks=early)
         batch = (layout, tokens, tokens[tokens.eq(mask)])

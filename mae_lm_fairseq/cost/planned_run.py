@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, no_preset, preset_config
-from mae_lm_fairseq.cost.flops import Sample
+from mae_lm_fairseq.cost.flops import Positions
 from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options, Probability
 
 PRECISION_NAMES = ("fp32", "autocast", "bf16", "fp16")
@@ -110,7 +110,7 @@ class PlannedRun(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 < self.sample.predicted < self.tokens_per_sample:
+        if not 0 < self.positions.predicted < self.tokens_per_sample:
             length = f"--tokens-per-sample {self.tokens_per_sample}"
             raise ValueError(f"mask_prob {self.mask_prob} masks none or all of {length}")
 
@@ -130,11 +130,11 @@ class PlannedRun(Options):
         return preset_config(*ARCHITECTURES[self.preset])
 
     @property
-    def sample(self) -> Sample:
+    def positions(self) -> Positions:
         """The positions of every sequence: maximum length, with ``<mask>`` at all predicted positions."""
         predicted = round(self.mask_prob * self.tokens_per_sample)
         early = round(self.mask_in_encoder * predicted)
-        return Sample(self.tokens_per_sample, self.tokens_per_sample - predicted + early, predicted)
+        return Positions(self.tokens_per_sample, self.tokens_per_sample - predicted + early, predicted)
 
     @property
     def device(self) -> Device:

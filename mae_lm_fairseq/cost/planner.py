@@ -119,7 +119,7 @@ def plan_cost(run: PlannedRun) -> Cost:
     training_step = FakeTrainingStep(
         run.config,
         run.vocab_size,
-        run.sample,
+        run.positions,
         rows=run.batch_size,
         precision=precision,
         checkpoint_activations=run.checkpoint_activations,
@@ -159,7 +159,7 @@ def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parame
 
 def flops_per_token(run: PlannedRun) -> Flops:
     """Return the training FLOPs of a run per token of the text."""
-    forward = forward_flops(run.config, run.vocab_size, [run.sample])
+    forward = forward_flops(run.config, run.vocab_size, [run.positions])
     tokens = run.tokens_per_sample
     passes = TRAINING + 1 if run.checkpoint_activations else TRAINING
     # The alignment loss of expanded [MASK] tokens computes the logits again in the backward pass.

@@ -9,7 +9,7 @@ import pytest
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops
 from mae_lm_fairseq.cost.memory import PRECISIONS, FakeTrainingStep, training_memory
 from mae_lm_fairseq.cost.planned_run import DEVICES, PlannedRun
 from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan_cost
@@ -44,7 +44,7 @@ def test_flops_of_a_token():
     expanded = replace(TINY, preset="mae_lm_exlm_decoder_tiny")
     passes = {TINY: (3, 3, 3), replace(TINY, checkpoint_activations=True): (4, 4, 3), expanded: (3, 3, 4)}
     for run, times in passes.items():
-        forward = forward_flops(run.config, TINY.vocab_size, [Sample(40, 34, 6)])
+        forward = forward_flops(run.config, TINY.vocab_size, [Positions(40, 34, 6)])
         assert flops_per_token(run) == pytest.approx([n * part / 40 for n, part in zip(times, forward, strict=True)])
     assert flops_per_token(expanded).encoder == flops_per_token(TINY).encoder
 
@@ -79,7 +79,7 @@ def test_plans_that_exceed_device_memory():
 @pytest.mark.parametrize(("precision", "planned"), [("fp16", True), ("fp32", False)])
 def test_plans_have_the_memory_of_the_fused_kernel_unless_in_float32(precision, planned):
     run = replace(TINY, tokens_per_sample=400, precision=precision)
-    batch = run.config, run.vocab_size, run.sample, run.batch_size, PRECISIONS[precision]
+    batch = run.config, run.vocab_size, run.positions, run.batch_size, PRECISIONS[precision]
     memory = {fused: training_memory(FakeTrainingStep(*batch, fused=fused), True).total for fused in (False, True)}
     assert plan_cost(run).memory.total == memory[planned]
     assert memory[True] < 0.6 * memory[False]
@@ -134,10 +134,10 @@ def relative(size: str, preset: str = "mae_lm_3ml_self", **changes) -> float:
     return flops_per_token(run).total / flops_per_token(run.roberta()).total
 
 
-def changed(size: str, sample: Sample | None = None, **changes) -> float:
-    """Return the relative cost of 3ML-self for another sample or another network."""
+def changed(size: str, positions: Positions | None = None, **changes) -> float:
+    """Return the relative cost of 3ML-self for other positions or another network."""
     run = PlannedRun(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=GPT2_VOCABULARY)
-    flops = forward_flops(replace(run.config, **changes), GPT2_VOCABULARY, [sample or run.sample])
+    flops = forward_flops(replace(run.config, **changes), GPT2_VOCABULARY, [positions or run.positions])
     return TRAINING * flops.total / 512 / flops_per_token(run.roberta()).total
 
 
@@ -152,9 +152,9 @@ DOCUMENTED = {
     "`mae_lm_3ml_cross_{base,large}`": lambda size: relative(size, "mae_lm_3ml_cross"),
     "3 decoder layers": lambda size: changed(size, decoder_layers=3),
     "4 decoder layers": lambda size: changed(size, decoder_layers=4),
-    "the last decoder layer computed at all positions": lambda size: changed(size, Sample(512, 256, 256, 512)),
-    "10 % of the predicted tokens replaced": lambda size: changed(size, Sample(512, 512 - 230, 256)),
-    "80/10/10": lambda size: changed(size, Sample(512, 512 - 205, 256)),
+    "the last decoder layer computed at all positions": lambda size: changed(size, Positions(512, 256, 256, 512)),
+    "10 % of the predicted tokens replaced": lambda size: changed(size, Positions(512, 512 - 230, 256)),
+    "80/10/10": lambda size: changed(size, Positions(512, 512 - 205, 256)),
     "sequences of 128 tokens": lambda size: relative(size, tokens_per_sample=128),
     "a vocabulary of 32,000": lambda size: relative(size, vocab_size=32_000),
     "by formula": lambda size: relative(size, vocab_size=32_000),
