@@ -20,8 +20,9 @@ class ModelOptions(Measure):
     """Base of the options of a verb: trained models to measure.
 
     A verb's class inherits from this one and from its measure, so that its options are a measure with these options.
-    :func:`main` calls, in this order, ``output``, ``models_to_measure``, ``about``, ``compare`` for each model, and
-    ``write``, which by default writes the ``report``. Verbs override those that differ.
+    :func:`main` calls, in this order, ``output``, ``models_to_measure``, ``at_length_of`` if a text is masked,
+    ``about``, ``compare`` for each model, and ``write``, which by default writes the ``report``. Verbs override those
+    that differ.
 
     Attributes:
         models: a bundle, a checkpoint (with ``--data-bin``), or a local directory of ``transformers`` that mae-lm
