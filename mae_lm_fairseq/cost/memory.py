@@ -183,6 +183,13 @@ def training_memory(training_step: FakeTrainingStep, accumulate: bool) -> Memory
     with counter:
         for _ in range(batches):
             training_step.run(counter)
-    optimizer = training_step.precision.optimizer_bytes * sum(parameter.numel() for parameter in network.parameters())
-    parts = ("weights", "gradients", "encoder", "decoder", "head", "backward")
-    return Memory(optimizer=optimizer, **{part: counter.peak[part] for part in parts})
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return Memory(
+        weights=counter.peak["weights"],
+        optimizer=training_step.precision.optimizer_bytes * parameters,
+        gradients=counter.peak["gradients"],
+        encoder=counter.peak["encoder"],
+        decoder=counter.peak["decoder"],
+        head=counter.peak["head"],
+        backward=counter.peak["backward"],
+    )

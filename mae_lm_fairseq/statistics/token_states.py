@@ -153,9 +153,9 @@ def masked_batches(
 def layer_ranges(layers: int, bytes_per_layer: int, memory: int) -> Iterator[range]:
     """Yield ranges of layers, from the embeddings up, that need at most ``memory`` bytes, or are of one layer."""
     layers_at_once = max(1, memory // bytes_per_layer)
-    for first in range(0, layers + 1, layers_at_once):
-        last = min(first + layers_at_once - 1, layers)
-        yield range(first, last + 1)
+    numbers = range(layers + 1)
+    for first in numbers[::layers_at_once]:
+        yield numbers[first : first + layers_at_once]
 
 
 def states_by_kind(encoder: EncoderStates, batch: MaskedBatch) -> Iterator[tuple[KindOfStates, Tensor]]:
