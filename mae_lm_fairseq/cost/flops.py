@@ -89,31 +89,31 @@ def alignment_flops(config: MaskedAutoencoderConfig, positions: Positions) -> in
 
 def encoder_flops(config: MaskedAutoencoderConfig, positions: Positions) -> int:
     """Return the FLOPs of the encoder's layers, without and with ``[MASK]`` tokens."""
-    shape = config.encoder
+    stack = config.encoder
     layers_before = config.layers_before_masks
     joined = expanded(config, positions) if config.mask_join is MaskJoin.embeddings else positions
-    without_masks = layer_flops(shape.dim, shape.ffn_dim, positions.visible, positions.visible)
-    with_masks = layer_flops(shape.dim, shape.ffn_dim, joined.sequence, joined.sequence)
-    return layers_before * without_masks + (shape.layers - layers_before) * with_masks
+    without_masks = layer_flops(stack.dim, stack.ffn_dim, positions.visible, positions.visible)
+    with_masks = layer_flops(stack.dim, stack.ffn_dim, joined.sequence, joined.sequence)
+    return layers_before * without_masks + (stack.layers - layers_before) * with_masks
 
 
-def self_decoder_flops(shape: StackConfig, positions: Positions) -> int:
+def self_decoder_flops(stack: StackConfig, positions: Positions) -> int:
     """Return the FLOPs of a self-attention decoder, which computes all positions except in the last layer."""
     computed = positions.predicted if positions.decoded is None else positions.decoded
-    layer = layer_flops(shape.dim, shape.ffn_dim, positions.sequence, positions.sequence)
-    last_layer = layer_flops(shape.dim, shape.ffn_dim, computed, positions.sequence)
-    return (shape.layers - 1) * layer + last_layer
+    layer = layer_flops(stack.dim, stack.ffn_dim, positions.sequence, positions.sequence)
+    last_layer = layer_flops(stack.dim, stack.ffn_dim, computed, positions.sequence)
+    return (stack.layers - 1) * layer + last_layer
 
 
-def cross_decoder_flops(shape: StackConfig, positions: Positions) -> int:
+def cross_decoder_flops(stack: StackConfig, positions: Positions) -> int:
     """Return the FLOPs of a cross-attention decoder: predicted positions attend to visible tokens."""
-    return shape.layers * layer_flops(shape.dim, shape.ffn_dim, positions.predicted, positions.visible)
+    return stack.layers * layer_flops(stack.dim, stack.ffn_dim, positions.predicted, positions.visible)
 
 
-def self_cross_decoder_flops(shape: StackConfig, positions: Positions) -> int:
+def self_cross_decoder_flops(stack: StackConfig, positions: Positions) -> int:
     """Return the FLOPs of a decoder whose predicted positions attend to masked ones, then to visible tokens."""
-    among_masked = attention_flops(shape.dim, positions.predicted, positions.masked)
-    return shape.layers * among_masked + cross_decoder_flops(shape, positions)
+    among_masked = attention_flops(stack.dim, positions.predicted, positions.masked)
+    return stack.layers * among_masked + cross_decoder_flops(stack, positions)
 
 
 _DECODERS = {
@@ -125,15 +125,15 @@ _DECODERS = {
 
 def decoder_flops(config: MaskedAutoencoderConfig, positions: Positions) -> int:
     """Return the FLOPs of the decoder's layers, and of the projections around it if its hidden size differs."""
-    shape = config.decoder
+    stack = config.decoder
     encoder_dim = config.encoder.dim
-    if not shape.layers:
+    if not stack.layers:
         return 0
     positions = expanded(config, positions)
-    projected = 0 if shape.dim == encoder_dim else positions.visible + positions.predicted
+    projected = 0 if stack.dim == encoder_dim else positions.visible + positions.predicted
     formula = _DECODERS.get(config.decoder_attention, self_decoder_flops)
-    projections = 2 * encoder_dim * shape.dim * projected
-    return formula(shape, positions) + projections
+    projections = 2 * encoder_dim * stack.dim * projected
+    return formula(stack, positions) + projections
 
 
 def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, sequences: Iterable[Positions]) -> Flops:
