@@ -18,7 +18,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from mae_lm_fairseq.core.config import SIZES, MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planned_run import PlannedRun
 from mae_lm_fairseq.training.command import merge
 from mae_lm_fairseq.training.published import PUBLISHED, ROWS, SOURCES, Setting
 from mae_lm_fairseq.training.settings import RECIPE_OF_SIZE, RECIPES, describe_amount, recipe, settings
@@ -432,7 +432,7 @@ def _treatment_flops(preset: str, rate: float, masked: float) -> float:
     """
     from mae_lm_fairseq.cost.planner import flops_per_token  # imports torch
 
-    return flops_per_token(Run(preset=f"{preset}_base", mask_prob=rate, mask_in_encoder=1 - masked)).total
+    return flops_per_token(PlannedRun(preset=f"{preset}_base", mask_prob=rate, mask_in_encoder=1 - masked)).total
 
 
 # ---------------------------------------------------------------------------------------------------------- options.md

@@ -14,14 +14,14 @@ Example:
 import json
 from dataclasses import dataclass
 
-from mae_lm_fairseq.cost.planned_run import Run
-from mae_lm_fairseq.cost.planner import as_json, plan, table
+from mae_lm_fairseq.cost.planned_run import PlannedRun
+from mae_lm_fairseq.cost.planner import as_json, plan_cost, table
 from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.utils.command_line import Probability
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Run):
+class Options(PlannedRun):
     """Options of the command.
 
     Attributes:
@@ -40,7 +40,7 @@ class Options(Run):
 
 def main(options: Options) -> None:
     """Run the command."""
-    planned, roberta = plan(options), plan(options.roberta())
+    planned, roberta = plan_cost(options), plan_cost(options.roberta())
     if options.json:
         print(json.dumps(as_json(planned, roberta), indent=2))
     else:

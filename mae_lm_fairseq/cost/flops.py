@@ -17,7 +17,7 @@ TRAINING = 3
 """Cost of a training step in forward passes: the backward pass has two products for each one of the forward pass."""
 
 
-class Sample(NamedTuple):
+class Positions(NamedTuple):
     """Numbers of positions of one sequence."""
 
     sequence: int
@@ -35,13 +35,13 @@ class Sample(NamedTuple):
         return self.sequence - self.visible
 
 
-def expanded(config: MaskedAutoencoderConfig, sample: Sample) -> Sample:
+def expanded(config: MaskedAutoencoderConfig, positions: Positions) -> Positions:
     """Return the numbers of states in place of positions, where every predicted one is a ``[MASK]`` that is expanded.
 
     Expects that ``mask_states`` above 1 come without kept and random tokens.
     """
-    added = (config.mask_states - 1) * sample.predicted
-    return sample._replace(sequence=sample.sequence + added, predicted=sample.predicted + added)
+    added = (config.mask_states - 1) * positions.predicted
+    return positions._replace(sequence=positions.sequence + added, predicted=positions.predicted + added)
 
 
 class Flops(NamedTuple):
@@ -58,13 +58,17 @@ class Flops(NamedTuple):
 
 def attention_flops(dim: int, queries: int, keys: int) -> int:
     """Return the FLOPs of attention from ``queries`` positions to ``keys`` positions, projections included."""
-    projections = 2 * dim * dim * (2 * queries + 2 * keys)  # query and output; key and value
-    return projections + 2 * 2 * dim * queries * keys  # scores, and the weighted sum of values
+    projected = 2 * queries + 2 * keys  # query and output; key and value
+    projections = 2 * dim * dim * projected
+    scores = 2 * dim * queries * keys
+    weighted_sums = scores  # of values, as many operations
+    return projections + scores + weighted_sums
 
 
 def layer_flops(dim: int, ffn_dim: int, queries: int, keys: int) -> int:
     """Return the FLOPs of a transformer layer that computes ``queries`` positions and attends to ``keys`` positions."""
-    return attention_flops(dim, queries, keys) + 2 * 2 * dim * ffn_dim * queries
+    feed_forward = 2 * 2 * dim * ffn_dim * queries
+    return attention_flops(dim, queries, keys) + feed_forward
 
 
 def head_flops(dim: int, vocab_size: int, predicted: int) -> int:
@@ -72,40 +76,44 @@ def head_flops(dim: int, vocab_size: int, predicted: int) -> int:
     return 2 * dim * (dim + vocab_size) * predicted
 
 
-def alignment_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
+def alignment_flops(config: MaskedAutoencoderConfig, positions: Positions) -> int:
     """Return the FLOPs of the transitions between the states of the ``[MASK]`` tokens: projections and scores."""
     if config.mask_states == 1:
         return 0
-    dim, states = config.encoder.dim, expanded(config, sample).predicted
-    return 2 * dim * (2 * dim * states + states * states)
+    dim = config.encoder.dim
+    states = expanded(config, positions).predicted
+    projections = 2 * dim * states
+    scores = states * states
+    return 2 * dim * (projections + scores)
 
 
-def encoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
+def encoder_flops(config: MaskedAutoencoderConfig, positions: Positions) -> int:
     """Return the FLOPs of the encoder's layers, without and with ``[MASK]`` tokens."""
-    shape, before = config.encoder, config.layers_before_masks
-    joined = expanded(config, sample) if config.mask_join is MaskJoin.embeddings else sample
-    without_masks = layer_flops(shape.dim, shape.ffn_dim, sample.visible, sample.visible)
-    with_masks = layer_flops(shape.dim, shape.ffn_dim, joined.sequence, joined.sequence)
-    return before * without_masks + (shape.layers - before) * with_masks
+    stack = config.encoder
+    layers_before = config.layers_before_masks
+    joined = expanded(config, positions) if config.mask_join is MaskJoin.embeddings else positions
+    without_masks = layer_flops(stack.dim, stack.ffn_dim, positions.visible, positions.visible)
+    with_masks = layer_flops(stack.dim, stack.ffn_dim, joined.sequence, joined.sequence)
+    return layers_before * without_masks + (stack.layers - layers_before) * with_masks
 
 
-def self_decoder_flops(shape: StackConfig, sample: Sample) -> int:
+def self_decoder_flops(stack: StackConfig, positions: Positions) -> int:
     """Return the FLOPs of a self-attention decoder, which computes all positions except in the last layer."""
-    computed = sample.predicted if sample.decoded is None else sample.decoded
-    layer = layer_flops(shape.dim, shape.ffn_dim, sample.sequence, sample.sequence)
-    last_layer = layer_flops(shape.dim, shape.ffn_dim, computed, sample.sequence)
-    return (shape.layers - 1) * layer + last_layer
+    computed = positions.predicted if positions.decoded is None else positions.decoded
+    layer = layer_flops(stack.dim, stack.ffn_dim, positions.sequence, positions.sequence)
+    last_layer = layer_flops(stack.dim, stack.ffn_dim, computed, positions.sequence)
+    return (stack.layers - 1) * layer + last_layer
 
 
-def cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
+def cross_decoder_flops(stack: StackConfig, positions: Positions) -> int:
     """Return the FLOPs of a cross-attention decoder: predicted positions attend to visible tokens."""
-    return shape.layers * layer_flops(shape.dim, shape.ffn_dim, sample.predicted, sample.visible)
+    return stack.layers * layer_flops(stack.dim, stack.ffn_dim, positions.predicted, positions.visible)
 
 
-def self_cross_decoder_flops(shape: StackConfig, sample: Sample) -> int:
+def self_cross_decoder_flops(stack: StackConfig, positions: Positions) -> int:
     """Return the FLOPs of a decoder whose predicted positions attend to masked ones, then to visible tokens."""
-    among_masked = attention_flops(shape.dim, sample.predicted, sample.masked)
-    return shape.layers * among_masked + cross_decoder_flops(shape, sample)
+    among_masked = attention_flops(stack.dim, positions.predicted, positions.masked)
+    return stack.layers * among_masked + cross_decoder_flops(stack, positions)
 
 
 _DECODERS = {
@@ -115,31 +123,35 @@ _DECODERS = {
 }
 
 
-def decoder_flops(config: MaskedAutoencoderConfig, sample: Sample) -> int:
+def decoder_flops(config: MaskedAutoencoderConfig, positions: Positions) -> int:
     """Return the FLOPs of the decoder's layers, and of the projections around it if its hidden size differs."""
-    shape, width = config.decoder, config.encoder.dim
-    if not shape.layers:
+    stack = config.decoder
+    encoder_dim = config.encoder.dim
+    if not stack.layers:
         return 0
-    sample = expanded(config, sample)
-    projected = 0 if shape.dim == width else sample.visible + sample.predicted
+    positions = expanded(config, positions)
+    projected = 0 if stack.dim == encoder_dim else positions.visible + positions.predicted
     formula = _DECODERS.get(config.decoder_attention, self_decoder_flops)
-    return formula(shape, sample) + 2 * width * shape.dim * projected
+    projections = 2 * encoder_dim * stack.dim * projected
+    return formula(stack, positions) + projections
 
 
-def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, samples: Iterable[Sample]) -> Flops:
+def forward_flops(config: MaskedAutoencoderConfig, vocab_size: int, sequences: Iterable[Positions]) -> Flops:
     """Return the FLOPs of a forward pass over some sequences; a training step costs :data:`TRAINING` times as much."""
     encoder = decoder = head = 0
-    for sample in samples:
-        encoder += encoder_flops(config, sample)
-        decoder += decoder_flops(config, sample)
-        head += head_flops(config.encoder.dim, vocab_size, expanded(config, sample).predicted)
-        head += alignment_flops(config, sample)
+    for positions in sequences:
+        encoder += encoder_flops(config, positions)
+        decoder += decoder_flops(config, positions)
+        head += head_flops(config.encoder.dim, vocab_size, expanded(config, positions).predicted)
+        head += alignment_flops(config, positions)
     return Flops(encoder, decoder, head)
 
 
 def training_flops(config: MaskedAutoencoderConfig, vocab_size: int, layout: "BatchLayout") -> int:
     """Return the FLOPs of a training step by formula, from the numbers of positions of every sequence in the batch."""
-    sequence, predicted = layout.sequence.lengths.numpy(), layout.predicted.lengths.numpy()
+    sequence = layout.sequence.lengths.numpy()
     visible = sequence if layout.visible is None else layout.visible.lengths.numpy()
+    predicted = layout.predicted.lengths.numpy()
     # The formula is that of one sequence; with arrays in place of numbers it computes all of them at once.
-    return TRAINING * int(forward_flops(config, vocab_size, [Sample(sequence, visible, predicted)]).total.sum())
+    batch = Positions(sequence, visible, predicted)
+    return TRAINING * int(forward_flops(config, vocab_size, [batch]).total.sum())

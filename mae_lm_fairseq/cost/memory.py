@@ -19,7 +19,7 @@ from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.core.packing import batch_layout
-from mae_lm_fairseq.cost.flops import Sample
+from mae_lm_fairseq.cost.flops import Positions
 
 PAD, TOKEN = 1, 4
 
@@ -43,7 +43,7 @@ PRECISIONS = {
     "bf16": Precision(torch.bfloat16, 16),
     "fp16": Precision(torch.float16, 16),
 }
-"""Precisions by the names in :data:`~mae_lm_fairseq.cost.planned_run.PRECISIONS`."""
+"""Precisions by the names in :data:`~mae_lm_fairseq.cost.planned_run.PRECISION_NAMES`."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class FakeTrainingStep:
     """A network and a batch of fake tensors, to run a training step on.
 
     Args:
-        sample, rows: the batch: the positions of a sequence, and the number of equal sequences.
+        positions, rows: the batch: the positions of a sequence, and the number of equal sequences.
         fused: whether attention is that of the fused kernel, as in training on GPUs, in place of eager attention.
     """
 
@@ -81,7 +81,7 @@ class FakeTrainingStep:
         self,
         config: MaskedAutoencoderConfig,
         vocab_size: int,
-        sample: Sample,
+        positions: Positions,
         rows: int,
         precision: Precision = PRECISIONS["fp32"],
         checkpoint_activations: bool = False,
@@ -90,9 +90,9 @@ class FakeTrainingStep:
         self.tensors = FakeTensorMode()
         self.precision = precision
         mask = vocab_size - 1
-        tokens = torch.full((rows, sample.sequence), TOKEN)
-        tokens[:, sample.sequence - sample.predicted :] = mask
-        early = torch.arange(sample.sequence).expand_as(tokens) < sample.visible
+        tokens = torch.full((rows, positions.sequence), TOKEN)
+        tokens[:, positions.sequence - positions.predicted :] = mask
+        early = torch.arange(positions.sequence).expand_as(tokens) < positions.visible
         # Start from real tensors: the layout depends on the content, that is on which positions are masked.
         layout = batch_layout(tokens, tokens.eq(mask), PAD, mask, early_masks=early)
         batch = (layout, tokens, tokens[tokens.eq(mask)])
@@ -142,9 +142,11 @@ class AllocationCounter(TorchDispatchMode):
     def count(self, tensor: Tensor, part: str):
         """Attribute a tensor's memory to ``part``, even if it was attributed to another part before."""
         storage = tensor.untyped_storage()
-        key, size = id(storage), storage.nbytes()
+        key = id(storage)
+        size = storage.nbytes()
         if key in self.blocks:
-            self.live[self.blocks[key][0]] -= size
+            earlier_part, _ = self.blocks[key]
+            self.live[earlier_part] -= size
         else:
             weakref.finalize(storage, self._free, key)
         self.blocks[key] = part, size
@@ -171,14 +173,23 @@ def training_memory(training_step: FakeTrainingStep, accumulate: bool) -> Memory
         training_step: the step to run, which serves one measurement.
         accumulate: whether gradients of a previous batch already exist (``--update-freq`` above 1).
     """
-    counter, network = AllocationCounter(), training_step.network
+    counter = AllocationCounter()
+    network = training_step.network
     for tensor in (*network.parameters(), *network.buffers()):
         counter.count(tensor, "weights")
     for parameter in network.parameters():
         parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
+    batches = 2 if accumulate else 1
     with counter:
-        for _ in range(2 if accumulate else 1):
+        for _ in range(batches):
             training_step.run(counter)
-    optimizer = training_step.precision.optimizer_bytes * sum(parameter.numel() for parameter in network.parameters())
-    parts = ("weights", "gradients", "encoder", "decoder", "head", "backward")
-    return Memory(optimizer=optimizer, **{part: counter.peak[part] for part in parts})
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return Memory(
+        weights=counter.peak["weights"],
+        optimizer=training_step.precision.optimizer_bytes * parameters,
+        gradients=counter.peak["gradients"],
+        encoder=counter.peak["encoder"],
+        decoder=counter.peak["decoder"],
+        head=counter.peak["head"],
+        backward=counter.peak["backward"],
+    )

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, no_preset, preset_config
-from mae_lm_fairseq.cost.flops import Sample
+from mae_lm_fairseq.cost.flops import Positions
 from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options, Probability
 
-PRECISIONS = ("fp32", "autocast", "bf16", "fp16")
+PRECISION_NAMES = ("fp32", "autocast", "bf16", "fp16")
 """Precisions. In ``fairseq-train`` they are the options: none, ``--autocast bf16``, ``--bf16``, ``--fp16``."""
 
 
@@ -71,7 +71,7 @@ def _integer(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Run(Options):
+class PlannedRun(Options):
     """A pretraining run.
 
     Attributes:
@@ -104,17 +104,17 @@ class Run(Options):
     tokens: Annotated[int, Argument("N", parse=_integer, at_least=1)] = 125_000 * 2048 * 512
     devices: Count = 8
     device_kind: Annotated[Literal[*DEVICES], Argument("K")] = "a100-80"
-    precision: Annotated[Literal[*PRECISIONS], Argument("P")] = "fp16"
+    precision: Annotated[Literal[*PRECISION_NAMES], Argument("P")] = "fp16"
     mfu: Fraction = 0.23
     checkpoint_activations: bool = False
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 < self.sample.predicted < self.tokens_per_sample:
+        if not 0 < self.positions.predicted < self.tokens_per_sample:
             length = f"--tokens-per-sample {self.tokens_per_sample}"
             raise ValueError(f"mask_prob {self.mask_prob} masks none or all of {length}")
 
-    def roberta(self) -> "Run":
+    def roberta(self) -> "PlannedRun":
         """Return the run of the RoBERTa preset of the same size, for comparison."""
         preset = f"mae_lm_roberta_{ARCHITECTURES[self.preset][1]}"
         return replace(self, preset=preset, mask_prob=0.15, mask_in_encoder=0.0)
@@ -122,19 +122,19 @@ class Run(Options):
     @property
     def config(self) -> MaskedAutoencoderConfig:
         """The network configuration, with enough positions for the sequences."""
-        config = self.network()
+        config = self.network_config()
         return replace(config, max_positions=max(config.max_positions, self.tokens_per_sample))
 
-    def network(self) -> MaskedAutoencoderConfig:
+    def network_config(self) -> MaskedAutoencoderConfig:
         """Return the network configuration of the preset."""
         return preset_config(*ARCHITECTURES[self.preset])
 
     @property
-    def sample(self) -> Sample:
+    def positions(self) -> Positions:
         """The positions of every sequence: maximum length, with ``<mask>`` at all predicted positions."""
         predicted = round(self.mask_prob * self.tokens_per_sample)
         early = round(self.mask_in_encoder * predicted)
-        return Sample(self.tokens_per_sample, self.tokens_per_sample - predicted + early, predicted)
+        return Positions(self.tokens_per_sample, self.tokens_per_sample - predicted + early, predicted)
 
     @property
     def device(self) -> Device:

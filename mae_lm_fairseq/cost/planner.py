@@ -9,20 +9,20 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.flops import TRAINING, Flops, forward_flops
 from mae_lm_fairseq.cost.memory import PAD, PRECISIONS, FakeTrainingStep, Memory, training_memory
-from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planned_run import PlannedRun
 
 
 class Row(NamedTuple):
-    """A row of the table of two plans."""
+    """A row of the table of two runs."""
 
     label: str
     path: str
-    """Where the figure is in :meth:`Plan.as_json`."""
+    """Where the figure is in :meth:`Cost.as_json`."""
     unit: float
     format: str
 
     def cell(self, figures: dict[str, Any]) -> str:
-        """Return the figure of a plan in the unit of the row."""
+        """Return the figure of a run in the unit of the row."""
         figure = figures
         for name in self.path.split("."):
             figure = figure[name]
@@ -70,10 +70,10 @@ class Parameters:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Cost:
     """Cost of a run."""
 
-    run: Run
+    run: PlannedRun
     parameters: Parameters
     flops: Flops
     """Per token of the text, masked or not: forward and backward pass, and with ``--checkpoint-activations`` the second
@@ -97,7 +97,7 @@ class Plan:
 
     def as_json(self) -> dict:
         """Return all figures, in the units of the fields."""
-        options = {field.name: getattr(self.run, field.name) for field in fields(Run)}
+        options = {field.name: getattr(self.run, field.name) for field in fields(PlannedRun)}
         parameters = vars(self.parameters) | {"total": self.parameters.total, "kept": self.parameters.encoder}
         memory = vars(self.memory) | {"exchange": self.exchange_buffer, "total": self.memory_total}
         return {
@@ -113,35 +113,37 @@ class Plan:
         }
 
 
-def plan(run: Run) -> Plan:
+def plan_cost(run: PlannedRun) -> Cost:
     """Estimate the cost of a run."""
     precision = PRECISIONS[run.precision]
     training_step = FakeTrainingStep(
         run.config,
         run.vocab_size,
-        run.sample,
-        run.batch_size,
-        precision,
-        run.checkpoint_activations,
+        run.positions,
+        rows=run.batch_size,
+        precision=precision,
+        checkpoint_activations=run.checkpoint_activations,
         fused=run.precision != "fp32",
     )
     parameters = count_parameters(run.config, run.vocab_size)
     flops = flops_per_token(run)
-    gradients = precision.dtype.itemsize * parameters.total
-    return Plan(
+    gradient_bytes = precision.dtype.itemsize * parameters.total
+    times_sent = 2 * (run.devices - 1) / run.devices
+    return Cost(
         run,
         parameters,
         flops,
         memory=training_memory(training_step, accumulate=run.update_freq > 1),
-        exchange_buffer=gradients if run.devices > 1 else 0,
-        exchanged=2 * (run.devices - 1) / run.devices * gradients,
+        exchange_buffer=gradient_bytes if run.devices > 1 else 0,
+        exchanged=times_sent * gradient_bytes,
         hours=hours(run, flops),
     )
 
 
-def hours(run: Run, flops: Flops) -> float:
+def hours(run: PlannedRun, flops: Flops) -> float:
     """Return the hours of a run that takes these FLOPs per token of the text."""
-    return run.tokens * flops.total / (run.devices * run.peak * run.mfu) / 3600
+    flops_per_second = run.devices * run.peak * run.mfu
+    return run.tokens * flops.total / flops_per_second / 3600
 
 
 def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parameters:
@@ -155,22 +157,21 @@ def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parame
     return Parameters(counts["encoder"], counts["decoder"], counts["lm_head"])
 
 
-def flops_per_token(run: Run) -> Flops:
+def flops_per_token(run: PlannedRun) -> Flops:
     """Return the training FLOPs of a run per token of the text."""
-    forward = forward_flops(run.config, run.vocab_size, [run.sample])
+    forward = forward_flops(run.config, run.vocab_size, [run.positions])
     tokens = run.tokens_per_sample
     passes = TRAINING + 1 if run.checkpoint_activations else TRAINING
     # The alignment loss of expanded [MASK] tokens computes the logits again in the backward pass.
     head_passes = TRAINING + 1 if run.config.mask_states > 1 else TRAINING
-    return Flops(
-        encoder=forward.encoder * passes / tokens,
-        decoder=forward.decoder * passes / tokens,
-        head=forward.head * head_passes / tokens,
-    )
+    encoder = forward.encoder * passes / tokens
+    decoder = forward.decoder * passes / tokens
+    head = forward.head * head_passes / tokens
+    return Flops(encoder, decoder, head)
 
 
-def as_json(planned: Plan, reference: Plan) -> dict:
-    """Return two plans, and the compute of the first relative to the second."""
+def as_json(planned: Cost, reference: Cost) -> dict:
+    """Return the costs of two runs, and the compute of the first relative to the second."""
     return {
         "plans": [planned.as_json(), reference.as_json()],
         "relative_compute": relative_compute(planned, reference),
@@ -178,20 +179,20 @@ def as_json(planned: Plan, reference: Plan) -> dict:
     }
 
 
-def relative_compute(planned: Plan, reference: Plan) -> float:
-    """Return the ratio of two plans' FLOPs for the same text."""
+def relative_compute(planned: Cost, reference: Cost) -> float:
+    """Return the ratio of the FLOPs of two runs for the same text."""
     return planned.flops.total / reference.flops.total
 
 
-def table(planned: Plan, reference: Plan) -> str:
-    """Return a table of two plans, with the assumptions behind them."""
+def table(planned: Cost, reference: Cost) -> str:
+    """Return a table of the costs of two runs, with the assumptions behind them."""
     run = planned.run
-    lines = [_line("", planned.run.preset, reference.run.preset)]
+    lines = [_line("", run.preset, reference.run.preset)]
     figures = planned.as_json()
     reference_figures = reference.as_json()
     for row in ROWS:
         lines.append(_line(row.label, row.cell(figures), row.cell(reference_figures)))
-    fits = ["yes" if plan.fits else "NO" for plan in (planned, reference)]
+    fits = ["yes" if cost.fits else "NO" for cost in (planned, reference)]
     devices = f"{run.devices} x {run.device_kind}"
     speed = f"{run.mfu:.0%} of {run.peak / 1e12:.1f} TFLOP/s in {run.precision}"
     memory = f"{run.device.memory / 1e9:.0f} GB each ({run.device.source})"

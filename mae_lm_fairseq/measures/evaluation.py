@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, MaskedText, Measure, Trained, Value
-from mae_lm_fairseq.measures.readers import SPECIAL, Reader
+from mae_lm_fairseq.measures.measure import Baseline, Data, MaskedText, Measure, ModelToMeasure, Value
+from mae_lm_fairseq.measures.readers import SPECIAL_IDS, Reader
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.token_states import mask_texts
 from mae_lm_fairseq.trained.masked_prediction import (
@@ -35,7 +35,6 @@ from mae_lm_fairseq.utils.command_line import Count, File, OutputFile
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
-from mae_lm_fairseq.utils.versions import versions
 
 LARGEST_PERPLEXITY = 1e12
 """Maximum of the perplexities that are reported; a larger one says nothing, and may not fit a float."""
@@ -54,25 +53,33 @@ class Loss(Measure, MaskedText):
     """
 
     kind: ClassVar = "loss"
+    needs: ClassVar = ("text",)
     with_head: ClassVar = True
     values: ClassVar = (_LOSS, _ACCURACY, _ENTROPY)
     on: Literal["text", "valid"] = "text"
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        return ("text",) if self.on == "text" else ()
+    def on_valid(self) -> bool:
+        """Whether it measures on the validation split."""
+        return self.on == "valid"
+
+    def needed(self) -> Sequence[str]:
+        return () if self.on_valid else self.needs
 
     def value_names(self) -> list[str]:
-        return super().value_names() if self.on == "text" else [_LOSS.name]
+        return [_LOSS.name] if self.on_valid else super().value_names()
 
     def check(self, data: Data) -> None:
-        if self.on == "text":
+        if not self.on_valid:  # whose tokens are read as they are, without a tokenizer
             super().check(data)
 
-    def measure(self, model: Trained) -> dict[str, float]:
+    def measure(self, model: ModelToMeasure) -> dict[str, float]:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
-        if self.on == "text":
-            return text_loss(model.open(with_head=True), model, self)
+        if self.on_valid:
+            return {"loss": self._validation_loss(model)}
+        return text_loss(model.open(with_head=True), model, self)
+
+    def _validation_loss(self, model: ModelToMeasure) -> float:
         from mae_lm_fairseq.tasks.validation_loss import load_with_validation_split, validation_loss  # needs fairseq
 
         model_and_task = load_with_validation_split(
@@ -84,7 +91,7 @@ class Loss(Measure, MaskedText):
             mask_whole_words=False,
             seed=self.seed,
         )
-        return {"loss": validation_loss(*model_and_task)}
+        return validation_loss(*model_and_task)
 
     def recorded(self, result: dict[str, float]) -> dict[str, float]:
         return {name: result[name] for name in self.value_names()}
@@ -115,7 +122,7 @@ class Evaluate(Measure, MaskedText):
     )
     pseudo_tokens: Count = 5_000
 
-    def measure(self, model: Trained) -> dict[str, float | None]:
+    def measure(self, model: ModelToMeasure) -> dict[str, float | None]:
         """Return loss, accuracy and pseudo-perplexities, and of how many tokens and words; see :func:`perplexity`."""
         reader = model.open(with_head=True)
         values = text_loss(reader, model, self)
@@ -129,28 +136,29 @@ class Evaluate(Measure, MaskedText):
             values[f"{unit}s"] = count
         return values
 
-    def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return the values of models, by label, as a Markdown table."""
-        header = [
-            "model",
-            f"loss at {self.mask_prob:.0%} masked (nats)",
-            "unigram entropy (nats)",
-            "accuracy",
-            "pseudo-perplexity per token",
-            "pseudo-perplexity per word",
+
+def evaluation_table(models: Mapping[str, Mapping[str, Any]], mask_prob: float) -> str:
+    """Return the values of :class:`Evaluate` of models, by label, as a Markdown table."""
+    header = [
+        "model",
+        f"loss at {mask_prob:.0%} masked (nats)",
+        "unigram entropy (nats)",
+        "accuracy",
+        "pseudo-perplexity per token",
+        "pseudo-perplexity per word",
+    ]
+    rows = []
+    for label, values in models.items():
+        row = [
+            label,
+            f"{values['loss']:.3f}",
+            f"{values['unigram_entropy']:.3f}",
+            f"{values['accuracy']:.1%}",
+            _perplexity_cell(values["pseudo_perplexity_per_token"]),
+            _perplexity_cell(values["pseudo_perplexity_per_word"]),
         ]
-        rows = []
-        for label, values in models.items():
-            row = [
-                label,
-                f"{values['loss']:.3f}",
-                f"{values['unigram_entropy']:.3f}",
-                f"{values['accuracy']:.1%}",
-                _perplexity_cell(values["pseudo_perplexity_per_token"]),
-                _perplexity_cell(values["pseudo_perplexity_per_word"]),
-            ]
-            rows.append(row)
-        return markdown_table(header, rows)
+        rows.append(row)
+    return markdown_table(header, rows)
 
 
 def _perplexity_cell(value: float | None) -> str:
@@ -163,40 +171,44 @@ def perplexity(log_likelihood: float, count: int) -> float | None:
     A line without spaces is one word, which can be as long as a sequence.
     """
     loss = -log_likelihood / count
-    return math.exp(loss) if loss <= math.log(LARGEST_PERPLEXITY) else None
+    if loss > math.log(LARGEST_PERPLEXITY):
+        return None
+    return math.exp(loss)
 
 
-def text_loss(reader: Reader, model: Trained, sample: MaskedText) -> dict[str, float]:
+def text_loss(reader: Reader, model: ModelToMeasure, sample: MaskedText) -> dict[str, float]:
     """Return loss and accuracy at the masked positions of a text, its unigram entropy, and how many are predicted.
 
     Raises:
         UserError: if the text cannot be read, or nothing of it is masked.
     """
     texts = [text for text, _ in reader.texts(model.data.text, sample.tokens_per_sample, sample.tokens)]
+    pad = reader.predictor.pad
     maskings = []
     for number, text in enumerate(texts):
-        ids = [text.ids.tolist()]
-        masked = mask_texts(ids, reader.predictor.pad, SPECIAL, sample.mask_prob, sample.seed, first=number)
-        row = masked.is_masked.numpy()
-        row = row[row.any(1)]  # none if the fraction is less than one token
-        maskings.append(Masking(row, row))
+        ids = text.ids.tolist()
+        batch = mask_texts([ids], pad, SPECIAL_IDS, sample.mask_prob, sample.seed, first=number)
+        rows = batch.is_masked.numpy()
+        rows = rows[rows.any(1)]  # none if the fraction is less than one token
+        maskings.append(Masking(hidden=rows, predicted=rows))
 
     outcome = _outcome(reader, texts, maskings, f"{model.label}, masked positions")
     predicted = int(outcome.predicted.sum())
     if not predicted:
         fraction = f"{sample.mask_prob:g} of each sequence"
         raise UserError(f"{model.data.text} is empty, or too short to mask {fraction}; use a longer text")
+    maskable = [text.ids[text.words != NEVER_MASKED] for text in texts]
     return {
         "loss": -float(outcome.log_likelihoods.sum()) / predicted,
-        "unigram_entropy": unigram_entropy(text.ids[text.words != NEVER_MASKED] for text in texts),
+        "unigram_entropy": unigram_entropy(maskable),
         "accuracy": int(outcome.correct.sum()) / predicted,
         "predicted": predicted,
     }
 
 
-def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], name: str) -> Outcome:
+def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking], title: str) -> Outcome:
     ids = [text.ids for text in texts]
-    return predict(reader.predictor, ids, maskings, partial(progress_bar, desc=name))
+    return predict(reader.predictor, ids, maskings, partial(progress_bar, desc=title))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,12 +235,12 @@ class Options(ModelOptions, Evaluate):
             "mask_prob": self.mask_prob,
             "seed": self.seed,
         }
-        return {"versions": versions(), "text": str(self.text), "settings": settings}
+        return {"text": str(self.text), "settings": settings}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         return {"model": str(model.path), "ends_lines": model.ends_lines, **self.measure(model)}
 
     def write(self, results: Mapping[str, Any]) -> None:
-        print(self.table(results["models"]))
+        print(evaluation_table(results["models"], self.mask_prob))
         if self.out:
             write_json(self.out, results)

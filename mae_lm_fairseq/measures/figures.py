@@ -10,6 +10,8 @@ LAYER = "layer (0: embeddings)"
 
 # Okabe and Ito's palette, which is distinguishable with colour blindness, and black for a seventh model.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = "osD^vPX"
+LINE_STYLES = ("-", "--", "-.", ":")
 
 SERIES = {
     ("clean", "real"): "real tokens, no [MASK] in the text",
@@ -20,12 +22,14 @@ SERIES = {
 }
 """Lines in the panel of a model, by input and tokens."""
 
-KINDS = {"as_trained": "", "forced": ", forced [MASK]"}
+INPUT_ENDINGS = {"as_trained": "", "forced": ", forced [MASK]"}
+"""Ends of the labels of lines by input, where every line is of one model."""
 
 CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
+"""Controls of exclusivity, by the stem of the names of their values."""
 
 
-class Lines(NamedTuple):
+class Line(NamedTuple):
     """A line of a panel, with the values of every seed."""
 
     x: np.ndarray
@@ -43,31 +47,32 @@ class Panel(NamedTuple):
 
     title: str
     x_label: str
-    lines: Mapping[str, Lines]
+    lines: Mapping[str, Line]
     bands: Mapping[str, Band] = {}
     y_label: str = ""
     baseline: tuple[str, float] | None = None
 
 
-def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Lines]]:
+def lines_by_layer(models: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[str, dict[str, Line]]:
     """Return values by layer, which are given by model and name, as lines by name and model."""
-    lines: dict[str, dict[str, Lines]] = {}
+    lines: dict[str, dict[str, Line]] = {}
     for model, values in models.items():
         for name, by_layer in values.items():
-            line = Lines(np.arange(len(by_layer)), np.array([by_layer], dtype=float))
+            layers = np.arange(len(by_layer))
+            line = Line(layers, np.array([by_layer], dtype=float))
             lines.setdefault(name, {})[model] = line
     return lines
 
 
 def plot_panels(
-    path: Path, title: str, *panels: Panel, y_label: str | None = None, share: bool = True, zero: bool = False
+    path: Path, title: str, *panels: Panel, y_label: str = "", share_y: bool = False, zero: bool = False
 ) -> None:
     """Plot panels, up to three in a row, with the means over the seeds as lines and every seed as a faint one.
 
     Args:
         panels: the panels; what has the same label looks the same in all of them.
-        y_label: label of the y axes, which then have the same limits; by default each panel has its own.
-        share: with ``y_label``, have the same limits.
+        y_label: label of the y axes of all panels, which have none of their own.
+        share_y: whether all y axes have the same limits.
         zero: draw a line at zero.
     """
     from matplotlib.figure import Figure
@@ -75,8 +80,8 @@ def plot_panels(
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(1 + 4.2 * columns, 0.9 + 3.6 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=share and y_label is not None)
-    figure.supylabel(y_label or "", fontsize="medium")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    figure.supylabel(y_label, fontsize="medium")
     for axes in grid.flat[len(panels) :]:
         axes.remove()
 
@@ -99,9 +104,9 @@ def plot_panels(
 
 def _look(number: int) -> dict[str, Any]:
     return {
-        "color": COLOURS[number % 7],
-        "marker": "osD^vPX"[number % 7],
-        "linestyle": ("-", "--", "-.", ":")[number % 4],
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINE_STYLES[number % len(LINE_STYLES)],
         "markersize": 5,
     }
 
@@ -111,10 +116,11 @@ def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, 
     for label, band in panel.bands.items():
         handles[label] = axes.fill_between(*band, color=looks[label]["color"], alpha=0.2, linewidth=0)
     for label, line in panel.lines.items():
+        look = looks[label]
         y = np.ma.masked_invalid(line.y)
         if len(y) > 1:
-            axes.plot(line.x, y.T, color=looks[label]["color"], alpha=0.25, linewidth=0.8)
-        [handles[label]] = axes.plot(line.x, y.mean(0), label=label, **looks[label])
+            axes.plot(line.x, y.T, color=look["color"], alpha=0.25, linewidth=0.8)
+        [handles[label]] = axes.plot(line.x, y.mean(0), label=label, **look)
     if panel.baseline:
         label, value = panel.baseline
         handles[label] = axes.axhline(value, color="black", linestyle=":")
@@ -130,18 +136,19 @@ def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
     for model in models:
         rows = {label: [] for label in SERIES.values()}
         for row in model["ranks"]:
-            rows[SERIES[row["input"], row["tokens"]]].append(row)
+            label = SERIES[row["input"], row["tokens"]]
+            rows[label].append(row)
         panels.append(_panel(f"{model['label']} (hidden size {model['width']})", rows, "threshold"))
     title = "Effective rank by layer" + title_end(models)
     has_one_width = len({model["width"] for model in models}) == 1
-    plot_panels(path, title, *panels, y_label=_rank_label(models), share=has_one_width, zero=True)
+    plot_panels(path, title, *panels, y_label=_rank_label(models), share_y=has_one_width, zero=True)
 
 
 def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer."""
     title = "Effect of [MASK] in the text on the rank of real tokens" + title_end(models)
     label = f"rank with [MASK] minus rank without\n({_rank_label(models)})"
-    panel = _panel("", _of_models(models, "gaps"), "threshold")
+    panel = _panel("", _rows_of_models(models, "gaps"), "threshold")
     plot_panels(path, title, panel, y_label=label, zero=True)
 
 
@@ -149,59 +156,66 @@ def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
     """Plot the fraction of the sum of squares of ``[MASK]`` outside the real tokens' space, against layer."""
     title = "[MASK] outside the space of the real tokens around it" + title_end(models)
     label = "fraction of [MASK]'s sum of squares outside,\nminus that of the real tokens (percentage points)"
-    panel = _panel("", _of_models(models, "outside"), "excess", scale=100)
+    panel = _panel("", _rows_of_models(models, "outside"), "excess", scale=100)
     plot_panels(path, title, panel, y_label=label, zero=True)
 
 
-def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Lines]]) -> bool:
+def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Line]]) -> bool:
     """Plot the exclusivity of ``[MASK]`` against layer beside its controls, one panel per model.
 
     Args:
-        lines: values of :class:`~mae_lm_fairseq.measures.rank.Exclusivity` by name and model.
+        lines: values of :class:`~mae_lm_fairseq.measures.exclusivity.Exclusivity` by name and model.
 
     Returns:
         Whether any model takes ``[MASK]`` in a layer.
     """
     panels = []
     for model, mask in lines.get("exclusivity_0.9", {}).items():
-        shown = {"[MASK] (forced in where the encoder never saw it)": Lines(mask.x, 100 * mask.y)}
+        panel_lines = {"[MASK] (forced in where the encoder never saw it)": Line(mask.x, 100 * mask.y)}
         bands = {}
         for control, label in CONTROLS.items():
             if model in lines.get(f"{control}_median", {}):
                 low = 100 * lines[f"{control}_lowest"][model].y.mean(0)
                 middle = 100 * lines[f"{control}_median"][model].y.mean(0)
                 high = 100 * lines[f"{control}_highest"][model].y.mean(0)
-                shown[label] = Lines(mask.x, middle[None])
+                panel_lines[label] = Line(mask.x, middle[None])
                 bands[label] = (mask.x, low, high)
-        panels.append(Panel(model, LAYER, shown, bands))
+        panels.append(Panel(model, LAYER, panel_lines, bands))
     label = "share of the sum of squares outside the directions of"
     label += "\nreal tokens, less that of held-out ones (percentage points)"
     if panels:
-        plot_panels(path, title, *panels, y_label=label, zero=True)
+        plot_panels(path, title, *panels, y_label=label, share_y=True, zero=True)
     return bool(panels)
 
 
-def _of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[dict]]:
+def _rows_of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[dict]]:
+    """Return the rows of a list of ``ranks.json``, by the label of their line."""
     rows = {}
     for model in models:
-        for kind, end in KINDS.items():
-            rows[f"{model['label']}{end}"] = [row for row in model[name] if row["input"] == kind]
+        for input_name, ending in INPUT_ENDINGS.items():
+            label = f"{model['label']}{ending}"
+            rows[label] = [row for row in model[name] if row["input"] == input_name]
     return rows
 
 
 def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float = 1) -> Panel:
     """Return a panel of values with their intervals, given the rows of each line, without empty lines."""
-    lines, bands = {}, {}
+    lines = {}
+    bands = {}
     for label, line_rows in rows.items():
         if not line_rows:
             continue
-        layers = np.array([row["layer"] for row in line_rows])
-        low = scale * np.array([row[f"{name}_low"] for row in line_rows])
-        middle = scale * np.array([row[name] for row in line_rows])
-        high = scale * np.array([row[f"{name}_high"] for row in line_rows])
-        lines[label] = Lines(layers, middle[None])
+        layers = _column(line_rows, "layer")
+        low = scale * _column(line_rows, f"{name}_low")
+        middle = scale * _column(line_rows, name)
+        high = scale * _column(line_rows, f"{name}_high")
+        lines[label] = Line(layers, middle[None])
         bands[label] = (layers, low, high)
     return Panel(title, LAYER, lines, bands)
+
+
+def _column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([row[name] for row in rows])
 
 
 def _rank_label(models: Sequence[dict[str, Any]]) -> str:

@@ -4,12 +4,13 @@ A measure is one class. Its fields are its options, in a plan and on the command
 :func:`~mae_lm_fairseq.measures.registry.register_measure` makes it known.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from mae_lm_fairseq.measures.figures import Lines, Panel, plot_panels
+from mae_lm_fairseq.measures.figures import Line, Panel, plot_panels
 from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options, Probability
@@ -40,8 +41,8 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A trained model to measure.
+class ModelToMeasure:
+    """A model to measure: a trained one, or its architecture with random weights.
 
     Attributes:
         label: its name in the progress display.
@@ -69,11 +70,17 @@ class Trained:
 
     def open(self, with_head: bool = False) -> Reader:
         """Return the model with its tokenizer."""
-        options = {"with_head": with_head, "random_weights": self.random_weights, "masks": self.masks}
-        reader = open_model(self.path, self.data.data_bin, self.ema, **options)
+        reader = open_model(
+            self.path,
+            self.data.data_bin,
+            self.ema,
+            with_head=with_head,
+            random_weights=self.random_weights,
+            masks=self.masks,
+        )
         return replace(reader, ends_lines=reader.ends_lines or self.ends_lines)
 
-    def untrained(self) -> "Trained":
+    def untrained(self) -> "ModelToMeasure":
         """Return the model with random weights, as before training."""
         return replace(self, label=f"{self.label}, random weights", random_weights=True)
 
@@ -109,12 +116,12 @@ class Measure(Options):
 
     Attributes:
         kind: its name in plans.
-        needs: the files of ``[data]`` that it reads.
+        needs: the files of ``[data]`` that it reads, with some options perhaps fewer, see :meth:`needed`.
         also_reads: files of ``[data]`` that it reads if they are given.
         with_head: whether it needs the head that predicts masked tokens.
         values: its values, in the order of a report; None if they depend on the files that it reads. A report leads
             with all of them if none is ``shown``.
-        random_weights: whether to measure the model's architecture with random weights.
+        random_weights: whether to measure the model's architecture with random weights; an option of some measures.
     """
 
     kind: ClassVar[str]
@@ -138,14 +145,18 @@ class Measure(Options):
         return Value(name)
 
     @property
-    def shown(self) -> list[str]:
+    def shown_names(self) -> list[str]:
         """The names of the values that a report leads with; empty if these are all."""
         return [value.name for value in self.values or () if value.shown]
 
+    def needed(self) -> Sequence[str]:
+        """Return the files of ``[data]`` that it reads with these options."""
+        return self.needs
+
     def files(self, data: Data) -> dict[str, Path]:
         """Return the files that it reads, besides the data-bin, by the name of their key."""
-        candidates = [(name, getattr(data, name)) for name in (*self.needs, *self.also_reads)]
-        candidates += [(field.name, getattr(self, field.name)) for field in fields(self)]
+        candidates = [(name, getattr(data, name)) for name in (*self.needed(), *self.also_reads)]
+        candidates += vars(self).items()
         return {name: value for name, value in candidates if isinstance(value, Path)}
 
     def check(self, data: Data) -> None:
@@ -157,7 +168,7 @@ class Measure(Options):
         if data.data_bin and find_tokenizer(data.data_bin) is None:
             raise missing_tokenizer(data.data_bin)
 
-    def measure(self, model: Trained) -> Any:
+    def measure(self, model: ModelToMeasure) -> Any:
         """Measure a model, show progress, and return the result, as JSON-serialisable data.
 
         Raises:
@@ -174,7 +185,7 @@ class Measure(Options):
         return self.value(name).description or name.replace("_", " ")
 
     def figure(
-        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
+        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Line]], same: Mapping[str, float]
     ) -> bool:
         """Plot values of several models, and return whether there is anything to plot.
 
@@ -184,11 +195,11 @@ class Measure(Options):
             same: the numbers that are equal in all models; of these, baselines are drawn.
         """
         panels = []
-        for name in self.shown or lines:
+        for name in self.shown_names or lines:
             models = lines.get(name, {})
             if any(line.x.size > 1 for line in models.values()):
-                label, baseline = self.in_words(name), self._baseline(name, same)
-                panels.append(Panel("", x_label, models, y_label=label, baseline=baseline))
+                baseline = self._baseline(name, same)
+                panels.append(Panel("", x_label, models, y_label=self.in_words(name), baseline=baseline))
         if panels:
             plot_panels(path, title, *panels)
         return bool(panels)
@@ -198,6 +209,11 @@ class Measure(Options):
         if baseline is None or baseline.value not in same:
             return None
         return baseline.label, same[baseline.value]
+
+
+def values_by_layer(layers: int) -> defaultdict[str, list[float | None]]:
+    """Return a dictionary for values of some layers, the embeddings included; None for layers without a value."""
+    return defaultdict(lambda: [None] * layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +233,7 @@ class MaskedText(Options):
     mask_prob: Probability = 0.15
     seed: Natural = 1
 
-    def at_length_of(self, models: Sequence[Trained]) -> Self:
+    def at_length_of(self, models: Sequence[ModelToMeasure]) -> Self:
         """Return these options with a length, see ``tokens_per_sample``; print it, and models trained with another."""
         known = {model.label: model.trained_length for model in models if model.trained_length}
         length = self.tokens_per_sample or min(known.values(), default=UNKNOWN_LENGTH)

@@ -9,17 +9,18 @@ Examples:
     mae-lm minimal-pairs bert-base-cased --pairs blimp --unigram train.txt --out results/bert
 """
 
+import dataclasses
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES
@@ -32,7 +33,6 @@ from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, Words, as_wor
 from mae_lm_fairseq.utils.command_line import Count, Directory, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bar
-from mae_lm_fairseq.utils.versions import versions
 
 CONTROLS = {
     "random weights": "the same architecture before training",
@@ -97,8 +97,8 @@ class MinimalPairs(Measure):
         """Return the pairs."""
         return read_paradigms(self.pairs or data.pairs, self.limit)
 
-    def measure(self, model: Trained) -> dict[str, dict[str, Any]]:
-        """Return :func:`accuracies` of ``model``, of sentence ``length`` and, where tokens are counted, of ``unigram``.
+    def measure(self, model: ModelToMeasure) -> dict[str, dict[str, Any]]:
+        """Return the :func:`accuracies` of ``model``, of ``length`` and, where tokens are counted, of ``unigram``.
 
         Raises:
             UserError: if a sentence is too long for the model, or a file cannot be read.
@@ -120,33 +120,18 @@ class MinimalPairs(Measure):
         if counts:
             scores["unigram"] = unigram_log_likelihoods(sentences, counts)
         scores["length"] = negative_lengths(sentences)
-        return {name: accuracies(paradigms, values.reshape(-1, 2)) for name, values in scores.items()}
+        return {scorer: accuracies(paradigms, values.reshape(-1, 2)) for scorer, values in scores.items()}
 
     def recorded(self, result: dict[str, dict[str, Any]]) -> dict[str, float]:
-        """Return the accuracies in per cent."""
-        accuracy = {name: 100 * scores["overall"]["accuracy"] for name, scores in result.items()}
-        values = {"accuracy": accuracy["model"], "length": accuracy["length"]}
-        if "unigram" in accuracy:
-            values["unigram"] = accuracy["unigram"]
+        """Return the overall accuracies in per cent."""
+        overall = {scorer: 100 * tables["overall"]["accuracy"] for scorer, tables in result.items()}
+        values = {"accuracy": overall["model"], "length": overall["length"]}
+        if "unigram" in overall:
+            values["unigram"] = overall["unigram"]
         return values
 
-    def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return tables of the accuracies of models and controls, by label: a summary, by field and by paradigm."""
-        header = ["model", "accuracy", "ties", *CONTROLS]
-        summaries = [_summary(label, scores) for label, scores in models.items()]
-        lines = [markdown_table(header, summaries)]
-        for label, scores in models.items():
-            columns = ["model", *(name for name in CONTROLS if name in scores)]
-            lines += ["", f"## {escaped(label)}"]
-            for title, key in (("field", "fields"), ("paradigm", "paradigms")):
-                rows = []
-                for name, row in scores["model"][key].items():
-                    cells = [accuracy_cell(scores[column][key][name]) for column in columns]
-                    rows.append([name, f"{row['pairs']:,}", *cells])
-                lines += ["", markdown_table([title, "pairs", *columns], rows)]
-        return "\n".join(lines)
 
-
+# The verb measures this control beside every model, so that only a plan has an option for it.
 @dataclass(frozen=True, kw_only=True)
 class MinimalPairsOrControl(MinimalPairs):
     """Accuracy on minimal pairs, such as BLiMP's.
@@ -156,12 +141,6 @@ class MinimalPairsOrControl(MinimalPairs):
     """
 
     random_weights: bool = False
-
-
-def _summary(label: str, scores: Mapping[str, Any]) -> list[str]:
-    model = scores["model"]["overall"]
-    controls = [accuracy_cell(scores[name]["overall"]) if name in scores else "-" for name in CONTROLS]
-    return [label, accuracy_cell(model), f"{model['ties']:,}", *controls]
 
 
 _REPORT = """\
@@ -186,7 +165,7 @@ class Options(ModelOptions, MinimalPairs):
         pairs: BLiMP's files (``*.jsonl``) or Zorro's (``*.txt``).
     """
 
-    pairs: Directory = field()
+    pairs: Directory = dataclasses.field()  # required in the verb: no default
 
     def about(self) -> dict[str, Any]:
         paradigms = self.paradigms(self.data())
@@ -197,16 +176,16 @@ class Options(ModelOptions, MinimalPairs):
             "pairs": sum(len(paradigm.pairs) for paradigm in paradigms),
         }
         settings = SETTINGS | {"ema": self.ema, "mask_words": self.mask_words}
-        return {"versions": versions(), "pairs": pairs, "settings": settings}
+        return {"pairs": pairs, "settings": settings}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
-        scores = self.measure(model)
-        control = self.measure(model.untrained())["model"]
-        scores = {"model": scores.pop("model"), "random weights": control, **scores}
-        return {"model": str(model.path), "scores": scores}
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
+        measured = self.measure(model)
+        untrained = self.measure(model.untrained())
+        in_order = {"model": measured.pop("model"), "random weights": untrained["model"], **measured}
+        return {"model": str(model.path), "scores": in_order}
 
     def report(self, results: Mapping[str, Any]) -> str:
-        scores = {label: model["scores"] for label, model in results["models"].items()}
+        models = {label: model["scores"] for label, model in results["models"].items()}
         controls = [f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()]
         return _REPORT.format(
             **results["pairs"],
@@ -214,8 +193,38 @@ class Options(ModelOptions, MinimalPairs):
             resamples=RESAMPLES,
             masked="masked with the later subwords of its word" if self.mask_words else "masked on its own",
             controls="; ".join(controls),
-            table=self.table(scores),
+            table=_table(models),
         )
+
+
+def _table(models: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return tables of the accuracies of models and controls, by label: a summary, by field and by paradigm."""
+    header = ["model", "accuracy", "ties", *CONTROLS]
+    summaries = [_summary(label, by_scorer) for label, by_scorer in models.items()]
+    lines = [markdown_table(header, summaries)]
+    for label, by_scorer in models.items():
+        lines += ["", f"## {escaped(label)}"]
+        lines += ["", _groups_table("field", "fields", by_scorer)]
+        lines += ["", _groups_table("paradigm", "paradigms", by_scorer)]
+    return "\n".join(lines)
+
+
+def _summary(label: str, by_scorer: Mapping[str, Any]) -> list[str]:
+    model = by_scorer["model"]["overall"]
+    cells = [label, accuracy_cell(model), f"{model['ties']:,}"]
+    for control in CONTROLS:
+        cells.append(accuracy_cell(by_scorer[control]["overall"]) if control in by_scorer else "-")
+    return cells
+
+
+def _groups_table(title: str, key: str, by_scorer: Mapping[str, Any]) -> str:
+    """Return a table with a row for each field or paradigm."""
+    scorers = ["model", *(control for control in CONTROLS if control in by_scorer)]
+    rows = []
+    for name, accuracy in by_scorer["model"][key].items():
+        cells = [accuracy_cell(by_scorer[scorer][key][name]) for scorer in scorers]
+        rows.append([name, f"{accuracy['pairs']:,}", *cells])
+    return markdown_table([title, "pairs", *scorers], rows)
 
 
 def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
@@ -246,16 +255,21 @@ def read_paradigms(directory: Path, limit: int | None = None) -> list[Paradigm]:
 def _blimp(path: Path) -> Paradigm:
     rows = read_table(path).rows
     _, first = rows[0]
-    name, field = first.get("UID"), first.get("field")
+    name = first.get("UID")
+    field = first.get("field")
     pairs = []
     for number, row in rows:
         pair = Pair(row.get("sentence_good"), row.get("sentence_bad"))
-        has_texts = all(isinstance(cell, str) and cell.strip() for cell in (*pair, name, field))
-        if not has_texts or row.get("UID") != name or row.get("field") != field:
+        is_of_paradigm = row.get("UID") == name and row.get("field") == field
+        if not is_of_paradigm or not all(map(_is_text, (*pair, name, field))):
             raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({row!s:.300}); correct it")
         pairs.append(pair)
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
     return Paradigm(name, field.replace("/", "_"), pairs)
+
+
+def _is_text(cell: Any) -> bool:
+    return isinstance(cell, str) and bool(cell.strip())
 
 
 def _zorro(path: Path) -> Paradigm:
@@ -290,11 +304,11 @@ def token_counts(reader: Reader, data_bin: Path | None, text: Path | None) -> Ma
 def unigram_log_likelihoods(sentences: Sequence[Words], counts: Mapping[int, int]) -> np.ndarray:
     """Return the sum of each token's log-probability by its frequency alone, with add-one smoothing."""
     total = sum(counts.values()) + len(counts) + 1
-    log_likelihoods = []
+    scores = []
     for sentence in sentences:
         smoothed = [counts.get(index, 0) + 1 for index in _scored(sentence)]
-        log_likelihoods.append(sum(math.log(count / total) for count in smoothed))
-    return np.array(log_likelihoods)
+        scores.append(sum(math.log(count / total) for count in smoothed))
+    return np.array(scores)
 
 
 def negative_lengths(sentences: Sequence[Words]) -> np.ndarray:
@@ -338,8 +352,8 @@ def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, A
 class _Outcomes(NamedTuple):
     """Outcomes of the pairs of a paradigm."""
 
-    counts: np.ndarray
-    """int[3]: how many are wrong, tied and right."""
+    pairs: int
+    ties: int
     accuracies: np.ndarray
     """float[1 + RESAMPLES]: the accuracy of the pairs, and of each resample."""
 
@@ -350,19 +364,20 @@ def _outcomes(scores: np.ndarray, generator: np.random.Generator) -> _Outcomes:
     tied = (np.abs(margin) <= TIE).sum()
     right = (margin > TIE).sum()
     counts = np.array([wrong, tied, right])
+    pairs = counts.sum()
     # Pairs drawn with replacement are wrong, tied and right as often as a multinomial draw says.
-    drawn = generator.multinomial(counts.sum(), counts / counts.sum(), RESAMPLES)
-    return _Outcomes(counts, np.vstack([counts, drawn]) @ _POINTS / counts.sum())
+    drawn = generator.multinomial(pairs, counts / pairs, RESAMPLES)
+    accuracies = np.vstack([counts, drawn]) @ _POINTS / pairs
+    return _Outcomes(int(pairs), int(tied), accuracies)
 
 
 def _row(outcomes: Sequence[_Outcomes]) -> dict[str, Any]:
     accuracy, *resampled = np.mean([outcome.accuracies for outcome in outcomes], axis=0)
     low, high = np.quantile(resampled, [0.025, 0.975])
-    _, ties, _ = np.sum([outcome.counts for outcome in outcomes], axis=0)
     return {
         "accuracy": float(accuracy),
         "low": float(low),
         "high": float(high),
-        "pairs": sum(int(outcome.counts.sum()) for outcome in outcomes),
-        "ties": int(ties),
+        "pairs": sum(outcome.pairs for outcome in outcomes),
+        "ties": sum(outcome.ties for outcome in outcomes),
     }

@@ -15,21 +15,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.readers import RANDOM_SEED, Reader, padded_batches
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
-from mae_lm_fairseq.statistics.token_states import EncoderStates
+from mae_lm_fairseq.statistics.token_states import EncoderStates, layer_ranges
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Count, File
 from mae_lm_fairseq.utils.output import accuracy_cell, escaped, markdown_table, progress_bars
 from mae_lm_fairseq.utils.versions import versions
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 ITERATIONS = 1000
 """At most, of the solver; fewer are needed on standardised states."""
@@ -85,7 +88,7 @@ class Probe(Measure):
         self.sentences(data)
 
     def sentences(self, data: Data) -> dict[str, list[LabelledSentence]]:
-        """Return the sentences by part: ``train``, ``test`` and perhaps ``dev``, which chooses the best layer."""
+        """Return the sentences by set: ``train``, ``test`` and perhaps ``dev``, which chooses the best layer."""
         sentences = {
             "train": read_conllu(data.probe_train, self.column, self.limit),
             "test": read_conllu(data.probe_test, self.column),
@@ -94,7 +97,7 @@ class Probe(Measure):
             sentences["dev"] = read_conllu(data.probe_dev, self.column)
         return sentences
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the result of :func:`probe_layers`."""
         return probe_layers(model.open(), self.sentences(model.data), model.label)
 
@@ -111,50 +114,8 @@ class Probe(Measure):
             values["ambiguous_words"] = 100 * result["ambiguous_words"] / result["test_words"]
         return values
 
-    def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return tables of the results of models, by label: a summary, and the layers of each model.
 
-        Each model also has ``random weights``, the layers of its architecture before training.
-        """
-        header = ["model", "test words", "most frequent label", "lookup", "best layer", "last layer", "last less best"]
-        summaries = [_summary(label, model) for label, model in models.items()]
-        lines = [
-            markdown_table(header, summaries),
-            "",
-            "Lookup knows words alone: the label that each has most often in training. Ambiguous words have several "
-            "labels in training; there a layer that is better than lookup and than layer 0 has read the context.",
-        ]
-        for label, model in models.items():
-            lines += ["", f"## {escaped(label)}", ""]
-            rows = []
-            for row, control in zip(model["layers"], model["random weights"], strict=True):
-                layer = str(row["layer"])
-                rows.append([layer, accuracy_cell(row), _ambiguous(row), accuracy_cell(control)])
-            if model["ambiguous_words"]:
-                lines += [f"Of the test words {model['ambiguous_words']:,} are ambiguous.", ""]
-                ambiguous = f"{100 * model['ambiguous_lookup']:.1f}%"
-                rows.append(["lookup", accuracy_cell(model["lookup"]), ambiguous, ""])
-            lines.append(markdown_table(["layer", "model", "ambiguous words", "random weights"], rows))
-        return "\n".join(lines)
-
-
-def _ambiguous(row: Mapping[str, Any]) -> str:
-    return f"{100 * row['ambiguous_accuracy']:.1f}%" if "ambiguous_accuracy" in row else ""
-
-
-def _summary(label: str, model: Mapping[str, Any]) -> list[str]:
-    best, last = model["layers"][model["best_layer"]], model["layers"][-1]
-    return [
-        label,
-        f"{model['test_words']:,}",
-        accuracy_cell(model["majority"]),
-        accuracy_cell(model["lookup"]),
-        f"{best['layer']}: {accuracy_cell(best)}",
-        accuracy_cell(last),
-        f"{100 * model['last_less_best']:+.1f}",
-    ]
-
-
+# The verb measures this control beside every model, so that only a plan has an option for it.
 @dataclass(frozen=True, kw_only=True)
 class ProbeOrControl(Probe):
     """Linear probes of frozen hidden states for word labels, layer by layer.
@@ -205,19 +166,63 @@ class Options(ModelOptions, Probe):
         software = versions() | {"scikit-learn": version("scikit-learn")}
         return {"versions": software, "data": data, "settings": SETTINGS | {"ema": self.ema}}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         probed = self.measure(model)
         control = self.measure(model.untrained())
         return {"model": str(model.path), **probed, "random weights": control["layers"]}
 
     def report(self, results: Mapping[str, Any]) -> str:
         chosen = f"`{self.dev}`" if self.dev else "the test text"
-        table = self.table(results["models"])
+        table = _table(results["models"])
         return _REPORT.format(**results["data"], resamples=RESAMPLES, chosen=chosen, table=table)
 
 
-class Part(NamedTuple):
-    """Sentences as the tokens of a model, and their labelled words."""
+def _table(models: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return tables of the results of models, by label: a summary, and the layers of each model.
+
+    Each model also has ``random weights``, the layers of its architecture before training.
+    """
+    header = ["model", "test words", "most frequent label", "lookup", "best layer", "last layer", "last less best"]
+    summaries = [_summary(label, model) for label, model in models.items()]
+    lines = [
+        markdown_table(header, summaries),
+        "",
+        "Lookup knows words alone: the label that each has most often in training. Ambiguous words have several "
+        "labels in training; there a layer that is better than lookup and than layer 0 has read the context.",
+    ]
+    for label, model in models.items():
+        lines += ["", f"## {escaped(label)}", ""]
+        rows = []
+        for row, control in zip(model["layers"], model["random weights"], strict=True):
+            ambiguous = _per_cent(row["ambiguous_accuracy"]) if "ambiguous_accuracy" in row else ""
+            rows.append([str(row["layer"]), accuracy_cell(row), ambiguous, accuracy_cell(control)])
+        if model["ambiguous_words"]:
+            lines += [f"Of the test words {model['ambiguous_words']:,} are ambiguous.", ""]
+            rows.append(["lookup", accuracy_cell(model["lookup"]), _per_cent(model["ambiguous_lookup"]), ""])
+        lines.append(markdown_table(["layer", "model", "ambiguous words", "random weights"], rows))
+    return "\n".join(lines)
+
+
+def _per_cent(accuracy: float) -> str:
+    return f"{100 * accuracy:.1f}%"
+
+
+def _summary(label: str, model: Mapping[str, Any]) -> list[str]:
+    layers = model["layers"]
+    best = layers[model["best_layer"]]
+    return [
+        label,
+        f"{model['test_words']:,}",
+        accuracy_cell(model["majority"]),
+        accuracy_cell(model["lookup"]),
+        f"{best['layer']}: {accuracy_cell(best)}",
+        accuracy_cell(layers[-1]),
+        f"{100 * model['last_less_best']:+.1f}",
+    ]
+
+
+class TokenisedSet(NamedTuple):
+    """A set of sentences as the tokens of a model, and their labelled words."""
 
     texts: list[list[int]]
     positions: list[list[int]]
@@ -229,11 +234,12 @@ class Part(NamedTuple):
     """The form of each word."""
 
 
-def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]], label: str) -> dict[str, Any]:
+def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]], title: str) -> dict[str, Any]:
     """Return the accuracy of a probe on each layer, and of baselines that know words alone.
 
     Args:
-        data: sentences by part: ``train``, ``test``, and perhaps ``dev``, which chooses the best layer.
+        data: sentences by set: ``train``, ``test``, and perhaps ``dev``, which chooses the best layer.
+        title: name of the model in the progress display.
 
     Returns:
         ``train_words``, ``test_words``, ``classes``, ``majority`` (the accuracy of the most frequent label), ``lookup``
@@ -241,15 +247,19 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
         several labels in training), ``ambiguous_lookup``, ``layers`` (from the embeddings up, with the accuracies of
         :func:`accuracy`, and ``ambiguous_accuracy``), ``best_layer``, ``last_less_best``.
     """
-    parts = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
-    train, test = parts["train"], parts["test"]
+    sets = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
+    train = sets["train"]
+    test = sets["test"]
+    test_labels = np.array(test.labels)
+
     [(most_frequent, _)] = Counter(train.labels).most_common(1)
     likely, ambiguous = lookup(train.words, train.labels)
-    test_labels = np.array(test.labels)
-    is_looked_up = np.array([likely.get(word, most_frequent) for word in test.words]) == test_labels
+    looked_up = [likely.get(word, most_frequent) for word in test.words]
+    is_looked_up = np.array(looked_up) == test_labels
     is_ambiguous = np.array([word in ambiguous for word in test.words], dtype=bool)
-    of_ambiguous = float(is_looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None
-    layers = _layers(reader, parts, label, is_ambiguous)
+    ambiguous_lookup = float(is_looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None
+
+    layers = _layers(reader, sets, title, is_ambiguous)
     best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     return {
         "train_words": len(train.labels),
@@ -258,14 +268,14 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
         "majority": accuracy(test_labels == most_frequent, test.sentences),
         "lookup": accuracy(is_looked_up, test.sentences),
         "ambiguous_words": int(is_ambiguous.sum()),
-        "ambiguous_lookup": of_ambiguous,
+        "ambiguous_lookup": ambiguous_lookup,
         "layers": layers,
         "best_layer": best["layer"],
         "last_less_best": layers[-1]["accuracy"] - best["accuracy"],
     }
 
 
-def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
+def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> TokenisedSet:
     """Return sentences as tokens; words beyond the maximum length of the model are left out."""
     texts: list[list[int]] = []
     positions: list[list[int]] = []
@@ -286,34 +296,43 @@ def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> Part:
                 labels.append(label)
                 numbers.append(number)
                 words.append(word)
-    return Part(texts, positions, labels, np.array(numbers), words)
+    return TokenisedSet(texts, positions, labels, np.array(numbers), words)
 
 
-def _layers(reader: Reader, parts: dict[str, Part], label: str, is_ambiguous: np.ndarray) -> list[dict[str, Any]]:
+def _layers(
+    reader: Reader, sets: Mapping[str, TokenisedSet], title: str, is_ambiguous: np.ndarray
+) -> list[dict[str, Any]]:
     """Return the accuracies of a probe on each layer."""
     encoder = reader.states
-    progress = progress_bars(label)
-    words = sum(len(part.labels) for part in parts.values())
+    progress = progress_bars(title)
+    words = sum(len(tokenised.labels) for tokenised in sets.values())
     bytes_per_layer = 4 * encoder.dim * words
-    layers_at_once = max(1, MEMORY // bytes_per_layer)
     rows = []
-    for first in range(0, encoder.layers + 1, layers_at_once):
-        layers = range(first, min(first + layers_at_once, encoder.layers + 1))
+    for layers in layer_ranges(encoder.layers, bytes_per_layer, MEMORY):
         states = {}
-        for name, part in parts.items():
+        for name, tokenised in sets.items():
             show = partial(progress, name=name)
-            states[name] = token_states(encoder, part.texts, part.positions, layers, show)
+            states[name] = token_states(encoder, tokenised.texts, tokenised.positions, layers, show)
 
         for number, layer in enumerate(progress(layers, "probes")):
-            labelled = {name: (states[name][number], part.labels) for name, part in parts.items()}
-            correct, *dev_correct = probe(*labelled.values())
-            row = {"layer": layer, **accuracy(correct, parts["test"].sentences)}
-            if is_ambiguous.any():
-                row["ambiguous_accuracy"] = float(correct[is_ambiguous].mean())
-            if dev_correct:
-                row["dev_accuracy"] = float(dev_correct[0].mean())
-            rows.append(row)
+            layer_states = {name: by_layer[number] for name, by_layer in states.items()}
+            rows.append({"layer": layer, **_accuracies(sets, layer_states, is_ambiguous)})
     return rows
+
+
+def _accuracies(
+    sets: Mapping[str, TokenisedSet], states: Mapping[str, np.ndarray], is_ambiguous: np.ndarray
+) -> dict[str, float]:
+    """Return the accuracies of a probe on one layer, given the states [words, dim] of each set."""
+    test = sets["test"]
+    classifier = fitted(states["train"], sets["train"].labels)
+    is_right = predicts(classifier, states["test"], test.labels)
+    row = accuracy(is_right, test.sentences)
+    if is_ambiguous.any():
+        row["ambiguous_accuracy"] = float(is_right[is_ambiguous].mean())
+    if "dev" in sets:
+        row["dev_accuracy"] = float(predicts(classifier, states["dev"], sets["dev"].labels).mean())
+    return row
 
 
 def first_subwords(spans: Sequence[tuple[int, int]], starts: Sequence[int]) -> list[int]:
@@ -332,7 +351,7 @@ def token_states(
     texts: Sequence[Sequence[int]],
     positions: Sequence[Sequence[int]],
     layers: range,
-    progress: Callable[[Sequence], Iterable] = lambda batches: batches,
+    progress: Callable[[Sequence], Iterable],
 ) -> list[np.ndarray]:
     """Return the hidden states of some tokens of clean texts.
 
@@ -345,38 +364,38 @@ def token_states(
         For each layer float32[tokens, dim], in the order of texts and positions.
     """
     starts = np.cumsum([0, *map(len, positions)])
-    states = [np.empty((starts[-1], encoder.dim), dtype=np.float32) for _ in layers]
-    for batch, tokens in padded_batches(texts, encoder.pad, progress):
-        in_batch: list[int] = []
-        in_states: list[int] = []
-        for row, text in enumerate(batch):
-            in_batch += [row * tokens.shape[1] + position for position in positions[text]]
-            in_states += range(starts[text], starts[text + 1])
+    outputs = [np.empty((starts[-1], encoder.dim), dtype=np.float32) for _ in layers]
+    for numbers, tokens in padded_batches(texts, encoder.pad, progress):
+        length = tokens.shape[1]
+        flat_positions: list[int] = []  # in the flattened batch
+        places: list[int] = []  # in the output
+        for row, number in enumerate(numbers):
+            flat_positions += [row * length + position for position in positions[number]]
+            places += range(starts[number], starts[number + 1])
 
+        wanted = torch.tensor(flat_positions, dtype=torch.int64)
         hidden_states = encoder(tokens, see_masks=False)
-        for layer, output in zip(layers, states, strict=True):
-            layer_states, index = hidden_states[layer]
-            rows_of_states = torch.searchsorted(index, torch.tensor(in_batch, dtype=torch.int64))
-            output[in_states] = layer_states[rows_of_states.to(layer_states.device)].cpu().numpy()
-    return states
+        for layer, output in zip(layers, outputs, strict=True):
+            states, index = hidden_states[layer]
+            # States are packed: index lists the flat positions that the layer computes, in ascending order.
+            packed = torch.searchsorted(index, wanted)
+            output[places] = states[packed.to(states.device)].cpu().numpy()
+    return outputs
 
 
-def probe(train: tuple[np.ndarray, Sequence[str]], *tests: tuple[np.ndarray, Sequence[str]]) -> list[np.ndarray]:
-    """Train a logistic regression on standardised states, and return which labels it predicts correctly.
-
-    Args:
-        train: states [words, dim] and the labels of the words.
-
-    Returns:
-        For each of the other texts bool[words].
-    """
+def fitted(states: np.ndarray, labels: Sequence[str]) -> "Pipeline":
+    """Return a logistic regression of labels on standardised states [words, dim]."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS))
-    classifier.fit(*train)
-    return [classifier.predict(states) == np.asarray(labels) for states, labels in tests]
+    return classifier.fit(states, labels)
+
+
+def predicts(classifier: "Pipeline", states: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+    """Return which labels a classifier predicts from states [words, dim], bool[words]."""
+    return classifier.predict(states) == np.asarray(labels)
 
 
 def lookup(words: Sequence[str], labels: Sequence[str]) -> tuple[dict[str, str], set[str]]:

@@ -11,17 +11,13 @@ Example:
     mae-lm rank checkpoints/mae_lm/checkpoint_last.pt --text valid.txt --data-bin data-bin --out ranks
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, ClassVar
 
-from torch import Tensor
-
+from mae_lm_fairseq.measures.exclusivity import Exclusivity
 from mae_lm_fairseq.measures.figures import (
-    Lines,
     lines_by_layer,
     plot_exclusivity,
     plot_gaps,
@@ -29,20 +25,18 @@ from mae_lm_fairseq.measures.figures import (
     plot_ranks,
     title_end,
 )
-from mae_lm_fairseq.measures.measure import MaskedText, Measure, Trained, Value
-from mae_lm_fairseq.measures.readers import SPECIAL
+from mae_lm_fairseq.measures.kept_moments import KeptMoments
+from mae_lm_fairseq.measures.measure import MaskedText, Measure, ModelToMeasure, Value, values_by_layer
+from mae_lm_fairseq.measures.readers import SPECIAL_IDS
 from mae_lm_fairseq.measures.verb import ModelOptions
-from mae_lm_fairseq.statistics.effective_rank import SecondMoments, ranks
-from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
+from mae_lm_fairseq.statistics.effective_rank import ignore_moments, ranks
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.text.tables import write_table
-from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
 from mae_lm_fairseq.utils.command_line import Argument, Count, File, Fraction
 from mae_lm_fairseq.utils.directories import replacing_files
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.output import progress_bars
-from mae_lm_fairseq.utils.versions import versions
 
 _SHOWN_RANKS = {
     "real_clean": "real tokens in clean text (directions)",
@@ -51,22 +45,7 @@ _SHOWN_RANKS = {
     "all_as_trained": "real tokens and [MASK] (directions)",
 }
 _OTHER_RANKS = ("real_forced", "mask_forced", "all_forced")
-_EXCLUSIVITY = "fraction of [MASK] outside {} % of real tokens, above real tokens'"
-_OTHER_SHARES = (
-    "mask_0.9",
-    "held_out_0.9",
-    "dimensions_0.9",
-    "mask_0.99",
-    "held_out_0.99",
-    "dimensions_0.99",
-    "types_lowest",
-    "types_median",
-    "groups_lowest",
-    "groups_median",
-    "groups_highest",
-)
-_CONTROLS = ("types", "groups")
-_CSV = ("label", "layer", "input", "tokens", "count", "width")
+_FIRST_COLUMNS = ("label", "layer", "input", "tokens", "count", "width")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +78,7 @@ class Rank(Measure, MaskedText):
             seed=self.seed,
         )
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the result of :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
 
         If the model keeps anything, second moments are kept, and ``ranks`` has rows of "all" tokens as well: real ones
@@ -117,25 +96,31 @@ class Rank(Measure, MaskedText):
         longest = max(map(len, texts))
         if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
-        progress = progress_bars(model.label)
-        if not model.kept:
-            return rank_profile(reader.states, texts, SPECIAL, self.settings(), progress)
-        moments = Moments()
-        profile = rank_profile(reader.states, texts, SPECIAL, self.settings(), progress, keep_moments=moments.add)
-        profile["ranks"] = self._with_all_tokens(profile["ranks"], moments)
-        moments.save(model.kept)
+
+        moments = KeptMoments()
+        profile = rank_profile(
+            reader.states,
+            texts,
+            special_ids=SPECIAL_IDS,
+            settings=self.settings(),
+            progress=progress_bars(model.label),
+            keep_moments=moments.add if model.kept else ignore_moments,
+        )
+        if model.kept:
+            profile["ranks"] = self._with_all_tokens(profile["ranks"], moments)
+            moments.save(model.kept)
         return profile
 
-    def _with_all_tokens(self, rows: Sequence[dict[str, Any]], moments: "Moments") -> list[dict[str, Any]]:
+    def _with_all_tokens(self, rows: Sequence[dict[str, Any]], moments: KeptMoments) -> list[dict[str, Any]]:
         """Return rows of ranks and, after each of ``[MASK]``, the one of all tokens of the same input and layer."""
         with_all = []
         for row in rows:
             with_all.append(row)
             if row["tokens"] == "mask":
-                layer, kind = row["layer"], row["input"]
-                energies = moments.together(layer, kind).energies(centred=self.centred)[0]
+                together = moments.together(row["layer"], row["input"])
+                [energies] = together.energies(centred=self.centred)
                 values = {name: float(rank) for name, rank in ranks(energies, self.threshold).items()}
-                with_all.append({"layer": layer, "input": kind, "tokens": "all", **values})
+                with_all.append({"layer": row["layer"], "input": row["input"], "tokens": "all", **values})
         return with_all
 
     def recorded(self, result: dict[str, Any]) -> dict[str, list[float | None]]:
@@ -144,114 +129,13 @@ class Rank(Measure, MaskedText):
         Tokens are ``real``, ``mask`` and, of inputs with both, ``all``. Inputs are ``clean`` text, text with ``[MASK]``
         ``as_trained``, and ``forced`` into the encoder.
         """
-        values = _by_layer(result["layers"] + 1)
+        values = values_by_layer(result["layers"] + 1)
         for row in result["ranks"]:
-            layer, name = row["layer"], f"{row['tokens']}_{row['input']}"
+            layer = row["layer"]
+            name = f"{row['tokens']}_{row['input']}"
             values[name][layer] = row["threshold"]
             values[f"entropy_{name}"][layer] = row["entropy"]
         return dict(values)
-
-
-def _by_layer(layers: int) -> defaultdict[str, list[float | None]]:
-    """Return a dictionary for values by layer; None for layers that have no value."""
-    return defaultdict(lambda: [None] * layers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exclusivity(Measure, MaskedText):
-    """Share of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments."""
-
-    kind: ClassVar = "exclusivity"
-    needs: ClassVar = ("text",)
-    values: ClassVar = (
-        Value("exclusivity_0.9", _EXCLUSIVITY.format(90), by_layer=True, shown=True),
-        Value("exclusivity_0.99", _EXCLUSIVITY.format(99), by_layer=True),
-        Value("types_highest", by_layer=True, shown=True),
-        Value("type_quantile", by_layer=True, shown=True),
-        *(Value(name, by_layer=True) for name in _OTHER_SHARES),
-    )
-
-    def measure(self, model: Trained) -> list[dict[str, Any]]:
-        """Return the rows of :func:`~mae_lm_fairseq.statistics.exclusivity.exclusivity`.
-
-        Raises:
-            UserError: if the text cannot be read, or is a single document: two are needed, one to fit on, another one
-                to compare with.
-        """
-        reader = model.open()
-        ids, words, documents = [], [], []
-        for text, document in reader.texts(model.data.text, self.tokens_per_sample, self.tokens):
-            ids.append(text.ids.tolist())
-            words.append(text.words.tolist())
-            documents.append(document)
-        if len(set(documents)) < 2:
-            raise UserError(f"{model.data.text} has a single document; separate at least two by a blank line")
-
-        moments = Moments()
-        parts = halves(ids, documents, words)
-        rows = exclusivity(
-            reader.states,
-            parts,
-            SPECIAL,
-            self.mask_prob,
-            self.seed,
-            progress=progress_bars(model.label),
-            keep_moments=moments.add,
-        )
-        if model.kept:
-            moments.save(model.kept)
-        return rows
-
-    def recorded(self, result: list[dict[str, Any]]) -> dict[str, list[float | None]]:
-        """Return the numbers of the rows by layer; of controls, a summary."""
-        values = _by_layer(len(result))
-        for row in result:
-            layer = row["layer"]
-            for name, value in row.items():
-                if name not in ("layer", *_CONTROLS):
-                    values[name][layer] = value
-            for control in _CONTROLS:
-                if row.get(control):
-                    values[f"{control}_lowest"][layer] = min(row[control])
-                    values[f"{control}_median"][layer] = median(row[control])
-                    values[f"{control}_highest"][layer] = max(row[control])
-        return dict(values)
-
-    def figure(
-        self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Lines]], same: Mapping[str, float]
-    ) -> bool:
-        return plot_exclusivity(path, title, lines)
-
-
-class Moments:
-    """Second moments of hidden states, from which any rank can be computed without the model.
-
-    The safetensors file has, for each name and layer, ``NAME.LAYER.products`` float32[dim, dim] (sum of the outer
-    products of the states), ``.sums`` float32[dim] and ``.count``.
-    """
-
-    def __init__(self):
-        self.tensors: dict[str, Tensor] = {}
-
-    def add(self, layer: int, name: str, moments: SecondMoments) -> None:
-        """Add the moments of a layer."""
-        self.tensors[f"{name}.{layer}.products"] = moments.products.sum(0).float()
-        self.tensors[f"{name}.{layer}.sums"] = moments.sums.sum(0).float()
-        self.tensors[f"{name}.{layer}.count"] = moments.counts.sum(0).float()
-
-    def together(self, layer: int, kind: str) -> SecondMoments:
-        """Return the second moments of real tokens and of ``[MASK]`` in an input, as one matrix of states."""
-        dim = self.tensors[f"real_{kind}.{layer}.sums"].numel()
-        moments = SecondMoments(dim)
-        for name in (f"real_{kind}.{layer}", f"mask_{kind}.{layer}"):
-            moments.counts += self.tensors[f"{name}.count"]
-            moments.sums += self.tensors[f"{name}.sums"]
-            moments.products += self.tensors[f"{name}.products"]
-        return moments
-
-    def save(self, path: Path) -> None:
-        """Write the file, whose path is given without an ending."""
-        save_safetensors(self.tensors, path.with_suffix(".safetensors"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,14 +157,14 @@ class Options(ModelOptions, Rank):
         return replace(super().settings(), bootstrap=self.bootstrap)
 
     @property
-    def exclusivity(self) -> Exclusivity:
+    def exclusivity_measure(self) -> Exclusivity:
         """The measure of exclusivity on the same tokens."""
         return Exclusivity(**{field.name: getattr(self, field.name) for field in fields(MaskedText)})
 
     def about(self) -> dict[str, Any]:
-        return {"versions": versions()}
+        return {}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         about = {
             "label": model.label,
             "model": str(model.path),
@@ -291,7 +175,7 @@ class Options(ModelOptions, Rank):
         }
         profile = self.measure(model)
         try:
-            rows = self.exclusivity.measure(model)
+            rows = self.exclusivity_measure.measure(model)
         except UserError as problem:  # the text, which has ranks, is a single document
             print(f"no exclusivity could be measured: {problem}")
             rows = []
@@ -299,10 +183,11 @@ class Options(ModelOptions, Rank):
 
     def write(self, results: Mapping[str, Any]) -> None:
         models = list(results["models"].values())
-        exclusive = {}
+        exclusivities = {}
         for model in models:
             if model["exclusivity"]:
-                exclusive[model["label"]] = self.exclusivity.recorded(model["exclusivity"])
+                exclusivities[model["label"]] = self.exclusivity_measure.recorded(model["exclusivity"])
+
         figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
         names = ["ranks.json", "ranks.csv", *figures]
         with replacing_files(self.out, "ranks.json", stale=["exclusivity.png"]) as made:
@@ -311,7 +196,7 @@ class Options(ModelOptions, Rank):
             for name, plot in figures.items():
                 plot(made / name, models)
             title = f"Exclusive directions{title_end(models)}"
-            if plot_exclusivity(made / "exclusivity.png", title, lines_by_layer(exclusive)):
+            if plot_exclusivity(made / "exclusivity.png", title, lines_by_layer(exclusivities)):
                 names.append("exclusivity.png")
         print(f"{self.out}: {', '.join(names)}")
 
@@ -321,5 +206,5 @@ def write_csv(path: Path, models: Sequence[dict[str, Any]]) -> None:
     rows = []
     for model in models:
         rows += [{"label": model["label"], "width": model["width"], **row} for row in model["ranks"]]
-    others = [name for name in rows[0] if name not in _CSV]
-    write_table(path, [*_CSV, *others], rows)
+    others = [name for name in rows[0] if name not in _FIRST_COLUMNS]
+    write_table(path, [*_FIRST_COLUMNS, *others], rows)

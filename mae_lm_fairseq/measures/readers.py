@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced, read_text, text_samples
@@ -18,14 +19,14 @@ from mae_lm_fairseq.text.tokenizer_files import missing_tokenizer
 from mae_lm_fairseq.trained.conversion import why_no_predictions
 from mae_lm_fairseq.trained.masked_prediction import NEVER_MASKED, NetworkPredictor, Words, batches_of_similar_length
 from mae_lm_fairseq.trained.opening import open_pretrained
-from mae_lm_fairseq.trained.reading import build, transformers_type
+from mae_lm_fairseq.trained.reading import Pretrained, build, transformers_type
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.network import build_network
 
 RANDOM_SEED = 1
 """Seed of the random weights that a model is compared with."""
-SPECIAL = [BOS, PAD, EOS]
-"""Ids that are never masked."""
+SPECIAL_IDS = [BOS, PAD, EOS]
+"""Ids of the special tokens in texts, which are never masked; the word of their tokens is :data:`NEVER_MASKED`."""
 _OPENING, _END = (BOS, False), (EOS, False)
 """Tokens at the start of a text and at the end of a line or text; they start no word."""
 SPREAD = 100
@@ -99,7 +100,7 @@ class Reader:
     def _words(self, tokens: list[tuple[int, bool]]) -> Words:
         ids = np.array([index for index, _ in tokens])
         words = np.cumsum([starts for _, starts in tokens])
-        return Words(ids, np.where(np.isin(ids, SPECIAL), NEVER_MASKED, words))
+        return Words(ids, np.where(np.isin(ids, SPECIAL_IDS), NEVER_MASKED, words))
 
 
 def padded_batches(
@@ -139,25 +140,25 @@ def open_model(
     tokenizer = pretrained.tokenizer
     if tokenizer is None:
         raise missing_tokenizer(path if path.is_dir() else data_bin)
-    if random_weights:
-        with torch.random.fork_rng():
-            torch.manual_seed(RANDOM_SEED)
-            symbols = len(pretrained.symbols)
-            network = build_network(pretrained.config, symbols, pretrained.pad, pretrained.mask).eval()
-    else:
-        network = build(pretrained)
-        reason = why_no_predictions(pretrained) if with_head else None
-        if reason:
-            raise UserError(f"{path} {reason}")
-    if not with_head:
-        network.drop_prediction()
+    network = _network(pretrained, path, with_head, random_weights)
     network.float().to("cuda" if torch.cuda.is_available() else "cpu")
-    ids = pretrained.pad, pretrained.mask, pretrained.mask_in_encoder
     without_masks = masks == "nowhere"
-    states = EncoderStates(network.encoder, *ids)
-    if without_masks:
-        states.inputs = ("clean",)
-    predictor = NetworkPredictor(network, *ids, without_masks=without_masks) if with_head else None
+    states = EncoderStates(
+        network.encoder,
+        pad=pretrained.pad,
+        mask=pretrained.mask,
+        mask_in_encoder=pretrained.mask_in_encoder,
+        without_masks=without_masks,
+    )
+    predictor = None
+    if with_head:
+        predictor = NetworkPredictor(
+            network,
+            pad=pretrained.pad,
+            mask=pretrained.mask,
+            mask_in_encoder=pretrained.mask_in_encoder,
+            without_masks=without_masks,
+        )
     return Reader(
         states,
         predictor,
@@ -166,3 +167,20 @@ def open_model(
         path=path,
         trained_length=pretrained.about.tokens_per_sample,
     )
+
+
+def _network(pretrained: Pretrained, path: Path, with_head: bool, random_weights: bool) -> MaskedAutoencoder:
+    """Return the network of a model in evaluation mode, without what predicts masked tokens unless it is needed."""
+    if random_weights:
+        with torch.random.fork_rng():
+            torch.manual_seed(RANDOM_SEED)
+            symbols = len(pretrained.symbols)
+            network = build_network(pretrained.config, symbols, pretrained.pad, pretrained.mask).eval()
+    else:
+        network = build(pretrained)
+        reason = why_no_predictions(pretrained) if with_head else ""
+        if reason:
+            raise UserError(f"{path} {reason}")
+    if not with_head:
+        network.drop_prediction()
+    return network

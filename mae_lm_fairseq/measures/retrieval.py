@@ -23,7 +23,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import Baseline, Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.readers import Reader, padded_batches
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
@@ -34,7 +34,6 @@ from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Argument, File
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table, progress_bar
-from mae_lm_fairseq.utils.versions import versions
 
 VECTORS = {"mean": "mean of the last layer", "first": "first of the last layer", "bag": "mean of the input embeddings"}
 _BM25 = Baseline("bm25_ndcg", "BM25")
@@ -105,7 +104,7 @@ class Retrieval(Measure):
             return read_tables(self.questions, self.passages, self.relevance)
         return read_questions(self.questions)
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the :func:`summary` of each of :data:`VECTORS` and of ``bm25``, and what was compared.
 
         Raises:
@@ -138,27 +137,13 @@ class Retrieval(Measure):
         results["bm25"] = summary(bm25(collection.passages, collection.questions), collection)
         return results
 
-    def recorded(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def recorded(self, result: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics in per cent."""
         values = {}
         for name in self.value_names():
             vector, metric = name.split("_")
-            values[name] = 100 * found[vector][metric]["mean"]
+            values[name] = 100 * result[vector][metric]["mean"]
         return values
-
-    def table(self, models: Mapping[str, Mapping[str, Any]]) -> str:
-        """Return the results of models, by label, as a Markdown table."""
-        any_model = next(iter(models.values()))
-        rows = [["BM25", "words", *_cells(any_model["bm25"])]]
-        for label, results in models.items():
-            for name, vector in VECTORS.items():
-                rows.append([label, vector, *_cells(results[name])])
-        return markdown_table(["model", "compares", *METRICS.values()], rows)
-
-
-def _cells(summaries: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return a cell for each metric."""
-    return ["{mean:.1%} [{low:.1%}, {high:.1%}]".format_map(row) for row in summaries.values()]
 
 
 def read_questions(path: Path) -> Collection:
@@ -273,15 +258,16 @@ def windows(reader: Reader, text: str, length: int) -> list[list[int]]:
     return [[BOS, *ids[start : start + room], EOS] for start in starts]
 
 
-def embed(reader: Reader, texts: Sequence[Sequence[int]], label: str) -> dict[str, np.ndarray]:
+def embed(reader: Reader, texts: Sequence[Sequence[int]], title: str) -> dict[str, np.ndarray]:
     """Return the normalised :data:`VECTORS` of texts of tokens by name, float32[texts, dim] each."""
     vectors = {name: np.empty((len(texts), reader.states.dim), dtype=np.float32) for name in VECTORS}
-    for batch, tokens in padded_batches(texts, reader.states.pad, partial(progress_bar, desc=label)):
+    for numbers, tokens in padded_batches(texts, reader.states.pad, partial(progress_bar, desc=title)):
+        rows, length = tokens.shape
         embeddings, *_, last_layer = reader.states(tokens, see_masks=False)
-        mean, first = pooled(last_layer, *tokens.shape)
-        bag, _ = pooled(embeddings, *tokens.shape)
+        mean, first = pooled(last_layer, rows, length)
+        bag, _ = pooled(embeddings, rows, length)
         for name, pools in {"mean": mean, "first": first, "bag": bag}.items():
-            vectors[name][batch] = F.normalize(pools, dim=1).cpu().numpy()
+            vectors[name][numbers] = F.normalize(pools, dim=1).cpu().numpy()
     return vectors
 
 
@@ -325,10 +311,11 @@ def summary(scores: Callable[[int], np.ndarray], collection: Collection) -> dict
     Args:
         scores: returns the scores of the passages for the number of a question.
     """
-    values = []
+    rows = []
     for question, relevance in enumerate(collection.relevance):
-        values.append(metrics(scores(question), relevance, collection.left_out[question]))
-    values = np.array(values)
+        by_name = metrics(scores(question), relevance, collection.left_out[question])
+        rows.append([by_name[name] for name in METRICS])
+    values = np.array(rows)  # [questions, metrics]
 
     summaries = {}
     for name, mean, column in zip(METRICS, values.mean(0).tolist(), values.T, strict=True):
@@ -337,8 +324,8 @@ def summary(scores: Callable[[int], np.ndarray], collection: Collection) -> dict
     return summaries
 
 
-def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | None = None) -> tuple[float, float]:
-    """Return nDCG@10 and recall@1 of a question, as in BEIR: the gain of a passage is its relevance.
+def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | None = None) -> dict[str, float]:
+    """Return the :data:`METRICS` of a question by name, as in BEIR: the gain of a passage is its relevance.
 
     Passages whose scores are tied, see :data:`DECIMALS`, are ranked in the order of the file.
 
@@ -349,9 +336,11 @@ def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | 
     ranked = ranked[ranked != left_out].tolist()
     gains = [relevance.get(passage, 0.0) for passage in ranked[:10]]
     ideal = sorted(relevance.values(), reverse=True)[:10]
-    ndcg = discounted(gains) / discounted(ideal)
     is_found = bool(gains) and gains[0] > 0
-    return ndcg, is_found / len(relevance)
+    return {
+        "ndcg": discounted(gains) / discounted(ideal),
+        "recall": is_found / len(relevance),
+    }
 
 
 def discounted(gains: Sequence[float]) -> float:
@@ -380,13 +369,28 @@ class Options(ModelOptions, Retrieval):
             "passages": str(self.passages or ""),
             "relevance": str(self.relevance or ""),
         }
-        return {"versions": versions(), "data": data, "settings": SETTINGS | {"ema": self.ema}}
+        return {"data": data, "settings": SETTINGS | {"ema": self.ema}}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         return {"model": str(model.path), **self.measure(model)}
 
     def report(self, results: Mapping[str, Any]) -> str:
         models = results["models"]
         sizes = next(iter(models.values()))
-        table = self.table(models)
+        table = _table(models)
         return _REPORT.format(**sizes, file=self.questions, resamples=RESAMPLES, table=table)
+
+
+def _table(models: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the results of models, by label, as a Markdown table."""
+    any_model = next(iter(models.values()))
+    rows = [["BM25", "words", *_cells(any_model["bm25"])]]
+    for label, results in models.items():
+        for name, vector in VECTORS.items():
+            rows.append([label, vector, *_cells(results[name])])
+    return markdown_table(["model", "compares", *METRICS.values()], rows)
+
+
+def _cells(summaries: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return a cell for each metric."""
+    return ["{mean:.1%} [{low:.1%}, {high:.1%}]".format_map(summaries[name]) for name in METRICS]

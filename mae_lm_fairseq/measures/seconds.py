@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
 
-from mae_lm_fairseq.measures.measure import Data, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.training.training_log import read_records, seconds_per_update
 
 
@@ -18,7 +18,7 @@ class Seconds(Measure):
     def check(self, data: Data) -> None:
         """Do nothing: the log is written by the training."""
 
-    def measure(self, model: Trained) -> dict[str, float | None]:
+    def measure(self, model: ModelToMeasure) -> dict[str, float | None]:
         """Return median seconds and mean number of tokens per update, from the log."""
         tokens = [float(record["wpb"]) for record in read_records(model.log, "train_inner").values()]
         if not tokens:  # the updates since the last checkpoint are fewer than --log-interval

@@ -6,7 +6,7 @@ from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, Trained
+from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, ModelToMeasure
 from mae_lm_fairseq.utils.command_line import Argument, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
@@ -17,7 +17,12 @@ from mae_lm_fairseq.utils.versions import versions
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Measure):
-    """Base of the options of a verb, which are also those of its measure: trained models to measure.
+    """Base of the options of a verb: trained models to measure.
+
+    A verb's class inherits from this one and from its measure, so that its options are a measure with these options.
+    :func:`main` calls, in this order, ``output``, ``models_to_measure``, ``at_length_of`` if a text is masked,
+    ``about``, ``compare`` for each model, and ``write``, which by default writes the ``report``. Verbs override those
+    that differ.
 
     Attributes:
         models: a bundle, a checkpoint (with ``--data-bin``), or a local directory of ``transformers`` that mae-lm
@@ -43,7 +48,7 @@ class ModelOptions(Measure):
         """Return a context that creates the directory of the output, and removes it if it stays empty."""
         return output_directory(self.out)
 
-    def trained(self) -> list[Trained]:
+    def models_to_measure(self) -> list[ModelToMeasure]:
         """Return the models. Files are read and models opened once, to reject unsuitable ones before any measurement.
 
         Raises:
@@ -54,7 +59,7 @@ class ModelOptions(Measure):
         self.check(data)
         models = []
         for label, path in zip(self._labels(), self.models, strict=True):
-            model = Trained(label=label, path=path, data=data, ema=self.ema)
+            model = ModelToMeasure(label=label, path=path, data=data, ema=self.ema)
             reader = model.open(self.with_head)
             if isinstance(self, MaskedText) and self.tokens_per_sample:
                 reader.check_length(self.tokens_per_sample)
@@ -70,22 +75,22 @@ class ModelOptions(Measure):
         return labels
 
     def about(self) -> dict[str, Any]:
-        """Return what the results say besides those of the models."""
+        """Return what the results say besides the versions and the models."""
         files = {name: str(path) for name, path in vars(self.data()).items() if path}
         settings = {"ema": self.ema}
         for name, value in vars(self).items():
             if name not in ModelOptions.__dataclass_fields__ and not isinstance(value, Path):
                 settings[name] = value
-        return {"versions": versions(), "data": files, "settings": settings}
+        return {"data": files, "settings": settings}
 
-    def compare(self, model: Trained) -> dict[str, Any]:
+    def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         """Measure a model, with its controls; return its entry in the results."""
         return {"model": str(model.path), **self.recorded(self.measure(model))}
 
     def report(self, results: Mapping[str, Any]) -> str:
         """Return the report, as Markdown."""
         title = escaped(type(self).__doc__.splitlines()[0])
-        names = self.shown or self.value_names()
+        names = self.shown_names or self.value_names()
         rows = []
         for label, values in results["models"].items():
             cells = [_cell(values.get(name)) for name in names]
@@ -118,10 +123,10 @@ def _cell(value: float | Sequence[float | None] | None) -> str:
 def main(options: ModelOptions) -> None:
     """Run a verb that measures."""
     with options.output():
-        models = options.trained()
+        models = options.models_to_measure()
         if isinstance(options, MaskedText):
             options = options.at_length_of(models)
-        results = options.about()
+        results = {"versions": versions(), **options.about()}
         results["models"] = {model.label: options.compare(model) for model in models}
         options.write(results)
 

@@ -36,9 +36,10 @@ def ranks(energies: Tensor, fraction: float = 0.9) -> dict[str, Tensor]:
     Returns:
         ``[...]`` for each measure, in float64.
     """
-    energies = energies.double().clamp(min=0).sort(-1, descending=True).values
-    largest = energies[..., :1]
-    energies = torch.where(energies > NEGLIGIBLE**2 * largest, energies, 0.0)
+    energies = energies.double().clamp(min=0)
+    energies = energies.sort(-1, descending=True).values
+    least = NEGLIGIBLE**2 * energies[..., :1]
+    energies = torch.where(energies > least, energies, 0.0)
     total = energies.sum(-1)
     is_nonzero = total > 0
 
@@ -101,9 +102,15 @@ class SecondMoments:
             weights = torch.ones(1, len(self.counts))
         traces = self.products.diagonal(dim1=1, dim2=2).sum(1)
         scales = weights.double() @ traces
-        energies = torch.stack([torch.linalg.eigvalsh(matrix) for matrix in self.matrices(weights, centred)])
+        matrices = self.matrices(weights, centred)
+        energies = torch.stack([torch.linalg.eigvalsh(matrix) for matrix in matrices])
         # Where centring removes everything, the remainder is rounding error.
-        return torch.where(energies > NEGLIGIBLE**2 * scales[:, None], energies, 0.0)
+        least = NEGLIGIBLE**2 * scales
+        return torch.where(energies > least[:, None], energies, 0.0)
+
+
+def ignore_moments(layer: int, name: str, moments: SecondMoments) -> None:
+    """Keep nothing of the moments of a layer."""
 
 
 def resamples(chunks: int, replicates: int, seed: int) -> Tensor:
@@ -112,8 +119,10 @@ def resamples(chunks: int, replicates: int, seed: int) -> Tensor:
     All measurements on a text use the same resamples, so that differences can be computed per resample.
     """
     generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(chunks, [1 / chunks] * chunks, size=replicates)
-    return torch.cat([torch.ones(1, chunks), torch.from_numpy(drawn)]).double()
+    equal = np.full(chunks, 1 / chunks)
+    drawn = generator.multinomial(chunks, equal, size=replicates)
+    itself = torch.ones(1, chunks)
+    return torch.cat([itself, torch.from_numpy(drawn)]).double()
 
 
 def interval(values: Tensor, chunks: int) -> tuple[float, float]:
@@ -125,8 +134,10 @@ def interval(values: Tensor, chunks: int) -> tuple[float, float]:
     of chunks. Percentiles are not used, because a resample has fewer distinct texts than the full text, which biases
     all of them downwards.
     """
-    value, deviation = float(values[0]), float(values[1:].std())
-    spread = deviations(chunks) * deviation * sqrt(chunks / (chunks - 1))
+    value = float(values[0])
+    deviation = float(values[1:].std())
+    correction = sqrt(chunks / (chunks - 1))
+    spread = deviations(chunks) * deviation * correction
     return value - spread, value + spread
 
 

@@ -1,4 +1,4 @@
-"""Exclusivity: how much of the energy of ``[MASK]`` lies in directions that real tokens do not use.
+"""Exclusivity: how much of the sum of squares of ``[MASK]`` lies in directions that real tokens do not use.
 
 The MAE-LM paper (Meng et al., ICLR 2024) says that an MLM reserves dimensions exclusively for ``[MASK]``. Let U be the
 space of the fewest directions that hold a fraction of the sum of squares of real tokens in clean text, fitted on every
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mae_lm_fairseq.statistics.effective_rank import SecondMoments, fraction_outside, subspace
-from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedText, masked_batches
+from mae_lm_fairseq.statistics.effective_rank import SecondMoments, fraction_outside, ignore_moments, subspace
+from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedBatch, masked_batches
 
 THRESHOLDS = (0.9, 0.99)
 """Fractions of the sum of squares that U holds; the controls are at the first one."""
@@ -57,7 +57,7 @@ def halves(texts: Sequence[Sequence[int]], documents: Sequence[int], words: Sequ
     return Halves(fit, held_out, types=[index for index, _ in counts.most_common(TYPES)])
 
 
-class _Moments:
+class _LayerMoments:
     """Second moments of a layer: of real tokens in the two halves, of ``[MASK]``, of each type and of each group."""
 
     def __init__(self, dim: int, types: int):
@@ -69,14 +69,14 @@ class _Moments:
         self.groups = SecondMoments(dim, GROUPS)
 
 
-def exclusivity(
+def exclusivity_profile(
     encoder: EncoderStates,
     texts: Halves,
-    keep: Sequence[int],
+    special_ids: Sequence[int],
     mask_prob: float = 0.15,
     seed: int = 1,
     progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
-    keep_moments: Callable[[int, str, SecondMoments], None] = lambda *moments: None,
+    keep_moments: Callable[[int, str, SecondMoments], None] = ignore_moments,
 ) -> list[dict[str, Any]]:
     """Measure the exclusivity of ``[MASK]`` and its controls in every layer.
 
@@ -84,7 +84,7 @@ def exclusivity(
     pretraining.
 
     Args:
-        keep: ids of special tokens, which are never masked, but are real tokens.
+        special_ids: ids that are never masked, but are real tokens.
         progress: iterates over the given steps, and may show progress under the given name.
         keep_moments: is called with layer, "fit", "held_out" or "mask", and their second moments.
 
@@ -94,14 +94,14 @@ def exclusivity(
         ``type_quantile``, the fraction of types below ``[MASK]``; ``groups``, the difference for each random group of
         real tokens. Layers that do not see ``[MASK]`` have ``layer`` only.
     """
-    layers = [_Moments(encoder.dim, len(texts.types)) for _ in range(encoder.layers + 1)]
-    fit_batches = masked_batches(texts.fit, encoder.pad, keep, 0.0, seed)
+    layers = [_LayerMoments(encoder.dim, len(texts.types)) for _ in range(encoder.layers + 1)]
+    fit_batches = masked_batches(texts.fit, encoder.pad, special_ids, 0.0, seed)
     for tokens, _ in progress(fit_batches, "fit"):
         for moments, (states, index) in zip(layers, encoder(tokens, see_masks=False), strict=True):
             moments.fit.add(states)
             _add_types(moments.fit_types, states, tokens.flatten()[index], texts.types)
 
-    held_out_batches = masked_batches(texts.held_out, encoder.pad, keep, mask_prob, seed)
+    held_out_batches = masked_batches(texts.held_out, encoder.pad, special_ids, mask_prob, seed)
     groups = _groups(texts.held_out, held_out_batches, seed)
     done = 0
     for batch in progress(held_out_batches, "held-out"):
@@ -126,7 +126,7 @@ def _add_types(moments: SecondMoments, states: Tensor, ids: Tensor, types: Seque
 
 
 def _add_held_out(
-    encoder: EncoderStates, layers: Sequence[_Moments], tokens: Tensor, types: Sequence[int], groups: Tensor
+    encoder: EncoderStates, layers: Sequence[_LayerMoments], tokens: Tensor, types: Sequence[int], groups: Tensor
 ) -> None:
     """Add the states of a batch of held-out texts without ``[MASK]``; ``groups`` begins with its first token."""
     for moments, (states, index) in zip(layers, encoder(tokens, see_masks=False), strict=True):
@@ -136,7 +136,7 @@ def _add_held_out(
             moments.groups.add(states[members.to(states.device)], number)
 
 
-def _add_masked(encoder: EncoderStates, layers: Sequence[_Moments], batch: MaskedText) -> None:
+def _add_masked(encoder: EncoderStates, layers: Sequence[_LayerMoments], batch: MaskedBatch) -> None:
     """Add the states of ``[MASK]`` in a batch of held-out texts."""
     tokens = batch.tokens.masked_fill(batch.is_masked, encoder.mask)
     is_masked = batch.is_masked.flatten()
@@ -144,26 +144,29 @@ def _add_masked(encoder: EncoderStates, layers: Sequence[_Moments], batch: Maske
         moments.mask.add(states[is_masked[index].to(states.device)])
 
 
-def _groups(texts: Sequence[Sequence[int]], batches: Sequence[MaskedText], seed: int) -> Tensor:
+def _groups(texts: Sequence[Sequence[int]], batches: Sequence[MaskedBatch], seed: int) -> Tensor:
     """Return which tokens belong to each of :data:`GROUPS` random groups, bool[groups, tokens].
 
     A group is as large as the number of ``[MASK]`` tokens, or has all tokens.
     """
     tokens = sum(map(len, texts))
     masked = sum(int(batch.is_masked.sum()) for batch in batches)
+    size = min(masked, tokens)
     generator = np.random.default_rng(seed)
     groups = np.zeros((GROUPS, tokens), dtype=bool)
     for group in groups:
-        group[generator.choice(tokens, min(masked, tokens), replace=False)] = True
+        group[generator.choice(tokens, size, replace=False)] = True
     return torch.from_numpy(groups)
 
 
-def _shares(moments: _Moments) -> dict[str, Any]:
-    """Return the values of a layer, see :func:`exclusivity`."""
-    fit, held_out, mask = moments.fit.products[0], moments.held_out.products[0], moments.mask.products[0]
+def _shares(moments: _LayerMoments) -> dict[str, Any]:
+    """Return the values of a layer, see :func:`exclusivity_profile`."""
+    fit = moments.fit.products[0]
+    held_out = moments.held_out.products[0]
+    mask = moments.mask.products[0]
+    bases = {threshold: subspace(fit, threshold) for threshold in THRESHOLDS}
     shares: dict[str, Any] = {}
-    for threshold in THRESHOLDS:
-        basis = subspace(fit, threshold)
+    for threshold, basis in bases.items():
         mask_share = fraction_outside(mask, basis)
         held_out_share = fraction_outside(held_out, basis)
         shares[f"mask_{threshold:g}"] = mask_share
@@ -172,21 +175,23 @@ def _shares(moments: _Moments) -> dict[str, Any]:
         shares[f"dimensions_{threshold:g}"] = basis.shape[1]
 
     first = THRESHOLDS[0]
-    basis = subspace(fit, first)
-    groups = [fraction_outside(group, basis) - shares[f"held_out_{first:g}"] for group in moments.groups.products]
+    group_shares = [fraction_outside(group, bases[first]) for group in moments.groups.products]
+    groups = [share - shares[f"held_out_{first:g}"] for share in group_shares]
     types = _type_exclusivities(moments)
     is_below = [exclusivity < shares[f"exclusivity_{first:g}"] for exclusivity in types]
     quantile = float(np.mean(is_below)) if types else float("nan")
     return shares | {"types": types, "type_quantile": quantile, "groups": groups}
 
 
-def _type_exclusivities(moments: _Moments) -> list[float]:
+def _type_exclusivities(moments: _LayerMoments) -> list[float]:
     """Return the exclusivity of each type that the held-out texts have, which is left out of the fit."""
-    fit, held_out = moments.fit.products[0], moments.held_out.products[0]
+    fit = moments.fit.products[0]
+    held_out = moments.held_out.products[0]
     exclusivities = []
     for fit_type, held_out_type in zip(moments.fit_types.products, moments.held_out_types.products, strict=True):
         if held_out_type.any():
             basis = subspace(fit - fit_type, THRESHOLDS[0])
-            others = fraction_outside(held_out - held_out_type, basis)
-            exclusivities.append(fraction_outside(held_out_type, basis) - others)
+            share = fraction_outside(held_out_type, basis)
+            share_of_others = fraction_outside(held_out - held_out_type, basis)
+            exclusivities.append(share - share_of_others)
     return exclusivities

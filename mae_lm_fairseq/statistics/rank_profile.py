@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -12,29 +12,26 @@ from mae_lm_fairseq.statistics.effective_rank import (
     RANKS,
     SecondMoments,
     fraction_outside,
+    ignore_moments,
     interval,
     ranks,
     resamples,
     subspace,
 )
-from mae_lm_fairseq.statistics.token_states import EncoderStates, MaskedText, masked_batches, states_by_kind
+from mae_lm_fairseq.statistics.token_states import (
+    EncoderStates,
+    KindOfStates,
+    MaskedBatch,
+    layer_ranges,
+    masked_batches,
+    states_by_kind,
+)
 from mae_lm_fairseq.utils.command_line import Argument, Fraction, Natural, Options, Probability
 
 CHUNKS = 20
 """Number of chunks of the texts for the bootstrap."""
 MEMORY = 1 << 32
 """Maximum bytes of second moments in memory. If all layers need more, the text is read several times."""
-
-
-class Place(NamedTuple):
-    """Where hidden states are, in the order of the rows of a profile."""
-
-    layer: int
-    """0 are the embeddings."""
-    input: str
-    """How the text is encoded: a name of :data:`~mae_lm_fairseq.statistics.token_states.INPUTS`."""
-    tokens: str
-    """``real`` or ``mask``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +56,17 @@ class RankSettings(Options):
 def rank_profile(
     encoder: EncoderStates,
     texts: Sequence[list[int]],
-    keep: Sequence[int],
+    special_ids: Sequence[int],
     settings: RankSettings,
     progress: Callable[[Sequence, str], Iterable] = lambda steps, name: steps,
     memory: int = MEMORY,
-    keep_moments: Callable[[int, str, SecondMoments], None] = lambda *moments: None,
+    keep_moments: Callable[[int, str, SecondMoments], None] = ignore_moments,
 ) -> dict[str, Any]:
     """Measure the ranks of real tokens and of ``[MASK]`` in every layer, with and without ``[MASK]`` in the text.
 
     Args:
         texts: at least two.
-        keep: ids of special tokens, which are never masked.
+        special_ids: ids that are never masked.
         progress: iterates over the given steps, and may show progress under the given name.
         memory: maximum bytes of second moments in memory.
         keep_moments: is called with layer, TOKENS_INPUT and their second moments.
@@ -88,32 +85,33 @@ def rank_profile(
     """
     chunks = min(CHUNKS, len(texts))
     weights = resamples(chunks, settings.bootstrap, settings.seed)
-    batches = _batches(encoder, texts, chunks, keep, settings)
-    counts: dict[Place, int] = {}
-    ranks_of: dict[Place, dict[str, Tensor]] = {}
+    batches = _batches(encoder, texts, chunks, special_ids, settings)
+    counts: dict[KindOfStates, int] = {}
+    ranks_of: dict[KindOfStates, dict[str, Tensor]] = {}
     outside = []
     matrices = 2 * len(encoder.inputs) - 1  # clean text has no [MASK]
     bytes_per_layer = matrices * chunks * encoder.dim**2 * 8
-    layers_at_once = max(1, memory // bytes_per_layer)
 
-    for first in range(0, encoder.layers + 1, layers_at_once):
-        layers = range(first, min(first + layers_at_once, encoder.layers + 1))
-        name = f"layers {layers[0]} to {layers[-1]}"
-        all_moments = _collect(encoder, progress(batches, f"{name}, text"), chunks, layers)
-        for layer in progress(layers, f"{name}, ranks"):
-            for place in sorted(place for place in all_moments if place.layer == layer):
-                moments = all_moments[place]
-                counts[place] = moments.count
-                ranks_of[place] = ranks(moments.energies(weights, settings.centred), settings.threshold)
-                keep_moments(layer, f"{place.tokens}_{place.input}", moments)
-                if place.tokens == "mask":
-                    real = all_moments[place._replace(tokens="real")]
-                    row = {"layer": layer, "input": place.input}
+    for layers in layer_ranges(encoder.layers, bytes_per_layer, memory):
+        title = f"layers {layers[0]} to {layers[-1]}"
+        all_moments = _collect(encoder, progress(batches, f"{title}, text"), chunks, layers)
+        for layer in progress(layers, f"{title}, ranks"):
+            for kind in sorted(all_moments):
+                if kind.layer != layer:
+                    continue
+                moments = all_moments[kind]
+                counts[kind] = moments.count
+                ranks_of[kind] = ranks(moments.energies(weights, settings.centred), settings.threshold)
+                keep_moments(layer, f"{kind.tokens}_{kind.input}", moments)
+                if kind.tokens == "mask":
+                    real = all_moments[kind._replace(tokens="real")]
+                    row = {"layer": layer, "input": kind.input}
                     outside.append(row | _outside(real, moments, weights, settings))
 
     rows = []
-    for place, values in ranks_of.items():
-        rows.append({**place._asdict(), "count": counts[place], **_row(values, chunks)})
+    for kind, values in ranks_of.items():
+        row = {**kind._asdict(), "count": counts[kind]}
+        rows.append(row | _row(values, chunks))
     return {
         "width": encoder.dim,
         "layers": encoder.layers,
@@ -128,39 +126,48 @@ def rank_profile(
 
 
 def _batches(
-    encoder: EncoderStates, texts: Sequence[list[int]], chunks: int, keep: Sequence[int], settings: RankSettings
-) -> list[tuple[int, MaskedText]]:
+    encoder: EncoderStates, texts: Sequence[list[int]], chunks: int, special_ids: Sequence[int], settings: RankSettings
+) -> list[tuple[int, MaskedBatch]]:
     """Return the texts in masked batches, each with the number of its chunk."""
     # Contiguous chunks of equal size, because neighbouring texts are often from one document.
     bounds = [len(texts) * chunk // chunks for chunk in range(chunks + 1)]
     batches = []
     for chunk, (start, end) in enumerate(pairwise(bounds)):
-        part = texts[start:end]
-        for batch in masked_batches(part, encoder.pad, keep, settings.mask_prob, settings.seed, first=start):
-            batches.append((chunk, batch))
+        masked = masked_batches(
+            texts[start:end],
+            encoder.pad,
+            special_ids,
+            settings.mask_prob,
+            settings.seed,
+            first=start,
+        )
+        batches += [(chunk, batch) for batch in masked]
     return batches
 
 
 def _collect(
-    encoder: EncoderStates, batches: Iterable[tuple[int, MaskedText]], chunks: int, layers: range
-) -> dict[Place, SecondMoments]:
-    moments: dict[Place, SecondMoments] = {}
+    encoder: EncoderStates, batches: Iterable[tuple[int, MaskedBatch]], chunks: int, layers: range
+) -> dict[KindOfStates, SecondMoments]:
+    """Return the second moments of the states of some layers."""
+    moments: dict[KindOfStates, SecondMoments] = {}
     for chunk, batch in batches:
-        for kind, tokens, layer, states in states_by_kind(encoder, batch):
-            if layer in layers:
-                place = Place(layer, kind, tokens)
-                moments.setdefault(place, SecondMoments(encoder.dim, chunks)).add(states, chunk)
+        for kind, states in states_by_kind(encoder, batch):
+            if kind.layer not in layers:
+                continue
+            if kind not in moments:
+                moments[kind] = SecondMoments(encoder.dim, chunks)
+            moments[kind].add(states, chunk)
     return moments
 
 
-def _gaps(ranks_of: dict[Place, dict[str, Tensor]], chunks: int) -> list[dict[str, Any]]:
+def _gaps(ranks_of: dict[KindOfStates, dict[str, Tensor]], chunks: int) -> list[dict[str, Any]]:
     """Return the rows of the difference that ``[MASK]`` in the text makes to real tokens."""
     rows = []
-    for place, values in ranks_of.items():
-        if place.tokens == "real" and place.input != "clean":
-            clean = ranks_of[place._replace(input="clean")]
-            gap = {measure: values[measure] - clean[measure] for measure in RANKS}
-            rows.append({"layer": place.layer, "input": place.input} | _row(gap, chunks))
+    for kind, values in ranks_of.items():
+        if kind.tokens == "real" and kind.input != "clean":
+            clean = ranks_of[kind._replace(input="clean")]
+            gap = {name: values[name] - clean[name] for name in RANKS}
+            rows.append({"layer": kind.layer, "input": kind.input} | _row(gap, chunks))
     return rows
 
 

@@ -25,7 +25,7 @@ INPUTS = {
 TEXTS_AT_ONCE = 16
 
 
-class MaskedText(NamedTuple):
+class MaskedBatch(NamedTuple):
     """A batch of texts, and the positions to mask."""
 
     tokens: Tensor
@@ -44,16 +44,14 @@ class LayerStates(NamedTuple):
 
 
 class KindOfStates(NamedTuple):
-    """Hidden states of one kind of tokens in one layer."""
+    """A layer, how the text is encoded, and tokens; kinds are sorted as the rows of a profile."""
 
+    layer: int
+    """0 are the embeddings."""
     input: str
     """One of :data:`INPUTS`."""
     tokens: str
     """``real`` or ``mask``."""
-    layer: int
-    """0 are the embeddings."""
-    states: Tensor
-    """[N, dim]."""
 
 
 class EncoderStates:
@@ -63,19 +61,34 @@ class EncoderStates:
         encoder: the encoder; the decoder is not needed.
         mask_in_encoder: the fraction of ``<mask>`` tokens that the encoder saw in pretraining because of the option
             ``--mask-in-encoder``.
+        without_masks: whether the model was trained without ``[MASK]``, so that only clean text is encoded.
 
     Attributes:
         inputs: the :data:`INPUTS` that differ for this encoder, "clean" first.
     """
 
-    def __init__(self, encoder: Encoder | WrappedEncoder, pad: int, mask: int, mask_in_encoder: float = 0.0):
+    def __init__(
+        self,
+        encoder: Encoder | WrappedEncoder,
+        pad: int,
+        mask: int,
+        mask_in_encoder: float = 0.0,
+        *,
+        without_masks: bool = False,
+    ):
         self.encoder = encoder
         self.mask_in_encoder = mask_in_encoder
-        self.pad, self.mask = pad, mask
+        self.pad = pad
+        self.mask = mask
         self.layers = len(encoder.layers)
-        self.dim, self.max_tokens = encoder.dim, encoder.max_positions
-        has_forced = mask_in_encoder < 1 and "visible" in encoder.needs
-        self.inputs = tuple(INPUTS) if has_forced else ("clean", "as_trained")
+        self.dim = encoder.dim
+        self.max_tokens = encoder.max_positions
+        if without_masks:
+            self.inputs = ("clean",)
+        elif mask_in_encoder < 1 and "visible" in encoder.needs:
+            self.inputs = tuple(INPUTS)
+        else:
+            self.inputs = ("clean", "as_trained")
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, see_masks: bool) -> list[LayerStates]:
@@ -104,12 +117,12 @@ class EncoderStates:
 
 
 def mask_texts(
-    texts: Sequence[list[int]], pad: int, keep: Sequence[int], mask_prob: float, seed: int, first: int = 0
-) -> MaskedText:
+    texts: Sequence[list[int]], pad: int, special_ids: Sequence[int], mask_prob: float, seed: int, first: int = 0
+) -> MaskedBatch:
     """Return texts as a batch, with masks that depend only on the seed and the number of the text.
 
     Args:
-        keep: ids of special tokens, which are never masked.
+        special_ids: ids that are never masked.
         mask_prob: fraction of the other tokens to mask, rounded to a number of tokens.
         first: number of the first text.
     """
@@ -117,35 +130,46 @@ def mask_texts(
     is_masked = torch.zeros_like(tokens).bool()
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
-        positions = np.flatnonzero(~np.isin(text, list(keep)))
+        is_special = np.isin(text, list(special_ids))
+        positions = np.flatnonzero(~is_special)
+        count = round(mask_prob * len(positions))
         generator = np.random.default_rng((seed, first + row))
-        chosen = generator.choice(positions, round(mask_prob * len(positions)), replace=False)
-        is_masked[row, chosen] = True
-    return MaskedText(tokens, is_masked)
+        masked = generator.choice(positions, count, replace=False)
+        is_masked[row, masked] = True
+    return MaskedBatch(tokens, is_masked)
 
 
 def masked_batches(
-    texts: Sequence[list[int]], pad: int, keep: Sequence[int], mask_prob: float, seed: int, first: int = 0
-) -> list[MaskedText]:
+    texts: Sequence[list[int]], pad: int, special_ids: Sequence[int], mask_prob: float, seed: int, first: int = 0
+) -> list[MaskedBatch]:
     """Return texts in batches of :data:`TEXTS_AT_ONCE`, masked as by :func:`mask_texts`."""
     batches = []
     for start in range(0, len(texts), TEXTS_AT_ONCE):
-        part = texts[start : start + TEXTS_AT_ONCE]
-        batches.append(mask_texts(part, pad, keep, mask_prob, seed, first + start))
+        batch_texts = texts[start : start + TEXTS_AT_ONCE]
+        batches.append(mask_texts(batch_texts, pad, special_ids, mask_prob, seed, first + start))
     return batches
 
 
-def states_by_kind(encoder: EncoderStates, text: MaskedText) -> Iterator[KindOfStates]:
-    """Yield the hidden states of a batch, by input, layer and kind of tokens.
+def layer_ranges(layers: int, bytes_per_layer: int, memory: int) -> Iterator[range]:
+    """Yield ranges of layers, from the embeddings up, that need at most ``memory`` bytes, or are of one layer."""
+    layers_at_once = max(1, memory // bytes_per_layer)
+    numbers = range(layers + 1)
+    for first in numbers[::layers_at_once]:
+        yield numbers[first : first + layers_at_once]
+
+
+def states_by_kind(encoder: EncoderStates, batch: MaskedBatch) -> Iterator[tuple[KindOfStates, Tensor]]:
+    """Yield the hidden states [N, dim] of a batch, with their kind.
 
     Layers that do not see ``[MASK]`` yield no states for it. Real tokens are those that are never masked.
     """
-    corrupted = text.tokens.masked_fill(text.is_masked, encoder.mask)
-    is_masked = text.is_masked.flatten()
-    for kind in encoder.inputs:
-        tokens = text.tokens if kind == "clean" else corrupted
-        for layer, (states, index) in enumerate(encoder(tokens, see_masks=kind == "forced")):
-            masked = is_masked[index].to(states.device)
-            yield KindOfStates(kind, "real", layer, states[~masked])
-            if kind != "clean" and masked.any():
-                yield KindOfStates(kind, "mask", layer, states[masked])
+    corrupted = batch.tokens.masked_fill(batch.is_masked, encoder.mask)
+    is_masked = batch.is_masked.flatten()
+    for input_name in encoder.inputs:
+        is_clean = input_name == "clean"
+        tokens = batch.tokens if is_clean else corrupted
+        for layer, (states, index) in enumerate(encoder(tokens, see_masks=input_name == "forced")):
+            is_mask = is_masked[index].to(states.device)
+            yield KindOfStates(layer, input_name, "real"), states[~is_mask]
+            if not is_clean and is_mask.any():
+                yield KindOfStates(layer, input_name, "mask"), states[is_mask]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.measures.evaluation import Evaluate
+from mae_lm_fairseq.measures.evaluation import evaluation_table
 from mae_lm_fairseq.study.objectives import OBJECTIVES
 from mae_lm_fairseq.text.manifest import splits_table
 from mae_lm_fairseq.utils.output import code, escaped
@@ -61,7 +61,7 @@ def report(content: dict[str, Any]) -> str:
         pseudo_tokens=after["tokens"],
         seconds=content["training"]["seconds"],
         machine=escaped(content["machine"]),
-        measurements=Evaluate(mask_prob=content["measurement"]["mask_prob"]).table(measured),
+        measurements=evaluation_table(measured, content["measurement"]["mask_prob"]),
         before=_before(content),
         entropy=after["unigram_entropy"],
         advice=_advice(content),

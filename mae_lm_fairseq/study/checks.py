@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.planned_run import Run as PlannedRun, kind_of_gpu
-from mae_lm_fairseq.cost.planner import Plan as Cost, plan as plan_cost
+from mae_lm_fairseq.cost.planned_run import PlannedRun, kind_of_gpu
+from mae_lm_fairseq.cost.planner import Cost, plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration
 from mae_lm_fairseq.models.architectures import core_config

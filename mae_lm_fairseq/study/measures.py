@@ -16,10 +16,11 @@ from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
-from mae_lm_fairseq.measures.measure import Data, Measure, Trained
+from mae_lm_fairseq.measures.exclusivity import Exclusivity
+from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure
 from mae_lm_fairseq.measures.minimal_pairs import MinimalPairsOrControl
 from mae_lm_fairseq.measures.probe import ProbeOrControl
-from mae_lm_fairseq.measures.rank import Exclusivity, Rank
+from mae_lm_fairseq.measures.rank import Rank
 from mae_lm_fairseq.measures.registry import register_measure
 from mae_lm_fairseq.measures.retrieval import Retrieval
 from mae_lm_fairseq.measures.seconds import Seconds
@@ -50,7 +51,7 @@ class FineTuning(Measure):
     max_updates: Count | None = None
     trained_layers: Natural | None = None
 
-    def options_of_model(self, model: Trained) -> dict[str, Any]:
+    def options_of_model(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the options of fine-tuning but those of the task's files."""
         layers = self.trained_layers
         return {
@@ -97,7 +98,7 @@ class GlueTask(FineTuning):
         for split in sets.splits:
             sets.read(split)
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development set."""
         options = self.options_of_model(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
@@ -154,7 +155,7 @@ class FineTuningOnFiles(FineTuning):
             options = self.options_with(train, model=folder, out=folder)
             self.check_files(options)
 
-    def measure(self, model: Trained) -> dict[str, Any]:
+    def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development file, and on the test file if there is one."""
         train = self.training_file(model.kept)
         options = self.options_with(train, **self.options_of_model(model))

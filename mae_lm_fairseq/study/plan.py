@@ -394,7 +394,7 @@ def _check_measure(plan: Plan, planned: PlannedMeasure, key: tuple) -> None:
     if isinstance(at, tuple) and (not at or not {*at} <= {*plan.checkpoints}):
         raise error((*key, "at"), f"{[*at]} must be some of the checkpoints {plan.checkpoints}")
     measure = planned.measure
-    for file in measure.needs:
+    for file in measure.needed():
         is_in_options = getattr(measure, file, None) is not None
         if getattr(plan.data, file) is None and not is_in_options:
             raise error((*key, "kind"), f"{measure.kind} needs {file} in [data]")

@@ -330,7 +330,7 @@ def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list
     models = [*measured["model"].unique()]
     names = [*final["value"].unique()]
 
-    shown = [name for name in planned.measure.shown or names if name in names]
+    shown = [name for name in planned.measure.shown_names or names if name in names]
     rest = [name for name in names if name not in shown]
     constant = constants(measured)
     same = {}

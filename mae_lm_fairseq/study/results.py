@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.measures.measure import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.study.plan import Model, PlannedMeasure
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run
@@ -144,7 +144,7 @@ def measure_checkpoint(run: Run, to_measure: ToMeasure) -> dict[str, Any]:
     for key, planned in to_measure.measures.items():
         measure = planned.measure
         kept = training.folder / f"{measure.kind}-{updates}-{key}"
-        model = Trained(
+        model = ModelToMeasure(
             label=planned.name,
             path=to_measure.checkpoint,
             data=to_measure.data,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mae_lm_fairseq.measures.figures import Lines
+from mae_lm_fairseq.measures.figures import Line
 from mae_lm_fairseq.utils.output import markdown_table
 
 if TYPE_CHECKING:
@@ -111,15 +111,15 @@ def to_markdown(title: str, table: "DataFrame") -> list[str]:
     return [markdown_table(header, table.reset_index().to_numpy()), ""]
 
 
-def lines_of(table: "DataFrame", x: str) -> dict[str, dict[str, Lines]]:
+def lines_of(table: "DataFrame", x: str) -> dict[str, dict[str, Line]]:
     """Return the lines of a figure by value and model, with every seed.
 
     Args:
         x: the column of the x axis, ``layer`` or ``updates``.
     """
-    lines: dict[str, dict[str, Lines]] = {}
+    lines: dict[str, dict[str, Line]] = {}
     for (name, model), rows in table.groupby(["value", "model"], sort=False):
         by_seed = rows.pivot(index="seed", columns=x, values="number")
-        line = Lines(by_seed.columns.to_numpy(dtype=int), by_seed.to_numpy())
+        line = Line(by_seed.columns.to_numpy(dtype=int), by_seed.to_numpy())
         lines.setdefault(name, {})[model] = line
     return lines

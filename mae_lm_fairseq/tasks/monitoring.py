@@ -60,10 +60,10 @@ class RankMonitor:
         encoder_states = EncoderStates(encoder, self.pad, self.mask, self.mask_in_encoder)
         moments: dict[str, SecondMoments] = {}
         for batch in self.batches:
-            for kind, tokens, layer, states in states_by_kind(encoder_states, batch):
-                if layer != encoder_states.layers:
+            for kind, states in states_by_kind(encoder_states, batch):
+                if kind.layer != encoder_states.layers:
                     continue
-                name = f"rank_{tokens}_{kind}"
+                name = f"rank_{kind.tokens}_{kind.input}"
                 if name not in moments:
                     moments[name] = SecondMoments(encoder_states.dim)
                 moments[name].add(states)

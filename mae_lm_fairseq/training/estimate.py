@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.planned_run import Run, kind_of_gpu
+from mae_lm_fairseq.cost.planned_run import PlannedRun, kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token, hours
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
@@ -78,12 +78,12 @@ def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:
         vocabulary_size(data_bin),
         cfg.optimization.max_update,
         devices=processes,
-        kind=kind or Run.device_kind,
+        kind=kind or PlannedRun.device_kind,
         precision=_precision(cfg),
     )
     flops = flops_per_token(run)
     if is_gpu:
-        name = kind or f"GPU, as {Run.device_kind}"
+        name = kind or f"GPU, as {PlannedRun.device_kind}"
         rate = f"{run.mfu:.0%} of their {run.peak / 1e12:.0f} TFLOP/s in {run.precision}"
         return hours(run, flops), f"on {run.devices} x {name} at {rate}"
     rate = matrix_rate()
@@ -99,21 +99,21 @@ def _precision(cfg: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRun(Run):
+class TrainingRun(PlannedRun):
     """A training whose network need not be that of its preset."""
 
     own_network: MaskedAutoencoderConfig
 
-    def network(self) -> MaskedAutoencoderConfig:
+    def network_config(self) -> MaskedAutoencoderConfig:
         """Return the network configuration of the training."""
         return self.own_network
 
 
-def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, kind: str, precision: str) -> Run:
+def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, kind: str, precision: str) -> PlannedRun:
     """Return a training for the cost planner.
 
     Args:
-        precision: one of :data:`~mae_lm_fairseq.cost.planned_run.PRECISIONS`.
+        precision: one of :data:`~mae_lm_fairseq.cost.planned_run.PRECISION_NAMES`.
 
     Raises:
         ValueError: if so little is masked that no token of a sequence is, or the encoder is wrapped.
@@ -152,7 +152,7 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
 def vocabulary_size(data_bin: Path) -> int:
     """Return the size of a data-bin's dictionary; the planner's default if the data-bin does not exist yet."""
     dictionary = data_bin / DICTIONARY
-    return len(read_symbols(dictionary)) if dictionary.exists() else Run.vocab_size
+    return len(read_symbols(dictionary)) if dictionary.exists() else PlannedRun.vocab_size
 
 
 @cache

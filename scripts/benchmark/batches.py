@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mae_lm_fairseq.cost.flops import Sample
+from mae_lm_fairseq.cost.flops import Positions
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -58,11 +58,11 @@ class Batch:
         """Whether the rows have different numbers of visible tokens."""
         return len({sample.visible for sample in self.samples()}) > 1
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[Positions]:
         """Return the numbers of positions of each row."""
         lengths, masked = (self.tokens != PAD).sum(1), self.masked.sum(1)
         return [
-            Sample(int(length), int(length - hidden), int(hidden))
+            Positions(int(length), int(length - hidden), int(hidden))
             for length, hidden in zip(lengths, masked, strict=True)
         ]
 

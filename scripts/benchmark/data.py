@@ -15,7 +15,7 @@ from statistics import median
 from typing import Annotated
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops
 from mae_lm_fairseq.utils.command_line import Argument, Count, Fraction, Options, OutputFile
 from mae_lm_fairseq.utils.files import write_json
 from mae_lm_fairseq.utils.versions import provenance
@@ -84,7 +84,7 @@ def measure_pipeline(data_bin: Path, length: int, batches: int, gpu_flops: float
     seconds = seconds[1:]
     made = ROWS / median(seconds)
     masked = round(cfg.mask_prob * length)
-    sample = Sample(length, length - masked, masked)
+    sample = Positions(length, length - masked, masked)
     step = TRAINING * forward_flops(MaskedAutoencoderConfig(), len(task.dictionary), [sample]).total
     taken = gpu_flops / step
     return {

@@ -14,7 +14,7 @@ import torch
 from benchmark.batches import Batch, Case, record_batch, write_batch, write_text
 from benchmark.processes import Process, SubjectFailed
 from benchmark.settings import Setting, Subject
-from mae_lm_fairseq.cost.flops import Sample
+from mae_lm_fairseq.cost.flops import Positions
 
 PROFILED_STEPS = 2
 BATCHES_OF_TEXT = 64
@@ -52,7 +52,7 @@ class Results:
     """Rates of the matrix product by precision; those of fp32 and bf16 are measured wherever the machine has them."""
     failed: dict[str, str] = field(default_factory=dict)
     """Reasons of failed subjects, by title."""
-    batches: dict[str, list[Sample]] = field(default_factory=dict)
+    batches: dict[str, list[Positions]] = field(default_factory=dict)
     """Numbers of positions of each row of the batches."""
     complete: bool = False
     """Whether the run has ended."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmark.batches import Batch, Case
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -156,13 +156,13 @@ class Subject:
         config = replace(setting.config(), **decoder)
         return TRAINING * forward_flops(config, setting.vocab_size, samples).total
 
-    def _padded(self, samples: list[Sample]) -> Iterator[Sample]:
+    def _padded(self, samples: list[Positions]) -> Iterator[Positions]:
         sequence, visible = max(s.sequence for s in samples), max(s.visible for s in samples)
         predicts_everywhere = self.kind == "hugging_face" and MODERN_BERT not in self.options
         for sample in samples:
             # The authors' decoder computes all positions of its last layer.
             predicted = sequence if predicts_everywhere else sample.predicted
-            yield Sample(sequence, visible, predicted, decoded=sequence)
+            yield Positions(sequence, visible, predicted, decoded=sequence)
 
 
 def feasible(setting: Setting) -> Setting:

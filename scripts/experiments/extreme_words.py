@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.measures.readers import SPECIAL, open_model
-from mae_lm_fairseq.statistics.exclusivity import exclusivity, halves
+from mae_lm_fairseq.measures.readers import SPECIAL_IDS, open_model
+from mae_lm_fairseq.statistics.exclusivity import exclusivity_profile, halves
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
@@ -49,7 +49,7 @@ def extreme_words(checkpoint: Path, options: ExtremeWordsOptions, length: int = 
     ids, words = ([getattr(text, name).tolist() for text, _ in texts] for name in ("ids", "words"))
     parts = halves(ids, [document for _, document in texts], words)
     rows = []
-    for row in exclusivity(reader.states, parts, SPECIAL):
+    for row in exclusivity_profile(reader.states, parts, SPECIAL_IDS):
         found = sorted(zip(row["types"], (symbols[index] for index in parts.types), strict=True), reverse=True)
         rows.append({"layer": row["layer"], "mask": row["exclusivity_0.9"], "words": found[:SHOWN]})
     return rows

@@ -40,7 +40,7 @@ from experiments.findings import (
     study,
 )
 from experiments.one_model import SIZES
-from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planned_run import PlannedRun
 
 NUMBER_WORDS = (
     *("zero", "one", "two", "three", "four", "five", "six"),
@@ -101,7 +101,7 @@ def setting_on_the_front_page() -> list[str]:
 
 def size_of_main_study() -> str:
     """Return layers and width of the models of the main study."""
-    network = Run("mae_lm_roberta_tiny").config
+    network = PlannedRun("mae_lm_roberta_tiny").config
     return f"{NUMBER_WORDS[network.encoder_layers]} layers of width {network.encoder_embed_dim}"
 
 
@@ -173,7 +173,7 @@ def figure_1a() -> list[str]:
     gains = gains_in_the_last_layer()
     positive = sum(gain > 0 for gain in gains.values())
     return [
-        f"a few of {Run('mae_lm_roberta_tiny').config.encoder_embed_dim}",
+        f"a few of {PlannedRun('mae_lm_roberta_tiny').config.encoder_embed_dim}",
         f"{NUMBER_WORDS[positive]} of {NUMBER_WORDS[len(gains)]} combinations",
     ]
 

@@ -32,7 +32,7 @@ from mae_lm_fairseq.core.encoder import Encoder, build_encoder
 from mae_lm_fairseq.core.heads import ClassificationHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, restore
 from mae_lm_fairseq.core.transformer import TransformerStack
-from mae_lm_fairseq.statistics.exclusivity import Halves, exclusivity
+from mae_lm_fairseq.statistics.exclusivity import Halves, exclusivity_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 
 ARMS = {
@@ -337,7 +337,7 @@ class OneModel:
         blocks = [rows[start : start + 32] for start in range(0, len(rows), 32)]
         fit, held_out = (list(itertools.chain(*blocks[half::2])) for half in (0, 1))
         frequent = np.bincount(self.data.valid.ravel(), minlength=self.data.vocab_size)[4:].argsort()[::-1][:20] + 4
-        found = exclusivity(states, Halves(fit, held_out, frequent.tolist()), keep=range(4))
+        found = exclusivity_profile(states, Halves(fit, held_out, frequent.tolist()), special_ids=range(4))
         names = ("layer", "exclusivity_0.9", "type_quantile")
         return {"layers": [{name: row[name] for name in names} for row in found]}
 

@@ -5,7 +5,7 @@ from statistics import median
 
 from experiments import reproduction
 from experiments.findings import RESULTS, TREATMENTS
-from mae_lm_fairseq.cost.planned_run import Run
+from mae_lm_fairseq.cost.planned_run import PlannedRun
 from mae_lm_fairseq.cost.planner import flops_per_token
 
 COMPUTE_3ML = "scripts/results/compute-3ml/README.md"
@@ -15,7 +15,7 @@ GPT2_VOCABULARY = 50_265
 
 def compute(size: str, vocabulary: int = GPT2_VOCABULARY, length: int = 512) -> float:
     """Return the training FLOPs of 3ML with half of the tokens masked, relative to RoBERTa's at 15 %."""
-    run = Run(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=vocabulary, tokens_per_sample=length)
+    run = PlannedRun(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=vocabulary, tokens_per_sample=length)
     return flops_per_token(run).total / flops_per_token(run.roberta()).total
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops, head_flops, layer_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops, head_flops, layer_flops
 from tests.support.networks import MASK, PAD, VARIANTS, VOCABULARY, layout_for, network
 
 # Large enough that the operations which the formulas ignore are negligible.
@@ -34,8 +34,8 @@ def test_a_training_step_of_every_variant(variant, masked):
     with FlopCounterMode(display=False) as counter:
         loss, _ = model.lm_head.loss(model.predicted_states(tokens, layout), targets[targets.ne(PAD)], layout)
         loss.backward()
-    sample = Sample(40, 40 - masked + early, masked + extra)
-    flops = forward_flops(model.config, VOCABULARY, [sample] * 4)
+    positions = Positions(40, 40 - masked + early, masked + extra)
+    flops = forward_flops(model.config, VOCABULARY, [positions] * 4)
     assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total, rel=0.02)
     assert (flops.decoder > 0) is (model.config.decoder_layers > 0)
 
@@ -45,9 +45,9 @@ def test_formula_by_hand():
     assert head_flops(4, 100, 2) == 2 * (2 * 4**2 + 2 * 4 * 100)
     shape = {"encoder_embed_dim": 32, "encoder_ffn_embed_dim": 128, "encoder_attention_heads": 2}
     config = MaskedAutoencoderConfig(encoder_layers=2, decoder_layers=2, **shape)
-    flops = forward_flops(config, 100, [Sample(16, 14, 2)])
+    flops = forward_flops(config, 100, [Positions(16, 14, 2)])
     assert flops.encoder == 2 * layer_flops(32, 128, 14, 14)
     assert flops.decoder == layer_flops(32, 128, 16, 16) + layer_flops(32, 128, 2, 16)
-    assert forward_flops(config, 100, [Sample(16, 14, 2, decoded=16)]).decoder == 2 * layer_flops(32, 128, 16, 16)
+    assert forward_flops(config, 100, [Positions(16, 14, 2, decoded=16)]).decoder == 2 * layer_flops(32, 128, 16, 16)
     assert flops.total == flops.encoder + flops.decoder + head_flops(32, 100, 2)
     assert forward_flops(config, 100, []).total == 0

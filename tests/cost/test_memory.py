@@ -11,7 +11,7 @@ from mae_lm_fairseq.core.config import PRESETS, MaskedAutoencoderConfig, preset_
 from mae_lm_fairseq.core.kernels.operator import PositionBias, Rows, attend
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.core.relative_position import relative_position_bucket
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops
 from mae_lm_fairseq.cost.memory import (
     PAD,
     PRECISIONS,
@@ -34,11 +34,11 @@ def config(preset: str, size: str) -> MaskedAutoencoderConfig:
     return preset_config(preset.removesuffix("_pre_norm"), size, pre_norm=preset in PRE_NORM)
 
 
-def check(directory, config, sample, rows, precision="fp32", checkpoint_activations=False) -> None:
+def check(directory, config, positions, rows, precision="fp32", checkpoint_activations=False) -> None:
     """Compare with the peak number of bytes in tensors during a real step with torch's fused AdamW."""
     mask = VOCABULARY - 1
-    tokens = torch.full((rows, sample.sequence), TOKEN)
-    tokens[:, -sample.predicted :] = mask
+    tokens = torch.full((rows, positions.sequence), TOKEN)
+    tokens[:, -positions.predicted :] = mask
     layout, targets = batch_layout(tokens, tokens.eq(mask), PAD, mask), tokens[tokens.eq(mask)]
     network = MaskedAutoencoder(config, VOCABULARY, PAD, mask)
     for stack in network.stacks():
@@ -54,7 +54,7 @@ def check(directory, config, sample, rows, precision="fp32", checkpoint_activati
     training.batches["the one"] = None
     training.train("the one", 1)
     options = {"precision": PRECISIONS[precision], "checkpoint_activations": checkpoint_activations}
-    planned = memory_of(config, sample, rows, **options)
+    planned = memory_of(config, positions, rows, **options)
     assert planned.total == pytest.approx(training.memory("the one", 1), rel=0.15)
 
 
@@ -64,11 +64,11 @@ def memory_of(config: MaskedAutoencoderConfig, *batch, accumulate: bool = False,
 
 @pytest.mark.parametrize(("preset", "size"), [*((preset, "tiny") for preset in PRESETS), ("mae_lm", "large")])
 def test_formula_counts_what_torch_counts(preset, size):
-    sample = Sample(128, 90, 38)
-    training_step = FakeTrainingStep(config(preset, size), VOCABULARY, sample, rows=2)
+    positions = Positions(128, 90, 38)
+    training_step = FakeTrainingStep(config(preset, size), VOCABULARY, positions, rows=2)
     with FlopCounterMode(display=False) as counter:
         training_step.run()
-    flops = forward_flops(config(preset, size), VOCABULARY, [sample] * 2)
+    flops = forward_flops(config(preset, size), VOCABULARY, [positions] * 2)
     again = flops.head if config(preset, size).mask_states > 1 else 0  # computed again in the backward pass
     assert counter.get_total_flops() == pytest.approx(TRAINING * flops.total + again, rel=0.02)
 
@@ -79,23 +79,23 @@ def test_formula_counts_what_torch_counts(preset, size):
     [*((preset, False) for preset in (*PRESETS, *PRE_NORM)), ("mae_lm", True), ("mae_lm_exlm", True)],
 )
 def test_memory_equals_that_of_a_real_step(preset, size, checkpoint_activations, tmp_path):
-    check(tmp_path, config(preset, size), Sample(128, 90, 38), 8, checkpoint_activations=checkpoint_activations)
+    check(tmp_path, config(preset, size), Positions(128, 90, 38), 8, checkpoint_activations=checkpoint_activations)
 
 
 @pytest.mark.slow  # half a minute on a CPU that is slow in bfloat16
 def test_memory_under_autocast(tmp_path):
-    check(tmp_path, config("mae_lm", "small"), Sample(128, 90, 38), 8, precision="autocast")
+    check(tmp_path, config("mae_lm", "small"), Positions(128, 90, 38), 8, precision="autocast")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_activations", [False, True], ids=["kept", "checkpointed"])
 def test_memory_at_base_size(checkpoint_activations, tmp_path):
-    batch = config("mae_lm", "base"), Sample(512, 435, 77), 2
+    batch = config("mae_lm", "base"), Positions(512, 435, 77), 2
     check(tmp_path, *batch, checkpoint_activations=checkpoint_activations)
 
 
 def memory(precision: str = "fp32", rows: int = 8, **options) -> Memory:
-    return memory_of(config("mae_lm", "tiny"), Sample(128, 90, 38), rows, precision=PRECISIONS[precision], **options)
+    return memory_of(config("mae_lm", "tiny"), Positions(128, 90, 38), rows, precision=PRECISIONS[precision], **options)
 
 
 def test_memory_that_depends_on_parameters_only():
@@ -109,7 +109,7 @@ def test_memory_that_depends_on_parameters_only():
 
 
 def test_masks_in_the_encoder_take_memory():
-    found = [memory_of(config("mae_lm", "tiny"), Sample(128, visible, 38), 8).encoder for visible in (90, 109, 128)]
+    found = [memory_of(config("mae_lm", "tiny"), Positions(128, visible, 38), 8).encoder for visible in (90, 109, 128)]
     assert found == sorted(set(found))
 
 

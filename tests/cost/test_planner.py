@@ -9,14 +9,14 @@ import pytest
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops
 from mae_lm_fairseq.cost.memory import PRECISIONS, FakeTrainingStep, training_memory
-from mae_lm_fairseq.cost.planned_run import DEVICES, Run
-from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan
+from mae_lm_fairseq.cost.planned_run import DEVICES, PlannedRun
+from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan_cost
 from tests.support import ROOT
 
 pytestmark = pytest.mark.integration  # measures steps of all architectures
-TINY = Run("mae_lm_tiny", vocab_size=300, tokens_per_sample=40, batch_size=2, tokens=10**9)
+TINY = PlannedRun("mae_lm_tiny", vocab_size=300, tokens_per_sample=40, batch_size=2, tokens=10**9)
 ABSTRACT = {"base": 0.78, "large": 0.68}
 GPT2_VOCABULARY = 50_265
 
@@ -32,7 +32,7 @@ def test_every_architecture(architecture):
 
 
 def test_parameters_by_hand():
-    parameters = count_parameters(Run("mae_lm_roberta_base").config, GPT2_VOCABULARY)
+    parameters = count_parameters(PlannedRun("mae_lm_roberta_base").config, GPT2_VOCABULARY)
     layer = 12 * 768**2 + 13 * 768
     embeddings = (GPT2_VOCABULARY + 514) * 768 + 2 * 768
     assert (parameters.encoder, parameters.decoder) == (embeddings + 12 * layer + 32 * 12, 0)
@@ -44,20 +44,20 @@ def test_flops_of_a_token():
     expanded = replace(TINY, preset="mae_lm_exlm_decoder_tiny")
     passes = {TINY: (3, 3, 3), replace(TINY, checkpoint_activations=True): (4, 4, 3), expanded: (3, 3, 4)}
     for run, times in passes.items():
-        forward = forward_flops(run.config, TINY.vocab_size, [Sample(40, 34, 6)])
+        forward = forward_flops(run.config, TINY.vocab_size, [Positions(40, 34, 6)])
         assert flops_per_token(run) == pytest.approx([n * part / 40 for n, part in zip(times, forward, strict=True)])
     assert flops_per_token(expanded).encoder == flops_per_token(TINY).encoder
 
 
 def test_training_time_and_gradient_exchange():
-    planned = plan(TINY)
+    planned = plan_cost(TINY)
     assert planned.hours * 3600 * 8 * 312e12 * 0.23 == pytest.approx(10**9 * planned.flops.total)
     assert planned.run.updates == -(-(10**9) // (40 * 2 * 8 * 8))
     gradients = 2 * planned.parameters.total
     assert planned.exchanged == pytest.approx(2 * 7 / 8 * gradients)
     assert planned.memory_total == planned.memory.total + gradients
-    assert plan(replace(TINY, precision="fp32")).hours == pytest.approx(planned.hours * 312 / 156)  # TF32
-    alone = plan(replace(TINY, devices=1))
+    assert plan_cost(replace(TINY, precision="fp32")).hours == pytest.approx(planned.hours * 312 / 156)  # TF32
+    alone = plan_cost(replace(TINY, devices=1))
     assert (alone.exchanged, alone.exchange_buffer) == (0, 0)
     assert alone.hours == pytest.approx(8 * planned.hours)
 
@@ -71,22 +71,22 @@ def test_rates_of_devices(kind):
 
 
 def test_plans_that_exceed_device_memory():
-    run = Run("mae_lm_base", device_kind="rtx4090", batch_size=128)
-    assert not plan(run).fits
-    assert plan(replace(run, checkpoint_activations=True)).fits
+    run = PlannedRun("mae_lm_base", device_kind="rtx4090", batch_size=128)
+    assert not plan_cost(run).fits
+    assert plan_cost(replace(run, checkpoint_activations=True)).fits
 
 
 @pytest.mark.parametrize(("precision", "planned"), [("fp16", True), ("fp32", False)])
 def test_plans_have_the_memory_of_the_fused_kernel_unless_in_float32(precision, planned):
     run = replace(TINY, tokens_per_sample=400, precision=precision)
-    batch = run.config, run.vocab_size, run.sample, run.batch_size, PRECISIONS[precision]
+    batch = run.config, run.vocab_size, run.positions, run.batch_size, PRECISIONS[precision]
     memory = {fused: training_memory(FakeTrainingStep(*batch, fused=fused), True).total for fused in (False, True)}
-    assert plan(run).memory.total == memory[planned]
+    assert plan_cost(run).memory.total == memory[planned]
     assert memory[True] < 0.6 * memory[False]
 
 
 def test_longer_sequences_raise_max_positions():
-    assert plan(replace(TINY, tokens_per_sample=600)).run.config.max_positions == 600
+    assert plan_cost(replace(TINY, tokens_per_sample=600)).run.config.max_positions == 600
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_token_counts_must_be_integers(capsys, tokens):
 
 
 def relative(size: str, preset: str = "mae_lm_3ml_self", **changes) -> float:
-    run = Run(f"{preset}_{size}", mask_prob=0.5, **{"vocab_size": GPT2_VOCABULARY, **changes})
+    run = PlannedRun(f"{preset}_{size}", mask_prob=0.5, **{"vocab_size": GPT2_VOCABULARY, **changes})
     return flops_per_token(run).total / flops_per_token(run.roberta()).total
 
 
-def changed(size: str, sample: Sample | None = None, **changes) -> float:
-    """Return the relative cost of 3ML-self for another sample or another network."""
-    run = Run(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=GPT2_VOCABULARY)
-    flops = forward_flops(replace(run.config, **changes), GPT2_VOCABULARY, [sample or run.sample])
+def changed(size: str, positions: Positions | None = None, **changes) -> float:
+    """Return the relative cost of 3ML-self for other positions or another network."""
+    run = PlannedRun(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=GPT2_VOCABULARY)
+    flops = forward_flops(replace(run.config, **changes), GPT2_VOCABULARY, [positions or run.positions])
     return TRAINING * flops.total / 512 / flops_per_token(run.roberta()).total
 
 
@@ -152,9 +152,9 @@ DOCUMENTED = {
     "`mae_lm_3ml_cross_{base,large}`": lambda size: relative(size, "mae_lm_3ml_cross"),
     "3 decoder layers": lambda size: changed(size, decoder_layers=3),
     "4 decoder layers": lambda size: changed(size, decoder_layers=4),
-    "the last decoder layer computed at all positions": lambda size: changed(size, Sample(512, 256, 256, 512)),
-    "10 % of the predicted tokens replaced": lambda size: changed(size, Sample(512, 512 - 230, 256)),
-    "80/10/10": lambda size: changed(size, Sample(512, 512 - 205, 256)),
+    "the last decoder layer computed at all positions": lambda size: changed(size, Positions(512, 256, 256, 512)),
+    "10 % of the predicted tokens replaced": lambda size: changed(size, Positions(512, 512 - 230, 256)),
+    "80/10/10": lambda size: changed(size, Positions(512, 512 - 205, 256)),
     "sequences of 128 tokens": lambda size: relative(size, tokens_per_sample=128),
     "a vocabulary of 32,000": lambda size: relative(size, vocab_size=32_000),
     "by formula": lambda size: relative(size, vocab_size=32_000),

@@ -5,10 +5,11 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mae_lm_fairseq.measures.exclusivity import Exclusivity
 from mae_lm_fairseq.measures.figures import (
     CONTROLS,
     SERIES,
-    Lines,
+    Line,
     Panel,
     lines_by_layer,
     plot_gaps,
@@ -16,7 +17,6 @@ from mae_lm_fairseq.measures.figures import (
     plot_panels,
     plot_ranks,
 )
-from mae_lm_fairseq.measures.rank import Exclusivity
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import BOS, MASK, PAD, network, text
@@ -111,7 +111,7 @@ def test_every_seed_and_the_mean_are_plotted_also_with_missing_values(tmp_path, 
     monkeypatch.setattr(Axes, "plot", lambda axes, x, y, **style: plotted.append(np.ma.filled(y, -1)) or [axes])
     monkeypatch.setattr("matplotlib.figure.Figure.legend", lambda *arguments, **options: None)
     values = np.array([[1.0, 2.0], [3.0, np.nan]])
-    plot_panels(tmp_path / "a.png", "Title", Panel("a", "layer", {"model": Lines(np.arange(2), values)}))
+    plot_panels(tmp_path / "a.png", "Title", Panel("a", "layer", {"model": Line(np.arange(2), values)}))
     seeds, mean = plotted
     assert seeds.tolist() == [[1, 3], [2, -1]]
     assert mean.tolist() == [2, 2]

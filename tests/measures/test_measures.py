@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq import MAELMModel, cli
-from mae_lm_fairseq.measures.evaluation import Evaluate, perplexity
-from mae_lm_fairseq.measures.probe import probe
+from mae_lm_fairseq.measures.evaluation import evaluation_table, perplexity
+from mae_lm_fairseq.measures.probe import fitted, predicts
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.conllu import read_conllu
 from mae_lm_fairseq.trained.bundle import write_bundle
@@ -140,7 +140,7 @@ def test_a_perplexity_without_meaning_is_not_a_number():
     assert perplexity(-1e5, 2) is None  # does not fit a float
     assert perplexity(-100.0, 2) is None
     measured = {"loss": 2.0, "unigram_entropy": 3.0, "accuracy": 0.5, "pseudo_perplexity_per_token": 1234.5}
-    printed = Evaluate().table({"model": {**measured, "pseudo_perplexity_per_word": None}})
+    printed = evaluation_table({"model": {**measured, "pseudo_perplexity_per_word": None}}, 0.15)
     assert printed.endswith("| model | 2.000 | 3.000 | 50.0% | 1,234.50 | above 1e+12 |")
 
 
@@ -193,7 +193,7 @@ class TestProbe:
     def test_accuracy_equals_a_loop(self, bundles, files, tmp_path):
         """One sentence at a time; the first subword is found by encoding what comes before the word."""
         model = probed(bundles, files, tmp_path, "--dev", files[0])
-        reader, parts = open_model(bundles["mae_lm_tiny"], None), []
+        reader, sets = open_model(bundles["mae_lm_tiny"], None), []
         for path in files:
             states, labels = [], []
             for sentence in read_conllu(path, "UPOS"):
@@ -203,9 +203,11 @@ class TestProbe:
                     before = len(reader.encode(sentence.text[:start])[0]) if start else 0
                     states.append([layer.states[1 + before].numpy() for layer in layers])
                     labels.append(label)
-            parts.append((np.array(states), labels))
+            sets.append((np.array(states), labels))
         for layer, row in enumerate(model["layers"]):
-            correct, dev = probe(*((states[:, layer], labels) for states, labels in (*parts, parts[0])))
+            train, test = ((states[:, layer], labels) for states, labels in sets)
+            classifier = fitted(*train)
+            correct, dev = predicts(classifier, *test), predicts(classifier, *train)
             assert row["accuracy"] == pytest.approx(correct.mean(), abs=1 / len(correct))
             assert row["dev_accuracy"] == pytest.approx(dev.mean(), abs=1 / len(dev))
         assert model["best_layer"] == max(model["layers"], key=lambda row: row["dev_accuracy"])["layer"]

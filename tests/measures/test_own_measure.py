@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from mae_lm_fairseq.measures.measure import MaskedText, Measure, Trained, Value
+from mae_lm_fairseq.measures.measure import MaskedText, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.registry import register_measure
 
 
@@ -38,7 +38,7 @@ class Anisotropy(Measure, MaskedText):
     needs: ClassVar = ("text",)
     values: ClassVar = (Value("cosine", "mean cosine of two tokens", by_layer=True),)
 
-    def measure(self, model: Trained) -> dict[str, list[float]]:
+    def measure(self, model: ModelToMeasure) -> dict[str, list[float]]:
         reader, layers = model.open(), []
         for text, _ in reader.texts(model.data.text, self.tokens_per_sample, self.tokens):
             states = reader.states(torch.tensor(text.ids)[None], see_masks=False)

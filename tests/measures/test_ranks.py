@@ -45,7 +45,7 @@ def options_of(folder, path, **options):
 
 def ranks_of(folder, path, **others):
     options = options_of(folder, path, tokens=1500, bootstrap=5, **others)
-    [model] = options.trained()
+    [model] = options.models_to_measure()
     return options.measure(model)
 
 
@@ -54,8 +54,8 @@ def test_extreme_words_are_named_by_the_measure(folder, tmp_path):
     options = ExtremeWordsOptions((path,), folder / "data", folder / "text", tmp_path / "words.json")
     named = extreme_words(path, options, length=32)
     options = options_of(folder, path)
-    [model] = options.trained()
-    measured = options.exclusivity.measure(model)
+    [model] = options.models_to_measure()
+    measured = options.exclusivity_measure.measure(model)
     for words, row in zip(named, measured, strict=True):
         assert words["mask"] == row["exclusivity_0.9"]
         assert [value for value, _ in words["words"]] == sorted(row["types"], reverse=True)[:5]

@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import ndcg_score
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.measure import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.retrieval import Retrieval, bm25, metrics, summary, windows
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
@@ -58,7 +58,8 @@ def test_the_passage_with_the_id_of_the_question_is_left_out(tmp_path):
     assert collection.left_out == [0, None, None]
     means = summary(bm25(collection.passages, collection.questions), collection)
     assert means["ndcg"]["mean"] == means["recall"]["mean"] == 1
-    assert metrics(np.array([2.0, 1.0]), {1: 1.0}) != metrics(np.array([2.0, 1.0]), {1: 1.0}, left_out=0) == (1, 1)
+    scores, relevance = np.array([2.0, 1.0]), {1: 1.0}
+    assert metrics(scores, relevance) != metrics(scores, relevance, left_out=0) == {"ndcg": 1, "recall": 1}
 
 
 def test_passages_without_a_word_score_0():
@@ -127,15 +128,15 @@ def test_bm25_of_a_worked_example():
 
 
 def test_metrics_are_graded_and_ties_are_in_the_order_of_the_file():
-    ndcg, recall = metrics(np.array([0.5, 0.9, 0.1, 0.9 + 1e-9]), {0: 2.0, 3: 1.0})
-    assert recall == 0  # of the two that are tied, the first is not relevant
-    assert ndcg == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
+    found = metrics(np.array([0.5, 0.9, 0.1, 0.9 + 1e-9]), {0: 2.0, 3: 1.0})
+    assert found["recall"] == 0  # of the two that are tied, the first is not relevant
+    assert found["ndcg"] == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
     generator = np.random.default_rng(0)
     for passages in (3, 30):
         scores, relevance = generator.random(passages), generator.integers(1, 4, passages)
-        found, recall = metrics(scores, dict(enumerate(relevance.tolist())))
-        assert found == pytest.approx(ndcg_score([relevance], [scores], k=10))
-        assert recall == pytest.approx(1 / passages)
+        found = metrics(scores, dict(enumerate(relevance.tolist())))
+        assert found["ndcg"] == pytest.approx(ndcg_score([relevance], [scores], k=10))
+        assert found["recall"] == pytest.approx(1 / passages)
 
 
 @pytest.mark.parametrize("length", [4, 5, 16])
@@ -165,13 +166,13 @@ def test_a_study_measures_a_transformers_directory(beir, tmp_path):
     measure = Retrieval(**beir, tokens_per_sample=16)
     data = Data(None)
     measure.check(data)
-    found = measure.measure(Trained(label="bert", path=model, data=data))
+    found = measure.measure(ModelToMeasure(label="bert", path=model, data=data))
     assert (found["questions"], found["passages"], found["tokens_per_sample"]) == (2, 4, 16)
     recorded = measure.recorded(found)
     assert [*recorded] == measure.value_names()
     assert recorded["bm25_recall"] == pytest.approx(100 * (1 / 2 + 1 / 2) / 2)
     with pytest.raises(UserError, match="tokens-per-sample 65"):
-        Retrieval(**beir, tokens_per_sample=65).measure(Trained(label="bert", path=model, data=data))
+        Retrieval(**beir, tokens_per_sample=65).measure(ModelToMeasure(label="bert", path=model, data=data))
 
 
 @pytest.mark.parametrize(

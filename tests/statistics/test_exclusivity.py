@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mae_lm_fairseq.statistics.exclusivity import GROUPS, Halves, exclusivity, halves
+from mae_lm_fairseq.statistics.exclusivity import GROUPS, Halves, exclusivity_profile, halves
 from mae_lm_fairseq.statistics.token_states import EncoderStates, LayerStates, mask_texts
 from tests.support.networks import BOS, MASK, PAD, network, text
 
@@ -39,7 +39,7 @@ TEXTS = [[BOS, *([2 + (row + place) % 4 for place in range(16)])] for row in ran
 
 
 def test_known_states():
-    rows = exclusivity(KnownStates(), Halves(TEXTS[::2], TEXTS[1::2], [2, 3]), keep=[BOS])
+    rows = exclusivity_profile(KnownStates(), Halves(TEXTS[::2], TEXTS[1::2], [2, 3]), special_ids=[BOS])
     for row in rows:
         assert row["dimensions_0.9"] == row["dimensions_0.99"] == 3
         for threshold in ("0.9", "0.99"):
@@ -60,7 +60,7 @@ def test_it_equals_a_plain_loop(preset):
     texts = [text(length, seed).tolist() for seed, length in enumerate((12, 20, 15, 24, 22, 18, 24, 24))]
     fit, held_out = texts[::2], texts[1::2]
     types = sorted({*chain(*fit)} & {*chain(*held_out)} - {BOS})[:3]
-    rows = exclusivity(encoder, Halves(fit, held_out, types), keep=[BOS], mask_prob=0.3, seed=4)
+    rows = exclusivity_profile(encoder, Halves(fit, held_out, types), special_ids=[BOS], mask_prob=0.3, seed=4)
     forced = preset == "mae_lm"
 
     def states(ids: list[int], layer: int, see_masks: bool = False) -> np.ndarray:
@@ -107,7 +107,7 @@ def test_layers_without_masks_have_no_numbers():
             is_mask = tokens.flatten()[found[0].index] == self.mask
             return [LayerStates(found[0].states[~is_mask], found[0].index[~is_mask]), *found[1:]]
 
-    first, second, *_ = exclusivity(Unmasked(), Halves(TEXTS[::2], TEXTS[1::2], [2]), keep=[BOS])
+    first, second, *_ = exclusivity_profile(Unmasked(), Halves(TEXTS[::2], TEXTS[1::2], [2]), special_ids=[BOS])
     assert first == {"layer": 0}
     assert "exclusivity_0.9" in second
 

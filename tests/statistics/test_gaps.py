@@ -27,7 +27,7 @@ class KnownStates:
 
 def test_a_gap_is_that_to_clean_text_in_the_same_layer():
     texts = [[BOS, *(2 + (row + place) % 24 for place in range(30))] for row in range(40)]
-    profile = rank_profile(KnownStates(), texts, keep=[BOS], settings=RankSettings(bootstrap=2))
+    profile = rank_profile(KnownStates(), texts, special_ids=[BOS], settings=RankSettings(bootstrap=2))
     clean = [row["numerical"] for row in profile["ranks"] if row["input"] == "clean"]
     assert clean == [1, 2, 3, 4, 5]
     assert [(row["layer"], row["numerical"]) for row in profile["gaps"]] == [(layer, ADDED) for layer in range(5)]

@@ -43,7 +43,7 @@ class KnownStates:
 
 @pytest.fixture(scope="module")
 def known():
-    return rank_profile(KnownStates(), TEXTS, keep=[BOS], settings=SETTINGS) | {"label": "known"}
+    return rank_profile(KnownStates(), TEXTS, special_ids=[BOS], settings=SETTINGS) | {"label": "known"}
 
 
 def rows(profile, name, **place):

@@ -7,7 +7,7 @@ import torch
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.statistics.token_states import (
     EncoderStates,
-    MaskedText,
+    MaskedBatch,
     mask_texts,
     states_by_kind,
 )
@@ -42,12 +42,12 @@ def masked_text():
     tokens = batch(text(9, seed=1), text(6, seed=2))
     is_masked = torch.zeros_like(tokens).bool()
     is_masked[0, [2, 5]] = is_masked[1, 3] = True
-    return MaskedText(tokens, is_masked)
+    return MaskedBatch(tokens, is_masked)
 
 
 def by_kind(states, text):
     """Return hidden states by input, tokens and layer."""
-    return {kind[:3]: kind.states for kind in states_by_kind(states, text)}
+    return {(kind.input, kind.tokens, kind.layer): rows for kind, rows in states_by_kind(states, text)}
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_states_equal_those_of_the_network(variant, masked_text):
     """Compare position by position; only the order of the float32 operations differs."""
     model = network(variant).eval()
     corrupted = masked_text.tokens.masked_fill(masked_text.is_masked, MASK)
-    for kind, tokens, layer, rows in states_by_kind(EncoderStates(model.encoder, PAD, MASK), masked_text):
-        source = masked_text.tokens if kind == "clean" else corrupted
+    for kind, rows in states_by_kind(EncoderStates(model.encoder, PAD, MASK), masked_text):
+        source = masked_text.tokens if kind.input == "clean" else corrupted
         for row in range(2):
             present = source[row].ne(PAD)
-            if kind == "as_trained" and variant == "mae_lm":
+            if kind.input == "as_trained" and variant == "mae_lm":
                 present &= ~masked_text.is_masked[row]
-            expected = reference(model.encoder, source[row], present)[layer]
+            expected = reference(model.encoder, source[row], present)[kind.layer]
             is_masked = masked_text.is_masked[row][present]
-            expected = expected[is_masked if tokens == "mask" else ~is_masked]
+            expected = expected[is_masked if kind.tokens == "mask" else ~is_masked]
             torch.testing.assert_close(rows[: len(expected)], expected, rtol=0, atol=1e-5)
             rows = rows[len(expected) :]
         assert len(rows) == 0
@@ -131,8 +131,8 @@ def test_measuring_keeps_training_mode_and_random_state(masked_text):
         once, twice = (list(states_by_kind(states, masked_text)) for _ in range(2))
         assert torch.equal(torch.get_rng_state(), before)
         assert all(module.training is mode for module in states.encoder.modules())
-        assert all(torch.equal(a.states, b.states) for a, b in zip(once, twice, strict=True))
-        assert not any(kind.states.requires_grad for kind in once)
+        assert all(torch.equal(a, b) for (_, a), (_, b) in zip(once, twice, strict=True))
+        assert not any(rows.requires_grad for _, rows in once)
 
 
 def test_masks_are_a_fraction_of_ordinary_tokens():

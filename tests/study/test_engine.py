@@ -19,7 +19,7 @@ import safetensors.numpy
 import torch
 
 from mae_lm_fairseq.commands import study
-from mae_lm_fairseq.measures.measure import Data, Trained
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
@@ -374,7 +374,7 @@ def test_a_checkpoint_is_added_below_an_interrupted_training(here, tmp_path):
 
 def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
     (tmp_path / "log").touch()
-    trained = Trained(label="seconds", path=tmp_path / "4.pt", data=Data(tmp_path), log=tmp_path / "log")
+    trained = ModelToMeasure(label="seconds", path=tmp_path / "4.pt", data=Data(tmp_path), log=tmp_path / "log")
     assert Seconds().measure(trained) == {"per_update": None, "tokens_per_update": None}
 
 

@@ -8,7 +8,7 @@ import torch
 from fairseq.logging import meters, metrics
 from fairseq.trainer import Trainer
 
-from mae_lm_fairseq.cost.flops import TRAINING, Sample, forward_flops
+from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops
 from mae_lm_fairseq.models.architectures import Autocast
 from mae_lm_fairseq.tasks.monitoring import peak_flops
 from tests.support.training import batches, set_up
@@ -27,12 +27,12 @@ SETTINGS = [
 def flops_of(batch, task, model):
     """Return the FLOPs of a training step, counted row by row from the tokens."""
     pad, config = task.dictionary.pad(), model.autoencoder.config
-    samples = []
+    sequences = []
     early = batch["net_input"].get("early_masks", torch.zeros_like(batch["target"]))
     for tokens, target, seen in zip(batch["net_input"]["src_tokens"], batch["target"], early, strict=True):
         sequence, masked = int(tokens.ne(pad).sum()), int((tokens.eq(task.mask_idx) & ~seen.bool()).sum())
-        samples.append(Sample(sequence, sequence - masked, int(target.ne(pad).sum())))
-    return TRAINING * forward_flops(config, len(task.dictionary), samples).total
+        sequences.append(Positions(sequence, sequence - masked, int(target.ne(pad).sum())))
+    return TRAINING * forward_flops(config, len(task.dictionary), sequences).total
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

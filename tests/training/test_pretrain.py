@@ -280,7 +280,7 @@ def test_the_planner_knows_what_the_encoder_sees():
     ):
         cfg.task.update(changes)
         planned = planned_run(cfg, 200, 100, kind="h100", precision="fp32")
-        assert planned.sample == (100, visible, 50, None)
+        assert planned.positions == (100, visible, 50, None)
         assert planned.config.pre_norm
 
 
