@@ -11,9 +11,10 @@ from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
 from mae_lm_fairseq.finetuning.results import report
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.metrics import measure
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, prepare
-from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, measure, predictions
+from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, predictions, set_name
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 from mae_lm_fairseq.trained.opening import Description
@@ -130,7 +131,7 @@ def evaluate(task: Task, checkpoint: Path, data: Path, is_test_scored: bool = Fa
     sets = DataBinSets(checkpoint, data)
     metrics, further = {}, {}
     for number, suffix in enumerate(task.dev_suffixes):
-        for name, value in split_metrics(task, sets, f"valid{number or ''}").items():
+        for name, value in split_metrics(task, sets, set_name("valid", number)).items():
             part = metrics if name in task.metrics else further
             part[name + suffix] = value
     score = fmean(metrics.values())

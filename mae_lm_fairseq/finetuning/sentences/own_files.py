@@ -11,9 +11,10 @@ import numpy as np
 
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.results import MODEL, end_of_path
+from mae_lm_fairseq.finetuning.sentences.metrics import measure
 from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, number, to_rows
-from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
+from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.tables import WRITTEN, Table, cell_text, read_table
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.training.runner import Run

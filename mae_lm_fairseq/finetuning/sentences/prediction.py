@@ -135,7 +135,15 @@ def task_of(model: torch.nn.Module) -> Task:
             "the model does not know the names of its labels; for one of mae-lm finetune, name the data-bin/ in its "
             "--out as --data-bin, for a bundle when it is made"
         )
-    return Task(task.task, task.columns, "", task.labels, metrics=(), head=task.head, score_range=task.score_range)
+    return Task(
+        name=task.task,
+        columns=task.columns,
+        label_column="",
+        labels=task.labels,
+        metrics=(),
+        score_range=task.score_range,
+        head=task.head,
+    )
 
 
 def _rounded(value: float) -> float:

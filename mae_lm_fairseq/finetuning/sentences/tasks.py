@@ -1,4 +1,4 @@
-"""Sentence tasks: what defines one, the table of GLUE's, and the metrics.
+"""Sentence tasks: what defines one, and the table of GLUE's.
 
 Sources: column and file names are those of the official download (gluebenchmark.com) and of ``nyu-mll/glue`` on the
 Hugging Face hub; the numbers of rows are those of the official files. Epochs, batch sizes and learning rates are
@@ -7,9 +7,8 @@ epochs). Of the two batch sizes, each task uses the one in fairseq's examples/ro
 (Wang et al. 2019, arXiv 1804.07461).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 
 import numpy as np
 
@@ -18,31 +17,6 @@ from mae_lm_fairseq.utils.errors import UserError
 
 ROBERTA = Recipe((1e-5, 2e-5, 3e-5), batch_size=32, weight_decay=0.1, epochs=10)
 _SHOWN = 10
-
-
-def _agreement(name: str, **options) -> Callable[[np.ndarray, np.ndarray], float]:
-    return lambda predicted, true: getattr(import_module("sklearn.metrics"), name)(true, predicted, **options)
-
-
-def _correlation(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
-        if np.ptp(predicted) == 0 or np.ptp(true) == 0:
-            return 0.0  # the correlation with a constant is undefined
-        return getattr(import_module("scipy.stats"), name)(predicted, true).statistic
-
-    return correlate
-
-
-METRICS = {
-    "matthews": _agreement("matthews_corrcoef"),
-    "accuracy": lambda predicted, true: np.mean(predicted == true),
-    "f1": _agreement("f1_score", zero_division=0.0),
-    "macro_f1": _agreement("f1_score", average="macro", zero_division=0.0),
-    "pearson": _correlation("pearsonr"),
-    "spearman": _correlation("spearmanr"),
-}
-"""Metrics as functions (predictions, true values) -> value, from scikit-learn and scipy, which are installed with
-fairseq."""
 
 SELECTIONS = {
     "accuracy": {},
@@ -55,12 +29,7 @@ SELECTIONS = {
 """Metrics that fairseq's criterion ``sentence_prediction`` can compute in validation, and the option that it needs."""
 
 
-def measure(metrics: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Return metrics in per cent, given their names, and predictions and true values, both of shape [rows]."""
-    return {name: 100 * float(METRICS[name](predicted, true)) for name in metrics}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """Classification or regression of sentences, or of pairs.
 
@@ -68,7 +37,8 @@ class Task:
         columns: columns of the sentences, one or two.
         label_column: column of the label or score.
         labels: names of the labels in class order; empty for regression.
-        metrics: reported metrics, keys of :data:`METRICS`; their mean, the score, selects the learning rate.
+        metrics: reported metrics, keys of :data:`~mae_lm_fairseq.finetuning.sentences.metrics.METRICS`; their mean, the
+            score, selects the learning rate.
         also_reported: further metrics, which are not part of the score.
         selection: metric of fairseq's validation that selects the checkpoint of a run, a key of :data:`SELECTIONS`; by
             default the accuracy, or the mean of both correlations.
@@ -93,9 +63,11 @@ class Task:
     head: str = ""
 
     def __post_init__(self):
-        defaults = {"selection": "pearson_and_spearman" if self.is_regression else "accuracy", "head": self.name}
-        for name, default in defaults.items():
-            object.__setattr__(self, name, getattr(self, name) or default)
+        if not self.selection:
+            selection = "pearson_and_spearman" if self.is_regression else "accuracy"
+            object.__setattr__(self, "selection", selection)
+        if not self.head:
+            object.__setattr__(self, "head", self.name)
 
     @property
     def is_regression(self) -> bool:
@@ -139,6 +111,11 @@ def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
     return logits.argmax(1)
 
 
+def set_name(split: str, number: int) -> str:
+    """Return fairseq's name of a set: valid, valid1 and so on."""
+    return f"{split}{number or ''}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class GlueTask(Task):
     """A task of GLUE, with its files.
@@ -162,9 +139,10 @@ class GlueTask(Task):
     def splits(self) -> dict[str, str]:
         """Mapping from fairseq's names of the sets to the official ones."""
         splits = {"train": "train"}
-        for split, official_names in (("valid", self.dev), ("test", self.test)):
-            for number, official in enumerate(official_names):
-                splits[f"{split}{number or ''}"] = official
+        for number, official in enumerate(self.dev):
+            splits[set_name("valid", number)] = official
+        for number, official in enumerate(self.test):
+            splits[set_name("test", number)] = official
         return splits
 
     @property
@@ -183,35 +161,50 @@ TASKS = {
     task.name: task
     for task in (
         GlueTask(
-            "CoLA", ("sentence",), "label", _BINARY, ("matthews",), selection="mcc", batch_size=16, headerless=True,
-            rows={"train": 8551, "dev": 1043, "test": 1063},
-        ),
-        GlueTask("SST-2", ("sentence",), "label", _BINARY, rows={"train": 67349, "dev": 872, "test": 1821}),
-        GlueTask(
-            "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, ("f1", "accuracy"), selection="acc_and_f1",
-            batch_size=16, hub_columns=_PAIR, rows={"train": 3668, "dev": 408, "test": 1725},
+            name="CoLA", columns=("sentence",), label_column="label", labels=_BINARY, metrics=("matthews",),
+            selection="mcc", batch_size=16, headerless=True, rows={"train": 8551, "dev": 1043, "test": 1063},
         ),
         GlueTask(
-            "STS-B", _PAIR, "score", (), ("pearson", "spearman"), score_range=(0.0, 5.0), is_bounded=True,
-            batch_size=16, rows={"train": 5749, "dev": 1500, "test": 1379},
+            name="SST-2", columns=("sentence",), label_column="label", labels=_BINARY,
+            rows={"train": 67349, "dev": 872, "test": 1821},
         ),
         GlueTask(
-            "QQP", ("question1", "question2"), "is_duplicate", _BINARY, ("f1", "accuracy"), selection="acc_and_f1",
+            name="MRPC", columns=("#1 String", "#2 String"), label_column="Quality", labels=_BINARY,
+            metrics=("f1", "accuracy"), selection="acc_and_f1", batch_size=16, hub_columns=_PAIR,
+            rows={"train": 3668, "dev": 408, "test": 1725},
+        ),
+        GlueTask(
+            name="STS-B", columns=_PAIR, label_column="score", labels=(), metrics=("pearson", "spearman"),
+            score_range=(0.0, 5.0), is_bounded=True, batch_size=16,
+            rows={"train": 5749, "dev": 1500, "test": 1379},
+        ),
+        GlueTask(
+            name="QQP", columns=("question1", "question2"), label_column="is_duplicate", labels=_BINARY,
+            metrics=("f1", "accuracy"), selection="acc_and_f1",
             rows={"train": 363846, "dev": 40430, "test": 390965},
         ),
         GlueTask(
-            "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"),
+            name="MNLI", columns=_PAIR, label_column="gold_label", labels=("entailment", "neutral", "contradiction"),
             dev_suffixes=("", "_mismatched"), hub_columns=("premise", "hypothesis"),
-            rows={"train": 392702, "dev_matched": 9815, "dev_mismatched": 9832}
-            | {"test_matched": 9796, "test_mismatched": 9847},
+            rows={
+                "train": 392702, "dev_matched": 9815, "dev_mismatched": 9832,
+                "test_matched": 9796, "test_mismatched": 9847,
+            },
             dev=("dev_matched", "dev_mismatched"), test=("test_matched", "test_mismatched"),
             submissions=("MNLI-m", "MNLI-mm"),
         ),
         GlueTask(
-            "QNLI", ("question", "sentence"), "label", _ENTAILMENT, rows={"train": 104743, "dev": 5463, "test": 5463},
+            name="QNLI", columns=("question", "sentence"), label_column="label", labels=_ENTAILMENT,
+            rows={"train": 104743, "dev": 5463, "test": 5463},
         ),
-        GlueTask("RTE", _PAIR, "label", _ENTAILMENT, batch_size=16, rows={"train": 2490, "dev": 277, "test": 3000}),
-        GlueTask("WNLI", _PAIR, "label", _BINARY, batch_size=16, rows={"train": 635, "dev": 71, "test": 146}),
+        GlueTask(
+            name="RTE", columns=_PAIR, label_column="label", labels=_ENTAILMENT, batch_size=16,
+            rows={"train": 2490, "dev": 277, "test": 3000},
+        ),
+        GlueTask(
+            name="WNLI", columns=_PAIR, label_column="label", labels=_BINARY, batch_size=16,
+            rows={"train": 635, "dev": 71, "test": 146},
+        ),
     )
 }  # fmt: skip
 
