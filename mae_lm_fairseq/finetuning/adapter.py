@@ -75,7 +75,7 @@ class Adapter(ABC):
     Attributes:
         kind: the head that is trained.
         outputs: names in the output directory that only this task uses, or patterns; files are written by
-            :meth:`predict`.
+            :meth:`write_predictions`.
         heads: names of the heads that the starting point must have; none for a pretrained model.
     """
 
@@ -92,10 +92,10 @@ class Adapter(ABC):
         """
 
     @abstractmethod
-    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+    def write_predictions(self, best: Run, directory: Path) -> dict[str, Any]:
         """Write the predictions of the best run's model, and return the content of the result file about them.
 
-        ``made`` is a new directory, whose files then replace those of the output directory.
+        The files of ``directory``, which is new, then replace those of the output directory.
         """
 
     @abstractmethod

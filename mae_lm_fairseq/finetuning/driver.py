@@ -54,12 +54,12 @@ def finetune(options: FinetuningOptions) -> dict:
     if options.extra:
         check_further_options(options)
     with directory_lock(options.out):
-        task = ADAPTERS[type(options)](options)
-        start = find_start(options, task.heads)
+        adapter = ADAPTERS[type(options)](options)
+        start = find_start(options, adapter.heads)
         tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
         command = f"fine-tuning with {type(options).__name__}"
-        with Products(options.out, command, (*_OWNED, *task.outputs)) as products:
-            setup = task.prepare(start, tokenizer, products)
+        with Products(options.out, command, (*_OWNED, *adapter.outputs)) as products:
+            setup = adapter.prepare(start, tokenizer, products)
             for split, counts in setup.content["data"].items():
                 print(f"{split}: {describe(counts)}")
 
@@ -71,9 +71,10 @@ def finetune(options: FinetuningOptions) -> dict:
                 retract(options.out, RESULTS, REPORT)
             products.make(MODEL, made_from, partial(sweep.write_model, selection))
 
-            with replacing_files(options.out, RESULTS, stale=[*task.outputs]) as directory:
-                content = {**setup.content, **sweep.content(selection), **task.predict(selection.run, directory)}
-                write_text(directory / REPORT, task.report(content))
+            with replacing_files(options.out, RESULTS, stale=[*adapter.outputs]) as directory:
+                predictions = adapter.write_predictions(selection.run, directory)
+                content = {**setup.content, **sweep.content(selection), **predictions}
+                write_text(directory / REPORT, adapter.report(content))
                 write_record(directory / RESULTS, content)
             return content
 

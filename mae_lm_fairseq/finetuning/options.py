@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.training.keys import values_of_words
 from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.command_line import (
     Argument,
@@ -80,6 +81,11 @@ class FinetuningOptions(Options):
         super().__post_init__()
         if twice := _SET_BY_SWEEP & {word.partition("=")[0] for word in self.extra}:
             raise ValueError(f"{min(twice)} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
+
+    def further_option(self, name: str) -> str | None:
+        """Return the value of an option of fairseq-train after ``--``, given its name without dashes, or None."""
+        values = values_of_words(self.extra).get(name)
+        return values[0] if values else None
 
     @property
     def tokenizer(self) -> Path:

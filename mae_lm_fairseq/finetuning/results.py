@@ -39,11 +39,11 @@ def describe(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
-def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], ending: str) -> str:
+def report_text(content: dict[str, Any], selection: str, *, hidden_suffixes: Sequence[str], ending: str) -> str:
     """Return the text of ``report.md``, given the content of the result file.
 
     ``selection`` is the display name of the metric that selected the learning rate; metrics whose names have one of the
-    suffixes ``hidden`` are left out; ``ending`` is below the table.
+    ``hidden_suffixes`` are left out; ``ending`` is below the table.
     """
     start, settings = content["start"], content["settings"]
     origin = f"{code(start['_name'])}, from {escaped(start['from'])}"
@@ -65,15 +65,15 @@ def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], en
     if content["options"]:
         options = code(" ".join(content["options"]))
         paragraphs.append(f"Options of fairseq-train, which override the recipe's: {options}.")
-    paragraphs.append(_grid_table(content["grid"], hidden))
+    paragraphs.append(_grid_table(content["grid"], hidden_suffixes))
     paragraphs.append(f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip())
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _grid_table(grid: Mapping[str, Mapping[str, Any]], hidden: Sequence[str]) -> str:
+def _grid_table(grid: Mapping[str, Mapping[str, Any]], hidden_suffixes: Sequence[str]) -> str:
     rows = []
     for lr, summaries in grid.items():
         for name, summary in summaries.items():
-            if not name.endswith(tuple(hidden)):
+            if not name.endswith(tuple(hidden_suffixes)):
                 rows.append([lr, name, summary_cell(summary), seed_values(summary)])
     return markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)

@@ -28,7 +28,7 @@ from mae_lm_fairseq.training.command import (
     train_command,
     unattended_settings,
 )
-from mae_lm_fairseq.training.keys import run_key, values_of_words
+from mae_lm_fairseq.training.keys import run_key
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.versions import versions
 from mae_lm_fairseq.utils.writing import remove
@@ -65,15 +65,16 @@ class Sweep:
     @cached_property
     def batch_size(self) -> int:
         """Sequences per update: the recipe's, unless options after ``--`` change it."""
-        values = {"batch-size": [self.setup.recipe.batch_size], "update-freq": [1]}
-        values |= values_of_words(self.options.extra)
-        return int(values["batch-size"][0]) * int(values["update-freq"][0])
+        batch_size = self.options.further_option("batch-size") or self.setup.recipe.batch_size
+        accumulated_batches = self.options.further_option("update-freq") or 1
+        return int(batch_size) * int(accumulated_batches)
 
     @cached_property
     def updates(self) -> int:
         """Updates of the recipe's epochs, at most ``--max-updates``, unless ``--max-update`` comes after ``--``."""
-        if max_update := values_of_words(self.options.extra).get("max-update"):
-            return int(max_update[0])
+        max_update = self.options.further_option("max-update")
+        if max_update:
+            return int(max_update)
         updates_per_epoch = math.ceil(self.setup.sequences / self.batch_size)
         updates = self.setup.recipe.epochs * updates_per_epoch
         return min(updates, self.options.max_updates or updates)

@@ -1,13 +1,12 @@
 """Fine-tuning on SQuAD 1.1 and 2.0."""
 
-import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
 from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
-from mae_lm_fairseq.finetuning.results import report
+from mae_lm_fairseq.finetuning.results import report_text
 from mae_lm_fairseq.finetuning.squad.metrics import best_2_0, evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
@@ -52,19 +51,20 @@ class SquadAdapter(Adapter):
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
             sequences=counts["train"]["windows"],
             recipe=for_size(architecture_of(start), ROBERTA),
-            evaluate=partial(evaluate, options=options),
+            evaluate=partial(evaluate_and_write_answers, options=options),
             selection="f1",
         )
 
-    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+    def write_predictions(self, best: Run, directory: Path) -> dict[str, Any]:
+        """Copy the answers that the evaluation of the best run has written."""
         for name in self.outputs:
             text = (best.result.parent / name).read_text(encoding="utf-8")
-            write_text(made / name, text)
+            write_text(directory / name, text)
         return {"predictions_by": best.name}
 
     def report(self, content: dict[str, Any]) -> str:
         ending = f"{PREDICTIONS}: {content['predictions_by']}."
-        return report(content, "F1", hidden=("total", "thresh"), ending=ending)
+        return report_text(content, "F1", hidden_suffixes=("total", "thresh"), ending=ending)
 
 
 def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:
@@ -72,14 +72,16 @@ def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     if options.skip_malformed:
         content = parse_json(read_bytes(path), path, dict, "restore it")
-        paragraphs = itertools.chain(*(article["paragraphs"] for article in content["data"]))
-        total = sum(len(paragraph["qas"]) for paragraph in paragraphs)
+        total = 0
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                total += len(paragraph["qas"])
         counts["malformed_questions"] = total - counts["questions"]
     return counts
 
 
-def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
-    """Compute the official metrics of a checkpoint, and write its answers next to the checkpoint directory.
+def evaluate_and_write_answers(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
+    """Return the official metrics of a checkpoint, and write its answers to the directory of its run.
 
     For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
     the papers do for the development set.
@@ -98,7 +100,7 @@ def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
         metrics = evaluate_2_0(gold, predictions) | best
     else:
         metrics = evaluate_1_1(gold, predictions)
-    folder = checkpoint.parent.parent
-    write_json(folder / PREDICTIONS, predictions)
-    write_json(folder / NA_PROB, na_probs)
+    directory_of_run = checkpoint.parent.parent
+    write_json(directory_of_run / PREDICTIONS, predictions)
+    write_json(directory_of_run / NA_PROB, na_probs)
     return metrics

@@ -9,7 +9,7 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file
 from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
-from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report
+from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report_text
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.text.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ class TaggingAdapter(Adapter):
         name = end_of_path(plain_name(self.options.train.resolve()).with_suffix(""))
         return name if self.options.column.isdecimal() else f"{name} {self.options.column}"
 
-    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+    def write_predictions(self, best: Run, directory: Path) -> dict[str, Any]:
         """Write the best model's labels of the files, and return the metrics of labelled ones, with intervals."""
         tagger = Tagger(open_finetuned(self.options.out / MODEL))
         metrics = {}
@@ -95,7 +95,7 @@ class TaggingAdapter(Adapter):
             if name == "train":
                 continue
             predicted, text = tagger.with_predictions(file)
-            write_text(made / f"{name}_predictions{file.suffix}", text)
+            write_text(directory / f"{name}_predictions{file.suffix}", text)
             if file.kinds:
                 metrics[name] = with_intervals(ratios(self.labels, predicted, file.labels))
         return {"predictions_by": best.name, "best_model": metrics}
@@ -107,7 +107,7 @@ class TaggingAdapter(Adapter):
         ending = f"{title}\n\n{table}\n\nIts labels: {', '.join(files)}."
         selection = "accuracy" if content["scheme"] is None else "F1"
         by_type = [f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1")]
-        return report(content, selection, hidden=by_type, ending=ending)
+        return report_text(content, selection, hidden_suffixes=by_type, ending=ending)
 
 
 def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

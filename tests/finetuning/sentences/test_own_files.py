@@ -243,15 +243,15 @@ def files_of(directory, name, content, rows=ROWS, **options):
 )
 def test_a_test_file_needs_no_labels(name, content, tmp_path):
     column = "sentence" if name == "a.txt" else "text"
-    assert files_of(tmp_path, name, content, columns=(column, "label"), text=column).test_rows.labels == []
+    assert files_of(tmp_path, name, content, columns=(column, "label"), text=column).test.rows.labels == []
 
 
 def test_labels_of_a_test_file(tmp_path):
-    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\tyes\n").test_rows.labels == [1]
+    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\tyes\n").test.rows.labels == [1]
     for label in ("", "-1", "maybe"):
         with pytest.raises(UserError, match=r"line 3: .*; fix the file, or remove the column 'label' to predict only"):
             files_of(tmp_path, "a.tsv", f"text\tlabel\na\tyes\nb\t{label}\n")
-    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\t-1\n", [("a", "1"), ("b", "-1")]).test_rows.labels == [0]
+    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\t-1\n", [("a", "1"), ("b", "-1")]).test.rows.labels == [0]
 
 
 def test_decimals_of_a_table_are_numbers():
