@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
+from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.command import Settings
@@ -27,8 +27,9 @@ class TaskSetup:
 
     Attributes:
         content: content of the result file about task and data.
+        data: the data-bin, or the directory of the tokenizer.
         sequences: number of sequences per epoch.
-        settings: further options of fairseq-train, with task and criterion.
+        settings: options of fairseq-train that are the task's own, with task and criterion.
         inputs: fingerprints of the files; those named as an option take the place of its path.
         evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
         selection: the metric whose median over the seeds selects the learning rate.
@@ -43,30 +44,23 @@ class TaskSetup:
     evaluate: Callable[[Path], dict[str, float]]
     selection: str
 
-    @classmethod
-    def of_windows(
-        cls, options: FinetuningOptions, task: dict[str, Any], also_read: Mapping[str, str], **others
-    ) -> Self:
-        """Return the setup of a task that trains on windows of texts, whose criterion has the same name.
 
-        Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+def window_settings(task: dict[str, Any], train: Path, dev: Path) -> Settings:
+    """Return the options of fairseq-train of a task on windows of texts, whose criterion has the same name.
 
-        Args:
-            also_read: fingerprints of further files that the results depend on.
-        """
-        files = {"train_file": options.train.resolve(), "valid_file": options.dev.resolve()}
-        hashes = {name.replace("_", "-"): file_sha256(path) for name, path in files.items()}
-        return cls(
-            data=options.tokenizer.resolve(),
-            settings={
-                "task": task | files,
-                "criterion": {"_name": task["_name"]},
-                "dataset": {"disable_validation": True},
-                "checkpoint": {"save_interval_updates": 500},
-            },
-            inputs=hashes | also_read,
-            **others,
-        )
+    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+    """
+    return {
+        "task": task | {"train_file": train.resolve(), "valid_file": dev.resolve()},
+        "criterion": {"_name": task["_name"]},
+        "dataset": {"disable_validation": True},
+        "checkpoint": {"save_interval_updates": 500},
+    }
+
+
+def window_inputs(train: Path, dev: Path) -> dict[str, str]:
+    """Return the fingerprints of the files that :func:`window_settings` names, by their options."""
+    return {"train-file": file_sha256(train), "valid-file": file_sha256(dev)}
 
 
 class Adapter(ABC):

@@ -1,12 +1,10 @@
-"""Options of fine-tuning and of predictions by fine-tuned models; recipes, for what the options leave open."""
+"""Options of fine-tuning and of predictions by fine-tuned models."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.training.keys import values_of_words
-from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.command_line import (
     Argument,
     Count,
@@ -24,26 +22,6 @@ NumberedColumn = Annotated[str, Argument("NAME|N")]
 
 _SET_BY_SWEEP = {"--lr", "--seed", "--finetune-from-model", "--restore-file"}
 """Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Hyperparameters of fine-tuning; a batch is the sequences of an update."""
-
-    learning_rates: tuple[float, ...]
-    batch_size: int
-    weight_decay: float
-    epochs: int
-
-
-FOR_SMALL_MODELS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
-"""Our recipe for tiny and small models, where a task has no other."""
-
-
-def for_size(architecture: str, published: Recipe) -> Recipe:
-    """Return the published recipe for base and large, and our own for tiny and small."""
-    _, size = ARCHITECTURES[architecture]
-    return FOR_SMALL_MODELS if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +56,7 @@ class FinetuningOptions(Options):
     extra: Rest = ()
 
     def __post_init__(self):
-        super().__post_init__()
+        super().__post_init__()  # that of _TestOptions, if a verb has it as a later base class
         if twice := _SET_BY_SWEEP & {word.partition("=")[0] for word in self.extra}:
             raise ValueError(f"{min(twice)} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
 
@@ -95,7 +73,7 @@ class FinetuningOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class _TaskOptions(Options):
-    """The task, whose position is before MODEL.
+    """The task, which the command line has before MODEL: the fields of a later base class come first.
 
     Attributes:
         task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE or WNLI.

@@ -12,14 +12,12 @@ from mae_lm_fairseq.finetuning import sweep as sweeps
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.driver import ADAPTERS
 from mae_lm_fairseq.finetuning.options import (
-    FOR_SMALL_MODELS,
     ClassificationOptions,
     FinetuningOptions,
-    Recipe,
     SquadOptions,
     TaggingOptions,
-    for_size,
 )
+from mae_lm_fairseq.finetuning.recipes import FOR_SMALL_MODELS, Recipe, for_size
 from mae_lm_fairseq.finetuning.results import summarise, summary_cell
 from mae_lm_fairseq.finetuning.squad import adapter as squad
 from mae_lm_fairseq.finetuning.sweep import Sweep, keep_best_checkpoint, select

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.options import Recipe
+from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.utils.errors import UserError
 
 ROBERTA = Recipe((1e-5, 2e-5, 3e-5), batch_size=32, weight_decay=0.1, epochs=10)

@@ -4,8 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
-from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, window_inputs, window_settings
+from mae_lm_fairseq.finetuning.options import SquadOptions
+from mae_lm_fairseq.finetuning.recipes import Recipe, for_size
 from mae_lm_fairseq.finetuning.results import report_text
 from mae_lm_fairseq.finetuning.squad.metrics import best_2_0, evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
@@ -40,17 +41,20 @@ class SquadAdapter(Adapter):
         length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, start.config.max_positions)
         files = {"train": options.train, "dev": options.dev}
         counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
-        task = {"_name": ANSWERS.task, "tokens_per_sample": length, "doc_stride": options.doc_stride}
-        for flag in ("version_2", "skip_malformed"):
-            if getattr(options, flag):
-                task[flag] = True
-        return TaskSetup.of_windows(
-            options,
-            task,
-            also_read={},
+        task = {
+            "_name": ANSWERS.task,
+            "tokens_per_sample": length,
+            "doc_stride": options.doc_stride,
+            "version_2": options.version_2,
+            "skip_malformed": options.skip_malformed,
+        }
+        return TaskSetup(
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
+            data=options.tokenizer.resolve(),
             sequences=counts["train"]["windows"],
             recipe=for_size(architecture_of(start), ROBERTA),
+            settings=window_settings(task, options.train, options.dev),
+            inputs=window_inputs(options.train, options.dev),
             evaluate=partial(evaluate_and_write_answers, options=options),
             selection="f1",
         )

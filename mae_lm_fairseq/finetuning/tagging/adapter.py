@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file
-from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file, window_inputs, window_settings
+from mae_lm_fairseq.finetuning.options import TaggingOptions
+from mae_lm_fairseq.finetuning.recipes import Recipe, for_size
 from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report_text
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
@@ -42,43 +43,51 @@ class TaggingAdapter(Adapter):
     outputs = tuple(f"{name}_predictions{end}" for name in ("dev", "test") for end in ("", ".*"))
 
     def __init__(self, options: TaggingOptions):
-        train = read_words(options.train, options.column)
-        column = column_of(train, options.column)
-        self.files = {"train": train, "dev": read_words(options.dev, column)}
-        self.labels = learn_labels(train)
-        self.labels.targets(self.files["dev"])  # refuses labels that the training file lacks
+        self.train = read_words(options.train, options.column)
+        column = column_of(self.train, options.column)
+        self.options = replace(options, column=column)
+
+        dev = read_words(options.dev, column)
+        self.labels = learn_labels(self.train)
+        self.labels.check_known(dev)
+        self.predicted_files = {"dev": dev}
         if options.test:
-            self.files["test"] = read_words(options.test, column, is_labelled=options.score_runs)
-        self.scored_test = self.files["test"] if options.score_runs else None
+            self.predicted_files["test"] = read_words(options.test, column, is_labelled=options.score_runs)
+        self.scored_test = self.predicted_files["test"] if options.score_runs else None
         if self.scored_test and not self.scored_test.kinds:
             raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
-        self.options = replace(options, column=column)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options, labels = self.options, self.labels
         length = min(TOKENS_PER_SAMPLE, start.config.max_positions)
-        windows = {}
-        for name, file in self.files.items():
-            targets = labels.targets(file) if name == "train" else None
-            windows[name] = WordWindows(file.words, tokenizer, length, 0, targets)
+        training_windows = WordWindows(self.train.words, tokenizer, length, targets=labels.targets(self.train))
+        files = {"train": end_of_path(self.train.path.resolve())}
+        counts = {"train": training_windows.counts}
+        for name, file in self.predicted_files.items():
+            files[name] = end_of_path(file.path.resolve())
+            counts[name] = WordWindows(file.words, tokenizer, length).counts
         print(f"labels: {', '.join(labels.names)}")
-        content = {
-            "task": self._task_name(),
-            "files": {name: end_of_path(file.path.resolve()) for name, file in self.files.items()},
-            "data": {name: of_file.counts for name, of_file in windows.items()},
-            "labels": list(labels.names),
-            "scheme": labels.scheme,
-        }
-        # A test file that is not scored is not among the inputs: a corrected one is labelled by the finished models.
-        scored = {"test-file": file_sha256(self.scored_test.path)} if self.scored_test else {}
-        return TaskSetup.of_windows(
-            options,
-            {"_name": WORDS.task, "column": options.column, "tokens_per_sample": length},
-            also_read=scored,
-            content=content,
-            sequences=len(windows["train"].order),
+
+        task = {"_name": WORDS.task, "column": options.column, "tokens_per_sample": length}
+        inputs = window_inputs(options.train, options.dev)
+        if self.scored_test:  # one that is not scored is no input: if it is corrected, the finished models label it
+            inputs["test-file"] = file_sha256(self.scored_test.path)
+        return TaskSetup(
+            content={
+                "task": self._task_name(),
+                "files": files,
+                "data": counts,
+                "labels": list(labels.names),
+                "scheme": labels.scheme,
+            },
+            data=options.tokenizer.resolve(),
+            sequences=len(training_windows.order),
             recipe=for_size(architecture_of(start), BERT),
-            evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"], test=self.scored_test),
+            settings=window_settings(task, options.train, options.dev),
+            inputs=inputs,
+            evaluate=partial(
+                evaluate_words, data=options.tokenizer, dev=self.predicted_files["dev"], test=self.scored_test
+            ),
             selection="f1" if labels.kinds else "accuracy",
         )
 
@@ -91,9 +100,7 @@ class TaggingAdapter(Adapter):
         """Write the best model's labels of the files, and return the metrics of labelled ones, with intervals."""
         tagger = Tagger(open_finetuned(self.options.out / MODEL))
         metrics = {}
-        for name, file in self.files.items():
-            if name == "train":
-                continue
+        for name, file in self.predicted_files.items():
             predicted, text = tagger.with_predictions(file)
             write_text(directory / f"{name}_predictions{file.suffix}", text)
             if file.kinds:
@@ -103,11 +110,11 @@ class TaggingAdapter(Adapter):
     def report(self, content: dict[str, Any]) -> str:
         title = f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:"
         table = _interval_table(content["best_model"])
-        files = [f"`{name}_predictions`" for name in content["data"] if name != "train"]
-        ending = f"{title}\n\n{table}\n\nIts labels: {', '.join(files)}."
-        selection = "accuracy" if content["scheme"] is None else "F1"
-        by_type = [f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1")]
-        return report_text(content, selection, hidden_suffixes=by_type, ending=ending)
+        files = ", ".join(f"`{name}_predictions`" for name in self.predicted_files)
+        ending = f"{title}\n\n{table}\n\nIts labels: {files}."
+        selection = "F1" if self.labels.kinds else "accuracy"
+        of_types = [f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1")]
+        return report_text(content, selection, hidden_suffixes=of_types, ending=ending)
 
 
 def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
@@ -125,7 +132,7 @@ def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, flo
     return markdown_table(["metric", *metrics_of_files], rows)
 
 
-def evaluate(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None = None) -> dict[str, float]:
+def evaluate_words(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None = None) -> dict[str, float]:
     """Return the metrics of a checkpoint on the development file in per cent, and on a test file, as ``test_f1``."""
     tagger = Tagger(open_finetuned(checkpoint, data))
     metrics = file_metrics(tagger, dev)
