@@ -10,7 +10,7 @@ from mae_lm_fairseq.finetuning.options import (
     SquadOptions,
     TaggingOptions,
 )
-from mae_lm_fairseq.finetuning.results import MODEL, describe, seed_values
+from mae_lm_fairseq.finetuning.results import MODEL, counts_in_words, seed_values
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.start import find_start
@@ -61,7 +61,7 @@ def finetune(options: FinetuningOptions) -> dict:
         with Products(options.out, command, (*_OWNED, *adapter.outputs)) as products:
             setup = adapter.prepare(start, tokenizer, products)
             for split, counts in setup.content["data"].items():
-                print(f"{split}: {describe(counts)}")
+                print(f"{split}: {counts_in_words(counts)}")
 
             sweep = Sweep(options, start, tokenizer, setup)
             selection = sweep.run()

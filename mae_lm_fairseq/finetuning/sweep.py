@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.results import summarise
-from mae_lm_fairseq.finetuning.start import network_settings, summary
+from mae_lm_fairseq.finetuning.start import network_options, start_content
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
@@ -90,7 +90,7 @@ class Sweep:
         network = {"max_positions": start.config.max_positions, "dropout": 0.1, "attention_dropout": 0.1}
         weights = {"finetune_from_model": start.path} if start.path else {}
         shared: Settings = {
-            "model": network_settings(start) | network,
+            "model": network_options(start) | network,
             "dataset": {"batch_size": recipe.batch_size, "batch_size_valid": 64, "num_workers": 0},
             "checkpoint": {**weights, "save_interval_updates": 2000, "keep_interval_updates": 1},
             "common": {"log_interval": 10},
@@ -118,7 +118,7 @@ class Sweep:
             name,
             train_command(self.setup.data, options, extra),
             directory / "result.json",
-            read_result=partial(_evaluate, self.setup.evaluate),
+            read_result=partial(_evaluate_best_checkpoint, self.setup.evaluate),
             updates=(0, self.updates),
             clean_up=keep_best_checkpoint,
         )
@@ -130,19 +130,20 @@ class Sweep:
             UserError: if a run fails.
         """
         runs = self.runs()
-        every_run = [*itertools.chain(*runs.values())]
+        every_run = list(itertools.chain.from_iterable(runs.values()))
         results = run_all(every_run, jobs=self.options.jobs, threads=self.options.threads)
         return select(runs, results, self.setup.selection)
 
     def content(self, selection: Selection) -> dict[str, Any]:
         """Return the content of the result file about the sweep."""
-        settings = {"updates": self.updates, "batch_size": self.batch_size}
+        training = {"updates": self.updates, "batch_size": self.batch_size}
+        task = self.settings["task"]
         for name in ("tokens_per_sample", "doc_stride"):
-            if name in self.settings["task"]:
-                settings[name] = self.settings["task"][name]
+            if name in task:
+                training[name] = task[name]
         return {
-            "start": summary(self.start),
-            "settings": settings,
+            "start": start_content(self.start),
+            "settings": training,
             "options": list(self.options.extra),
             "learning_rate": selection.rate,
             "metrics": selection.grid[f"{selection.rate:g}"],
@@ -165,22 +166,30 @@ def select(runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, floa
 
     The lowest learning rate and the first seed of a tie are selected. ``results`` are in the order of the runs.
     """
-    remaining = iter(results)
-    metrics, grid, medians = {}, {}, {}
+    by_rate = {}
+    first = 0
     for lr, seeds in runs.items():
-        metrics[lr] = list(itertools.islice(remaining, len(seeds)))
-        summaries = {}
-        for name in metrics[lr][0]:
-            summaries[name] = summarise([of_seed[name] for of_seed in metrics[lr]])
-        grid[f"{lr:g}"] = summaries
-        medians[lr] = summaries[metric]["median"]
+        by_rate[lr] = results[first : first + len(seeds)]
+        first += len(seeds)
+
+    summaries = {lr: _over_seeds(metrics) for lr, metrics in by_rate.items()}
+    medians = {lr: summary[metric]["median"] for lr, summary in summaries.items()}
     rate = max(sorted(medians), key=medians.get)
-    scores = [of_seed[metric] for of_seed in metrics[rate]]
+    scores = [metrics[metric] for metrics in by_rate[rate]]
     best = scores.index(max(scores))
-    return Selection(rate, runs[rate][best], metrics[rate][best], grid)
+    grid = {f"{lr:g}": summary for lr, summary in summaries.items()}
+    return Selection(rate, runs[rate][best], by_rate[rate][best], grid)
 
 
-def _evaluate(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:
+def _over_seeds(results: Sequence[dict[str, float]]) -> dict[str, dict[str, Any]]:
+    """Return statistics by metric, given the metrics of each seed."""
+    statistics = {}
+    for name in results[0]:
+        statistics[name] = summarise([metrics[name] for metrics in results])
+    return statistics
+
+
+def _evaluate_best_checkpoint(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:
     return evaluate(best_checkpoint(run))
 
 
