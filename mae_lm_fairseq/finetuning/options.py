@@ -20,7 +20,7 @@ from mae_lm_fairseq.utils.command_line import (
 Column = Annotated[str, Argument("COLUMN")]
 NumberedColumn = Annotated[str, Argument("NAME|N")]
 
-_SET_BY_SWEEP = {"--lr", "--seed", "--finetune-from-model", "--restore-file"}
+_SET_BY_SWEEP = {"lr", "seed", "finetune-from-model", "restore-file"}
 """Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
 
 
@@ -57,8 +57,10 @@ class FinetuningOptions(Options):
 
     def __post_init__(self):
         super().__post_init__()  # that of _TestOptions, if a verb has it as a later base class
-        if twice := _SET_BY_SWEEP & {word.partition("=")[0] for word in self.extra}:
-            raise ValueError(f"{min(twice)} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
+        contradicting = _SET_BY_SWEEP & values_of_words(self.extra).keys()
+        if contradicting:
+            option = f"--{min(contradicting)}"
+            raise ValueError(f"{option} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
 
     def further_option(self, name: str) -> str | None:
         """Return the value of an option of fairseq-train after ``--``, given its name without dashes, or None."""

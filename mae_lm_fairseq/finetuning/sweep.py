@@ -168,9 +168,10 @@ def select(runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, floa
     """
     by_rate = {}
     first = 0
-    for lr, seeds in runs.items():
-        by_rate[lr] = results[first : first + len(seeds)]
-        first += len(seeds)
+    for lr, runs_of_rate in runs.items():
+        last = first + len(runs_of_rate)
+        by_rate[lr] = results[first:last]
+        first = last
 
     summaries = {lr: _over_seeds(metrics) for lr, metrics in by_rate.items()}
     medians = {lr: summary[metric]["median"] for lr, summary in summaries.items()}

@@ -137,17 +137,16 @@ def evaluate_sentences(task: Task, checkpoint: Path, data: Path, is_test_scored:
             ``score``, which selects.
     """
     sets = DataBinSets(checkpoint, data)
-    in_score = {}
-    further = {}
+    metrics = {}
+    in_score = []
     for number, suffix in enumerate(task.dev_suffixes):
-        metrics = set_metrics(task, sets, set_name("valid", number))
-        for name, value in metrics.items():
-            group = in_score if name in task.metrics else further
-            group[name + suffix] = value
-    score = fmean(in_score.values())
+        for name, value in set_metrics(task, sets, set_name("valid", number)).items():
+            metrics[name + suffix] = value
+            if name in task.metrics:
+                in_score.append(value)
     if is_test_scored:
-        further |= on_test_file(set_metrics(task, sets, "test"))
-    return {**in_score, **further, "score": score}
+        metrics |= on_test_file(set_metrics(task, sets, "test"))
+    return {**metrics, "score": fmean(in_score)}
 
 
 def set_metrics(task: Task, sets: DataBinSets, split: str) -> dict[str, float]:

@@ -3,7 +3,7 @@
 They are computed by scikit-learn and scipy, which are installed with fairseq.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -38,22 +38,20 @@ def pearson(predicted: np.ndarray, true: np.ndarray) -> float:
     """Return the Pearson correlation of scores; 0 where it is undefined."""
     from scipy.stats import pearsonr
 
-    if _is_constant(predicted) or _is_constant(true):
-        return 0.0
-    return pearsonr(predicted, true).statistic
+    return _correlation(pearsonr, predicted, true)
 
 
 def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
     """Return the Spearman correlation of scores; 0 where it is undefined."""
     from scipy.stats import spearmanr
 
-    if _is_constant(predicted) or _is_constant(true):
-        return 0.0
-    return spearmanr(predicted, true).statistic
+    return _correlation(spearmanr, predicted, true)
 
 
-def _is_constant(values: np.ndarray) -> bool:
-    return np.ptp(values) == 0
+def _correlation(function: Callable, predicted: np.ndarray, true: np.ndarray) -> float:
+    if np.ptp(predicted) == 0 or np.ptp(true) == 0:
+        return 0.0  # the correlation with a constant is undefined
+    return function(predicted, true).statistic
 
 
 METRICS = {

@@ -22,8 +22,6 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
 from mae_lm_fairseq.wrapped.heads import SENTENCES
 
-_FILE_OF_SPLIT = {"train": "train", "valid": "dev"}
-
 
 class _TestFile(NamedTuple):
     """A test file.
@@ -100,8 +98,8 @@ class OwnFiles(TaskFiles):
     def read(self, split: str) -> Rows:
         if split == "test":
             return self.test.rows
-        table = self.tables[_FILE_OF_SPLIT[split]]
-        rows = to_rows(self.task, table, labelled=True)
+        name = "dev" if split == "valid" else split
+        rows = to_rows(self.task, self.tables[name], labelled=True)
         rows.check(self.options.skip_malformed)
         return rows
 
@@ -190,6 +188,7 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
             label_column=label_column,
             labels=(),
             metrics=("pearson", "spearman"),
+            selection="pearson_and_spearman",
             score_range=(min(scores), max(scores)),
             head=head,
         )

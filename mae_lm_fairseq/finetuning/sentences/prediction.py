@@ -44,13 +44,13 @@ def predict_file(
     if out.suffix.lower() not in WRITTEN:  # before the work
         raise UserError(f"{out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
     task, table = task_of(model), read_table(source)
-    of_unknown_task = (TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,)
-    first, *second = columns_of(table, task.columns or of_unknown_task)
-    if text_pair and not second:
-        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
-    columns = [text or first]
-    if second:
-        columns.append(text_pair or second[0])
+    columns = list(columns_of(table, task.columns or (TEXT_COLUMN,)))
+    if text:
+        columns[0] = text
+    if text_pair:
+        if len(task.columns) == 1:
+            raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
+        columns[1:] = [text_pair]
     predict_table(model, replace(task, columns=tuple(columns)), table, out, skip_malformed)
 
 
@@ -140,7 +140,6 @@ def task_of(model: torch.nn.Module) -> Task:
         columns=task.columns,
         label_column="",
         labels=task.labels,
-        metrics=(),
         score_range=task.score_range,
         head=task.head,
     )

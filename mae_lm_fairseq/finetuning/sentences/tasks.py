@@ -40,8 +40,8 @@ class Task:
         metrics: reported metrics, keys of :data:`~mae_lm_fairseq.finetuning.sentences.metrics.METRICS`; their mean, the
             score, selects the learning rate.
         also_reported: further metrics, which are not part of the score.
-        selection: metric of fairseq's validation that selects the checkpoint of a run, a key of :data:`SELECTIONS`; by
-            default the accuracy, or the mean of both correlations.
+        selection: metric of fairseq's validation that selects the checkpoint of a run, a key of
+            :data:`SELECTIONS`.
         score_range: the scores that a model for regression is trained to give as 0 and as 1.
         is_bounded: whether scores outside of this range are malformed.
         dev_suffixes: ending of the metrics' names for each development set.
@@ -55,7 +55,7 @@ class Task:
     labels: tuple[str, ...]
     metrics: tuple[str, ...] = ("accuracy",)
     also_reported: tuple[str, ...] = ()
-    selection: str = ""
+    selection: str = "accuracy"
     score_range: tuple[float, float] | None = None
     is_bounded: bool = False
     dev_suffixes: tuple[str, ...] = ("",)
@@ -63,9 +63,6 @@ class Task:
     head: str = ""
 
     def __post_init__(self):
-        if not self.selection:
-            selection = "pearson_and_spearman" if self.is_regression else "accuracy"
-            object.__setattr__(self, "selection", selection)
         if not self.head:
             object.__setattr__(self, "head", self.name)
 
@@ -175,7 +172,7 @@ TASKS = {
         ),
         GlueTask(
             name="STS-B", columns=_PAIR, label_column="score", labels=(), metrics=("pearson", "spearman"),
-            score_range=(0.0, 5.0), is_bounded=True, batch_size=16,
+            selection="pearson_and_spearman", score_range=(0.0, 5.0), is_bounded=True, batch_size=16,
             rows={"train": 5749, "dev": 1500, "test": 1379},
         ),
         GlueTask(
