@@ -1,4 +1,4 @@
-"""Options of fine-tuning and of predictions by fine-tuned models."""
+"""Options of fine-tuning."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,6 @@ from mae_lm_fairseq.utils.command_line import (
     LearningRate,
     Model,
     Options,
-    OutputFile,
     Rest,
 )
 
@@ -227,29 +226,3 @@ class TaggingOptions(FinetuningOptions, _TestOptions):
     train: File
     dev: File
     column: NumberedColumn
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(Options):
-    """Options of predictions.
-
-    Attributes:
-        model: bundle or checkpoint of a fine-tuned model.
-        data_bin: for a checkpoint, data-bin/ in the ``--out`` of its fine-tuning; for SQuAD and words its
-            ``--data-bin``.
-        input: texts, words or questions.
-        out: file to write; an existing one is replaced.
-        text: column of the text (default: that of the training file).
-        text_pair: column of the second text of a pair (default: that of the training file).
-        column: column of the labels of words (default: that of the training file).
-        skip_malformed: leave the predictions of rows with an empty text empty instead of stopping.
-    """
-
-    model: Model
-    data_bin: Directory | None = None
-    input: File
-    out: OutputFile
-    text: Column | None = None
-    text_pair: Column | None = None
-    column: NumberedColumn | None = None
-    skip_malformed: bool = False

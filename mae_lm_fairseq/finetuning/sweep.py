@@ -174,8 +174,7 @@ def select(runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, floa
         first = last
 
     summaries = {lr: _over_seeds(metrics) for lr, metrics in by_rate.items()}
-    medians = {lr: summary[metric]["median"] for lr, summary in summaries.items()}
-    rate = max(sorted(medians), key=medians.get)
+    rate = max(sorted(summaries), key=lambda lr: summaries[lr][metric]["median"])
     scores = [metrics[metric] for metrics in by_rate[rate]]
     best = scores.index(max(scores))
     grid = {f"{lr:g}": summary for lr, summary in summaries.items()}

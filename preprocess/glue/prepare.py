@@ -45,7 +45,7 @@ def main(words: list[str]) -> None:
     from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 
     files = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
-    statistics = write_data_bin(files, open_tokenizer(options.data_bin), options.out, options.max_positions)
+    statistics = write_data_bin(files, open_tokenizer(options.data_bin), options.max_positions, options.out)
     for split, counts in statistics["splits"].items():
         print(f"{split:7}" + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
 

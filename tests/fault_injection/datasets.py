@@ -126,7 +126,7 @@ def _write_sets(task: GlueTask, folder: Path, layout: str) -> Path:
 
 
 def _prepare(task: GlueTask, folder: Path, tokenizer: SentencePieceTokenizer, destdir: Path) -> None:
-    write_data_bin(GlueFiles(task, folder, skip_malformed=True), tokenizer, destdir, 32)
+    write_data_bin(GlueFiles(task, folder, skip_malformed=True), tokenizer, 32, destdir)
 
 
 def _check_data(valid: Path, destdir: Path) -> None:

@@ -91,12 +91,8 @@ def make_data_bin(
     Raises:
         UserError: if a set is malformed, or an existing data-bin damaged.
     """
-
-    def make(path: Path) -> None:
-        write_data_bin(files, tokenizer, path, max_positions)
-
     made_from = {"sets": files.made_from(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
-    data = products.make(DATA_BIN, made_from, make)
+    data = products.make(DATA_BIN, made_from, partial(write_data_bin, files, tokenizer, max_positions))
     check_hashes(data)
     paths = [*data.glob("*/*.bin"), *data.glob("*/*.idx")]
     for prefix in sorted({path.with_suffix("") for path in paths}):

@@ -1,7 +1,6 @@
 """The user's own files as the sets of a sentence task, which the labels of the training file define."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,6 @@ class _TestFile(NamedTuple):
         predictions: name of the file with the predictions.
     """
 
-    table: Table
     task: Task
     rows: Rows
     predictions: str
@@ -42,8 +40,8 @@ class OwnFiles(TaskFiles):
     """Files of the user's own, read before the training.
 
     Attributes:
-        files: the training file, the development file and, if there is one, the test file, by these names.
-        test: the test file, or None.
+        tables: the files by name: train, dev and, if there is one, test.
+        test: how the test file is predicted; None if there is none.
 
     Raises:
         UserError: if a file is malformed; or a label of the test file is unknown.
@@ -55,21 +53,22 @@ class OwnFiles(TaskFiles):
         self.options = options
         self.is_test_scored = options.score_runs
         self.splits = ("train", "valid", "test") if options.score_runs else ("train", "valid")
-        self.files = {"train": options.train, "dev": options.dev}
-        if options.test:
-            self.files["test"] = options.test
 
-        columns = [options.text]
+        columns = (options.text,)
         if options.text_pair is not None:
-            columns.append(options.text_pair)
+            columns += (options.text_pair,)
         if options.label in columns:  # which would predict itself
             raise UserError(f"--label {options.label} is also a column of the texts; name another one")
 
-        self.tables = {name: read_table(path) for name, path in self.files.items()}
-        self.task = make_task(self.tables["train"], columns, options.label, options.regression)
-        self.test = self._test_file(self.tables["test"]) if options.test else None
+        train = read_table(options.train)
+        self.tables = {"train": train, "dev": read_table(options.dev)}
+        if options.test:
+            self.tables["test"] = read_table(options.test)
+        self.task = make_task(train, columns, options.label, options.regression)
+        self.test = self._test_file() if options.test else None
 
-    def _test_file(self, table: Table) -> _TestFile:
+    def _test_file(self) -> _TestFile:
+        table = self.tables["test"]
         label_column = self.task.label_column
         task = replace(self.task, columns=columns_of(table, self.task.columns))
         is_labelled = _is_labelled(table, task)
@@ -80,7 +79,7 @@ class OwnFiles(TaskFiles):
         suffix = table.path.suffix.lower()
         if suffix not in WRITTEN:
             suffix = ".jsonl"
-        return _TestFile(table, task, rows, f"test_predictions{suffix}")
+        return _TestFile(task, rows, f"test_predictions{suffix}")
 
     def made_from(self) -> dict[str, Any]:
         """Return what data-bin and runs depend on.
@@ -89,8 +88,8 @@ class OwnFiles(TaskFiles):
         later is predicted by the models of the finished runs.
         """
         options = self.options
-        names = self.files if options.score_runs else ("train", "dev")
-        made_from: dict[str, Any] = {f"{name} file": file_sha256(self.files[name]) for name in names}
+        names = self.tables if options.score_runs else ("train", "dev")
+        made_from: dict[str, Any] = {f"{name} file": file_sha256(self.tables[name].path) for name in names}
         made_from["columns"] = [options.text, options.text_pair, options.label]
         made_from["regression"] = self.task.is_regression
         return made_from
@@ -108,13 +107,13 @@ class OwnFiles(TaskFiles):
 
         Return files, labels, and the metrics on the test file.
         """
-        files = {name: end_of_path(path.resolve()) for name, path in self.files.items()}
+        files = {name: end_of_path(table.path.resolve()) for name, table in self.tables.items()}
         content = {"files": files, "labels": list(self.task.labels)}
         if self.test is None:
             return content
-        table, task, rows, name = self.test
+        task, rows, name = self.test
         model = open_finetuned(out / MODEL)
-        logits = predict_table(model, task, table, directory / name)
+        logits = predict_table(model, task, self.tables["test"], directory / name)
         metrics = {}
         if rows.labels:
             metrics = measure(task.all_metrics, predictions(task, logits), np.array(rows.labels))
@@ -148,7 +147,7 @@ def different_labels(table: Table, column: str) -> list[str]:
     return sorted(labels - {""})
 
 
-def make_task(table: Table, columns: Sequence[str], label_column: str, regression: bool) -> Task:
+def make_task(table: Table, columns: tuple[str, ...], label_column: str, regression: bool) -> Task:
     """Find out the task of a training file, given its columns of one text or two, and of the labels.
 
     It is regression if it must be, or if all labels are numbers and not all of them integers. Scores are scaled so that
@@ -184,7 +183,7 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     if is_regression:
         return Task(
             name=name,
-            columns=tuple(columns),
+            columns=columns,
             label_column=label_column,
             labels=(),
             metrics=("pearson", "spearman"),
@@ -195,7 +194,7 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     f1 = "f1" if len(labels) == 2 else "macro_f1"
     return Task(
         name=name,
-        columns=tuple(columns),
+        columns=columns,
         label_column=label_column,
         labels=tuple(labels),
         metrics=("accuracy",),

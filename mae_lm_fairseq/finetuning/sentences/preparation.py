@@ -21,7 +21,7 @@ DATA_BIN = "data-bin"
 """Subdirectory of ``--out`` with the prepared data."""
 
 
-def write_data_bin(files: TaskFiles, tokenizer: Tokenizer, destdir: Path, max_positions: int) -> dict[str, Any]:
+def write_data_bin(files: TaskFiles, tokenizer: Tokenizer, max_positions: int, destdir: Path) -> dict[str, Any]:
     """Write ``input0``, ``input1`` (pairs only), ``label``, ``task.json`` and hashes; return the statistics.
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the

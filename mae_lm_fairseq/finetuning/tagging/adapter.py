@@ -40,7 +40,7 @@ class TaggingAdapter(Adapter):
     """
 
     kind = WORDS
-    outputs = tuple(f"{name}_predictions{end}" for name in ("dev", "test") for end in ("", ".*"))
+    outputs = ("dev_predictions", "dev_predictions.*", "test_predictions", "test_predictions.*")
 
     def __init__(self, options: TaggingOptions):
         self.train = read_words(options.train, options.column)

@@ -131,7 +131,7 @@ def test_long_cells_of_csv_are_read(tmp_path):
 def test_tasks_of_one_file_have_different_names(tmp_path):
     [path, *_] = write_rows(tmp_path)
     assert task_of(path).name == f"{tmp_path.name}/rows label"
-    assert make_task(read_table(path), ["label"], "text", False).name == f"{tmp_path.name}/rows text"
+    assert make_task(read_table(path), ("label",), "text", False).name == f"{tmp_path.name}/rows text"
 
 
 def test_byte_order_marks_and_endings_in_capitals_are_read(tmp_path):

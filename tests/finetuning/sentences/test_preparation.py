@@ -23,7 +23,7 @@ def tokenizer(tmp_path_factory):
 
 
 def prepare(task, glue_dir, tokenizer, data, max_positions=64, skip_malformed=False):
-    return write_data_bin(GlueFiles(task, glue_dir, skip_malformed), tokenizer, data, max_positions)
+    return write_data_bin(GlueFiles(task, glue_dir, skip_malformed), tokenizer, max_positions, data)
 
 
 def load(task, data):
