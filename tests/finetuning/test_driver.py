@@ -121,7 +121,7 @@ def test_every_kind_of_task_starts_from_every_kind_of_pretraining(options, check
 
 
 def test_a_new_row_names_its_metrics_and_further_options_reach_fairseq(options, glue_dir, monkeypatch):
-    row = replace(TASKS["RTE"], name="RTE2", head="", metrics=("macro_f1", "matthews"), also_reported=("f1",))
+    row = replace(TASKS["RTE"], name="RTE2", metrics=("macro_f1", "matthews"), also_reported=("f1",))
     monkeypatch.setitem(TASKS, "RTE2", row)
     extra = ("--layer-lr-decay", "0.5", "--autocast", "bf16", "--best-checkpoint-metric", "mcc")
     content = finetune(replace(options, task="rte2", glue_dir=glue_dir / "RTE", extra=extra))

@@ -15,7 +15,7 @@ from mae_lm_fairseq.finetuning.sentences.metrics import measure
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, write_data_bin
 from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
-from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, predictions, set_name
+from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, predictions
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 from mae_lm_fairseq.trained.opening import Description
@@ -135,8 +135,8 @@ def evaluate_sentences(task: Task, checkpoint: Path, data: Path, is_test_scored:
     sets = DataBinSets(checkpoint, data)
     metrics = {}
     in_score = []
-    for number, suffix in enumerate(task.dev_suffixes):
-        for name, value in set_metrics(task, sets, set_name("valid", number)).items():
+    for split, suffix in task.dev_suffixes.items():
+        for name, value in set_metrics(task, sets, split).items():
             metrics[name + suffix] = value
             if name in task.metrics:
                 in_score.append(value)

@@ -189,7 +189,7 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
             metrics=("pearson", "spearman"),
             selection="pearson_and_spearman",
             score_range=(min(scores), max(scores)),
-            head=head,
+            head_name=head,
         )
     f1 = "f1" if len(labels) == 2 else "macro_f1"
     return Task(
@@ -199,5 +199,5 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
         labels=tuple(labels),
         metrics=("accuracy",),
         also_reported=(f1, "matthews"),
-        head=head,
+        head_name=head,
     )

@@ -141,7 +141,7 @@ def task_of(model: torch.nn.Module) -> Task:
         label_column="",
         labels=task.labels,
         score_range=task.score_range,
-        head=task.head,
+        head_name=task.head,
     )
 
 

@@ -44,9 +44,9 @@ class Task:
             :data:`SELECTIONS`.
         score_range: the scores that a model for regression is trained to give as 0 and as 1.
         is_bounded: whether scores outside of this range are malformed.
-        dev_suffixes: ending of the metrics' names for each development set.
+        dev_suffixes: ending of the metrics' names by development set, named as by fairseq.
         batch_size: sentences or pairs per update.
-        head: name of the classification head; by default that of the task.
+        head_name: name of the classification head, if it is not that of the task.
     """
 
     name: str
@@ -58,13 +58,14 @@ class Task:
     selection: str = "accuracy"
     score_range: tuple[float, float] | None = None
     is_bounded: bool = False
-    dev_suffixes: tuple[str, ...] = ("",)
+    dev_suffixes: Mapping[str, str] = field(default_factory=lambda: {"valid": ""})
     batch_size: int = ROBERTA.batch_size
-    head: str = ""
+    head_name: str | None = None
 
-    def __post_init__(self):
-        if not self.head:
-            object.__setattr__(self, "head", self.name)
+    @property
+    def head(self) -> str:
+        """Name of the classification head."""
+        return self.head_name or self.name
 
     @property
     def is_regression(self) -> bool:
@@ -108,46 +109,29 @@ def predictions(task: Task, logits: np.ndarray) -> np.ndarray:
     return logits.argmax(1)
 
 
-def set_name(split: str, number: int) -> str:
-    """Return fairseq's name of a set: valid, valid1 and so on."""
-    return f"{split}{number or ''}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class GlueTask(Task):
     """A task of GLUE, with its files.
 
     Attributes:
         hub_columns: columns of the sentences in the Hugging Face layout; by default those of the official one.
+        splits: official names of the sets, by fairseq's.
         rows: numbers of rows of the official sets, if they are known.
-        dev, test: official names of the sets, in the order of fairseq's valid, valid1 and test, test1.
-        submissions: names of the files that the GLUE server expects, without ending; by default that of the task.
+        submissions: names of the files that the GLUE server expects, by fairseq's name of the test set; by default,
+            there is one with the name of the task.
         headerless: whether the training and development sets have four columns and no header.
     """
 
-    rows: Mapping[str, int] = field(default_factory=dict)
     hub_columns: tuple[str, ...] = ()
-    dev: tuple[str, ...] = ("dev",)
-    test: tuple[str, ...] = ("test",)
-    submissions: tuple[str, ...] = ()
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "valid": "dev", "test": "test"})
+    rows: Mapping[str, int] = field(default_factory=dict)
+    submissions: Mapping[str, str] = field(default_factory=dict)
     headerless: bool = False
 
     @property
-    def splits(self) -> dict[str, str]:
-        """Mapping from fairseq's names of the sets to the official ones."""
-        splits = {"train": "train"}
-        for number, official in enumerate(self.dev):
-            splits[set_name("valid", number)] = official
-        for number, official in enumerate(self.test):
-            splits[set_name("test", number)] = official
-        return splits
-
-    @property
-    def submission_files(self) -> dict[str, str]:
+    def submission_files(self) -> Mapping[str, str]:
         """File name that the GLUE server expects for each test set, by fairseq's name of the set."""
-        splits = [split for split in self.splits if split.startswith("test")]
-        names = self.submissions or (self.name,)
-        return {split: f"{name}.tsv" for split, name in zip(splits, names, strict=True)}
+        return self.submissions or {"test": f"{self.name}.tsv"}
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -182,13 +166,16 @@ TASKS = {
         ),
         GlueTask(
             name="MNLI", columns=_PAIR, label_column="gold_label", labels=("entailment", "neutral", "contradiction"),
-            dev_suffixes=("", "_mismatched"), hub_columns=("premise", "hypothesis"),
+            dev_suffixes={"valid": "", "valid1": "_mismatched"}, hub_columns=("premise", "hypothesis"),
+            splits={
+                "train": "train", "valid": "dev_matched", "valid1": "dev_mismatched",
+                "test": "test_matched", "test1": "test_mismatched",
+            },
             rows={
                 "train": 392702, "dev_matched": 9815, "dev_mismatched": 9832,
                 "test_matched": 9796, "test_mismatched": 9847,
             },
-            dev=("dev_matched", "dev_mismatched"), test=("test_matched", "test_mismatched"),
-            submissions=("MNLI-m", "MNLI-mm"),
+            submissions={"test": "MNLI-m.tsv", "test1": "MNLI-mm.tsv"},
         ),
         GlueTask(
             name="QNLI", columns=("question", "sentence"), label_column="label", labels=_ENTAILMENT,

@@ -119,8 +119,7 @@ def best_threshold(
     """
     score = best = sum(not answers for answers in gold.values())
     threshold = 0.0
-    scored = [name for name in na_probs if name in scores]
-    for name in sorted(scored, key=na_probs.get):
+    for name in sorted(na_probs, key=na_probs.get):
         if gold[name]:
             score += scores[name]
         elif predictions[name]:
