@@ -75,7 +75,7 @@ class Adapter(ABC):
 
     kind: HeadKind
     outputs: Sequence[str]
-    heads: Sequence[str] = ()
+    heads: tuple[str, ...] = ()
 
     @abstractmethod
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:

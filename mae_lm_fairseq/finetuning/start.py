@@ -1,6 +1,5 @@
 """Starting point of fine-tuning: a checkpoint, a bundle, or random weights."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ _EMA = "ema"
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
 
-def find_start(options: FinetuningOptions, heads: Sequence[str] = ()) -> Description:
+def find_start(options: FinetuningOptions, heads: tuple[str, ...] = ()) -> Description:
     """Return the model that the options name, whose heads must be the given ones; none if it is pretrained.
 
     With ``--ema``, the EMA weights are written to the output directory, as a checkpoint to start from. The name of an
@@ -29,7 +28,7 @@ def find_start(options: FinetuningOptions, heads: Sequence[str] = ()) -> Descrip
         UserError: if the model does not exist, is not one of this package, or has other heads.
     """
     start = _described(options)
-    _check_start(start, options.model, tuple(heads))
+    _check_start(start, options.model, heads)
     return start
 
 

@@ -106,8 +106,7 @@ class Sweep:
 
     def _run(self, lr: float, seed: int) -> Run:
         extra = self.options.extra
-        of_run: Settings = {"optimization": {"lr": [lr]}, "common": {"seed": seed}}
-        options = as_options(merge(self.settings, of_run))
+        options = as_options(self.settings) | {"lr": lr, "seed": seed}
         inputs = {"finetune-from-model": self.start.sha256, "tokenizer": self.tokenizer.fingerprint}
         key = run_key(options, extra, self.options.threads, inputs | self.setup.inputs)
 

@@ -111,12 +111,12 @@ class OwnFiles(TaskFiles):
         content = {"files": files, "labels": list(self.task.labels)}
         if self.test is None:
             return content
-        task, rows, name = self.test
+        task, true = self.test.task, self.test.rows.labels
         model = open_finetuned(out / MODEL)
-        logits = predict_table(model, task, self.tables["test"], directory / name)
+        logits = predict_table(model, task, self.tables["test"], directory / self.test.predictions)
         metrics = {}
-        if rows.labels:
-            metrics = measure(task.all_metrics, predictions(task, logits), np.array(rows.labels))
+        if true:
+            metrics = measure(task.all_metrics, predictions(task, logits), np.array(true))
         return content | {"test_metrics": metrics, "test_predictions_by": best.name}
 
 

@@ -35,14 +35,16 @@ def write_data_bin(files: TaskFiles, tokenizer: Tokenizer, max_positions: int, d
     task = files.task
     sets = {split: files.read(split) for split in files.splits}
     with new_directory(destdir) as directory:
-        inputs = [directory / f"input{number}" for number in range(len(task.columns))]
-        for folder in (*inputs, directory / "label"):
-            folder.mkdir(parents=True)
         tokenizer.save(directory)
+        inputs = [directory / f"input{number}" for number in range(len(task.columns))]
         for folder in (directory, *inputs):
+            folder.mkdir(exist_ok=True)
             write_symbols(tokenizer.symbols, folder / DICTIONARY)
-        classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
-        write_text(directory / "label" / DICTIONARY, classes)
+        labels = directory / "label"
+        labels.mkdir()
+        classes = [f"{number} 1\n" for number in range(task.num_classes)]
+        write_text(labels / DICTIONARY, "".join(classes))
+
         splits = {}
         for split, rows in sets.items():
             splits[split] = _write(task, split, rows, tokenizer, directory, max_positions)

@@ -199,7 +199,7 @@ def find_task(name: str) -> GlueTask:
     Raises:
         UserError: if no task has this name.
     """
-    for task in TASKS.values():
-        if name.lower() == task.name.lower():
+    for known, task in TASKS.items():
+        if name.lower() == known.lower():
             return task
     raise UserError(f"{name} is not a task of GLUE; choose one of {', '.join(TASKS)}")
