@@ -6,14 +6,13 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, window_inputs, window_settings
 from mae_lm_fairseq.finetuning.options import SquadOptions
-from mae_lm_fairseq.finetuning.recipes import Recipe, for_size
+from mae_lm_fairseq.finetuning.recipes import Recipe, recipe_for
 from mae_lm_fairseq.finetuning.results import report_text
 from mae_lm_fairseq.finetuning.squad.metrics import best_2_0, evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.answers import answers_to
-from mae_lm_fairseq.trained.conversion import architecture_of
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.keys import Products
@@ -52,7 +51,7 @@ class SquadAdapter(Adapter):
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
             data=options.tokenizer.resolve(),
             sequences=counts["train"]["windows"],
-            recipe=for_size(architecture_of(start), ROBERTA),
+            recipe=recipe_for(start, ROBERTA),
             settings=window_settings(task, options.train, options.dev),
             inputs=window_inputs(options.train, options.dev),
             evaluate=partial(evaluate_and_write_answers, options=options),

@@ -9,7 +9,7 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file, window_inputs, window_settings
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.finetuning.recipes import Recipe, for_size
+from mae_lm_fairseq.finetuning.recipes import Recipe, recipe_for
 from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report_text
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
@@ -17,7 +17,6 @@ from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.word_files import WordFile, column_of, plain_name, read_words
 from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.text.word_windows import WordWindows
-from mae_lm_fairseq.trained.conversion import architecture_of
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.trained.tags import Tagger
@@ -82,7 +81,7 @@ class TaggingAdapter(Adapter):
             },
             data=options.tokenizer.resolve(),
             sequences=len(training_windows.order),
-            recipe=for_size(architecture_of(start), BERT),
+            recipe=recipe_for(start, BERT),
             settings=window_settings(task, options.train, options.dev),
             inputs=inputs,
             evaluate=partial(
