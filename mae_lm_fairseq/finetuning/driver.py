@@ -72,8 +72,8 @@ def finetune(options: FinetuningOptions) -> dict:
             products.make(MODEL, made_from, partial(sweep.write_model, selection))
 
             with replacing_files(options.out, RESULTS, stale=[*adapter.outputs]) as directory:
-                predictions = adapter.write_predictions(selection.run, directory)
-                content = {**setup.content, **sweep.content(selection), **predictions}
+                predicted = adapter.write_predictions(selection.run, directory)
+                content = {**setup.content, **sweep.content(selection), **predicted}
                 write_text(directory / REPORT, adapter.report(content))
                 write_record(directory / RESULTS, content)
             return content

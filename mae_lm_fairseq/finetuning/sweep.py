@@ -172,11 +172,11 @@ def select(runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, floa
         by_rate[lr] = results[first:last]
         first = last
 
-    summaries = {lr: _over_seeds(metrics) for lr, metrics in by_rate.items()}
-    rate = max(sorted(summaries), key=lambda lr: summaries[lr][metric]["median"])
+    statistics = {lr: _over_seeds(metrics) for lr, metrics in by_rate.items()}
+    rate = max(sorted(statistics), key=lambda lr: statistics[lr][metric]["median"])
     scores = [metrics[metric] for metrics in by_rate[rate]]
     best = scores.index(max(scores))
-    grid = {f"{lr:g}": summary for lr, summary in summaries.items()}
+    grid = {f"{lr:g}": by_metric for lr, by_metric in statistics.items()}
     return Selection(rate, runs[rate][best], by_rate[rate][best], grid)
 
 

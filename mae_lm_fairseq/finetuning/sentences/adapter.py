@@ -70,11 +70,11 @@ class SentenceAdapter(Adapter):
         if "f1" in self.task.also_reported:
             remarks.append(f"`f1` refers to the label {escaped(self.task.labels[1])}.")
         if "test_predictions_by" in content:
-            predictions = f"Test predictions: {content['test_predictions_by']}"
-            metrics = [f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items()]
-            if metrics:
-                predictions += f" ({', '.join(metrics)})"
-            remarks.append(f"{predictions}.")
+            remark = f"Test predictions: {content['test_predictions_by']}"
+            test_scores = [f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items()]
+            if test_scores:
+                remark += f" ({', '.join(test_scores)})"
+            remarks.append(f"{remark}.")
 
         metrics = dict(content["metrics"])
         score = metrics.pop("score")

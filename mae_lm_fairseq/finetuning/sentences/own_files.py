@@ -28,12 +28,12 @@ class _TestFile(NamedTuple):
     Attributes:
         task: the task, with the columns of this file.
         rows: its rows; without labels if it is to be predicted only.
-        predictions: name of the file with the predictions.
+        predictions_file: name of the file with the predictions.
     """
 
     task: Task
     rows: Rows
-    predictions: str
+    predictions_file: str
 
 
 class OwnFiles(TaskFiles):
@@ -113,7 +113,7 @@ class OwnFiles(TaskFiles):
             return content
         task, true = self.test.task, self.test.rows.labels
         model = open_finetuned(out / MODEL)
-        logits = predict_table(model, task, self.tables["test"], directory / self.test.predictions)
+        logits = predict_table(model, task, self.tables["test"], directory / self.test.predictions_file)
         metrics = {}
         if true:
             metrics = measure(task.all_metrics, predictions(task, logits), np.array(true))
