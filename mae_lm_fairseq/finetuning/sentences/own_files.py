@@ -62,13 +62,13 @@ class OwnFiles(TaskFiles):
 
         train = read_table(options.train)
         self.tables = {"train": train, "dev": read_table(options.dev)}
+        self.task = make_task(train, columns, options.label, options.regression)
+        self.test = None
         if options.test:
             self.tables["test"] = read_table(options.test)
-        self.task = make_task(train, columns, options.label, options.regression)
-        self.test = self._test_file() if options.test else None
+            self.test = self._test_file(self.tables["test"])
 
-    def _test_file(self) -> _TestFile:
-        table = self.tables["test"]
+    def _test_file(self, table: Table) -> _TestFile:
         label_column = self.task.label_column
         task = replace(self.task, columns=columns_of(table, self.task.columns))
         is_labelled = _is_labelled(table, task)

@@ -76,7 +76,9 @@ def predict_table(
     logits = sentence_logits(model, task, rows.sentences)
     cells = iter(named_predictions(task, logits))
     skipped = dict(rows.malformed)
-    predicted = [row if line in skipped else row | next(cells) for line, row in table.rows]
+    predicted = []
+    for line, row in table.rows:
+        predicted.append(row if line in skipped else row | next(cells))
     write_table(out, [*table.columns, *new_columns], predicted)
     return logits
 

@@ -50,11 +50,14 @@ class TaggingAdapter(Adapter):
         self.labels = learn_labels(self.train)
         self.labels.check_known(dev)
         self.predicted_files = {"dev": dev}
+        self.scored_test = None
         if options.test:
-            self.predicted_files["test"] = read_words(options.test, column, is_labelled=options.score_runs)
-        self.scored_test = self.predicted_files["test"] if options.score_runs else None
-        if self.scored_test and not self.scored_test.kinds:
-            raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
+            test = read_words(options.test, column, is_labelled=options.score_runs)
+            self.predicted_files["test"] = test
+            if options.score_runs:
+                self.scored_test = test
+                if not test.kinds:
+                    raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options, labels = self.options, self.labels
