@@ -59,8 +59,8 @@ class GlueFiles(TaskFiles):
         path = self._find(official)
         is_labelled = not split.startswith("test")
         if path.suffix == ".tsv":
-            has_header = not (task.headerless and is_labelled)
-            table = read_table(path, None if has_header else _WITHOUT_HEADER)
+            header = _WITHOUT_HEADER if task.headerless and is_labelled else None
+            table = read_table(path, header)
         else:
             table = read_table(path)
             task = replace(task, columns=task.hub_columns or task.columns, label_column="label")

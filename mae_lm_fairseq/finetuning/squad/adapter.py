@@ -38,8 +38,10 @@ class SquadAdapter(Adapter):
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options = self.options
         length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, start.config.max_positions)
-        files = {"train": options.train, "dev": options.dev}
-        counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
+        counts = {
+            "train": _count(options.train, options, tokenizer, length),
+            "dev": _count(options.dev, options, tokenizer, length),
+        }
         task = {
             "_name": ANSWERS.task,
             "tokens_per_sample": length,

@@ -131,5 +131,8 @@ def best_threshold(
 
 def gold_answers(paragraphs: Sequence[Paragraph]) -> GoldAnswers:
     """Return the answers to the questions of paragraphs."""
-    questions = [question for paragraph in paragraphs for question in paragraph.questions]
-    return {question.id: [answer.text for answer in question.answers] for question in questions}
+    gold = {}
+    for paragraph in paragraphs:
+        for question in paragraph.questions:
+            gold[question.id] = [answer.text for answer in question.answers]
+    return gold
