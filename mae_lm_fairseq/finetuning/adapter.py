@@ -1,7 +1,7 @@
 """Adapters: what the fine-tuning driver needs to know of a kind of task."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ class Adapter(ABC):
     """
 
     kind: HeadKind
-    outputs: Sequence[str]
+    outputs: tuple[str, ...]
     heads: tuple[str, ...] = ()
 
     @abstractmethod

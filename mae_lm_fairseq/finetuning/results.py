@@ -45,39 +45,30 @@ def report_text(content: dict[str, Any], selection: str, *, hidden_suffixes: Seq
     ``selection`` is the display name of the metric that selected the learning rate; metrics whose names have one of the
     ``hidden_suffixes`` are left out; ``ending`` is below the table.
     """
+    start = content["start"]
+    origin = f"{code(start['_name'])}, from {escaped(start['from'])}"
+    if start["checkpoint"]:
+        origin += f": {code(start['checkpoint'])} after {start['updates']:,} updates"
+
+    training = content["settings"]
+    schedule = f"{training['updates']:,} updates of {training['batch_size']} sequences"
+    if "tokens_per_sample" in training:
+        schedule += f" of up to {training['tokens_per_sample']} tokens"
+    if "doc_stride" in training:
+        schedule += f", stride {training['doc_stride']}"
     legend = (
         "Development set, in per cent: median (mean ± standard deviation), and every seed. The learning rate with the "
         f"highest median {selection} is {content['learning_rate']:g}."
     )
     data = "; ".join(f"{split}: {counts_in_words(counts)}" for split, counts in content["data"].items())
-    paragraphs = [
-        f"# {escaped(content['task'])}",
-        _origin(content["start"]),
-        f"{_training(content['settings'])}. {legend}",
-        f"Data: {escaped(data)}.",
-    ]
+
+    paragraphs = [f"# {escaped(content['task'])}", origin, f"{schedule}. {legend}", f"Data: {escaped(data)}."]
     if content["options"]:
         options = code(" ".join(content["options"]))
         paragraphs.append(f"Options of fairseq-train, which override the recipe's: {options}.")
     paragraphs.append(_grid_table(content["grid"], hidden_suffixes))
     paragraphs.append(f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip())
     return "\n\n".join(paragraphs) + "\n"
-
-
-def _origin(start: Mapping[str, Any]) -> str:
-    text = f"{code(start['_name'])}, from {escaped(start['from'])}"
-    if start["checkpoint"]:
-        text += f": {code(start['checkpoint'])} after {start['updates']:,} updates"
-    return text
-
-
-def _training(settings: Mapping[str, int]) -> str:
-    text = f"{settings['updates']:,} updates of {settings['batch_size']} sequences"
-    if "tokens_per_sample" in settings:
-        text += f" of up to {settings['tokens_per_sample']} tokens"
-    if "doc_stride" in settings:
-        text += f", stride {settings['doc_stride']}"
-    return text
 
 
 def _grid_table(grid: Mapping[str, Mapping[str, Any]], hidden_suffixes: Sequence[str]) -> str:

@@ -78,8 +78,7 @@ class SentenceAdapter(Adapter):
 
         metrics = dict(content["metrics"])
         score = metrics.pop("score")
-        is_single = score in metrics.values()  # the mean of one metric is this metric
-        hidden_suffixes = ["score"] if is_single else []
+        hidden_suffixes = ["score"] if score in metrics.values() else []  # the mean of one metric is this metric
         return report_text(content, "score", hidden_suffixes=hidden_suffixes, ending=" ".join(remarks))
 
 
@@ -123,7 +122,7 @@ def task_settings(task: Task, metric: str) -> Settings:
     }
 
 
-def evaluate_sentences(task: Task, checkpoint: Path, data: Path, is_test_scored: bool = False) -> dict[str, float]:
+def evaluate_sentences(task: Task, checkpoint: Path, data: Path, is_test_scored: bool) -> dict[str, float]:
     """Return the metrics on the development sets in per cent, and ``score``, their mean.
 
     The metrics of further development sets have endings: for MNLI they are ``accuracy`` and ``accuracy_mismatched``.

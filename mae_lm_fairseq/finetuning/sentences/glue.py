@@ -40,7 +40,7 @@ class GlueFiles(TaskFiles):
         self.task = task
         self.directory = directory
         self.skip_malformed = skip_malformed
-        self.splits = list(task.splits)
+        self.splits = tuple(task.splits)
         self.outputs = tuple(task.submission_files.values())
 
     def made_from(self) -> dict[str, Any]:

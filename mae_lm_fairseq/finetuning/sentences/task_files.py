@@ -1,7 +1,6 @@
 """Interface of the files of a sentence task, which GLUE's and the user's own have."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ class TaskFiles(ABC):
     """
 
     task: Task
-    splits: Sequence[str]
-    outputs: Sequence[str]
+    splits: tuple[str, ...]
+    outputs: tuple[str, ...]
     is_test_scored: bool
 
     @abstractmethod

@@ -134,7 +134,7 @@ def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, flo
     return markdown_table(["metric", *metrics_of_files], rows)
 
 
-def evaluate_words(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None = None) -> dict[str, float]:
+def evaluate_words(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None) -> dict[str, float]:
     """Return the metrics of a checkpoint on the development file in per cent, and on a test file, as ``test_f1``."""
     tagger = Tagger(open_finetuned(checkpoint, data))
     metrics = file_metrics(tagger, dev)
