@@ -46,8 +46,7 @@ def _described(options: FinetuningOptions) -> Description:
 
 
 def _check_start(start: Description, model: Path, heads: tuple[str, ...]) -> None:
-    is_checkpoint = start.path is not None and start.path.is_file()
-    if is_checkpoint and start.about.updates is None:  # fairseq asks for it
+    if start.path and start.path.is_file() and start.about.updates is None:  # fairseq needs it of a checkpoint
         raise UserError(f"{model}: has no training state. Run mae-lm bundle, then fine-tune its output")
     if start.heads != heads:
         problem = "is not fine-tuned"

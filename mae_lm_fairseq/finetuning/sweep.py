@@ -153,7 +153,7 @@ class Sweep:
     def write_model(self, selection: Selection, path: Path) -> None:
         """Write the bundle of the best run's best checkpoint, with its metrics."""
         start = self.start.path
-        source = start if start is not None and start.is_dir() else self.options.tokenizer
+        source = start if start and start.is_dir() else self.options.tokenizer
         pretrained = read_checkpoint(best_checkpoint(selection.run), self.setup.data)
         about = replace(pretrained.about, development_set=selection.metrics)
         write_bundle(replace(pretrained, about=about, original=read_original(source)), path, add_tokenizer_and_card)

@@ -179,7 +179,6 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
 
     file = end_of_path(table.path.resolve().with_suffix(""))
     name = f"{file} {label_column}"
-    head = SENTENCES.name  # not the file's, which may have dots, as names of modules do not
     if is_regression:
         return Task(
             name=name,
@@ -189,7 +188,7 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
             metrics=("pearson", "spearman"),
             selection="pearson_and_spearman",
             score_range=(min(scores), max(scores)),
-            head_name=head,
+            head_name=SENTENCES.name,
         )
     f1 = "f1" if len(labels) == 2 else "macro_f1"
     return Task(
@@ -199,5 +198,5 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
         labels=tuple(labels),
         metrics=("accuracy",),
         also_reported=(f1, "matthews"),
-        head_name=head,
+        head_name=SENTENCES.name,
     )

@@ -118,14 +118,13 @@ def _label(task: Task, record: dict[str, Any]) -> int | float:
 
 
 def _score(task: Task, text: str, place: str) -> float:
-    low, high = -math.inf, math.inf
+    score = number(text)
+    is_valid = score is not None and math.isfinite(score)
     limits = ""
     if task.is_bounded:
         low, high = task.score_range
+        is_valid = is_valid and low <= score <= high
         limits = f" from {low:g} to {high:g}"
-
-    score = number(text)
-    is_valid = score is not None and math.isfinite(score) and low <= score <= high
     if not is_valid:
         raise ValueError(f"the label {text!r:.80} {place} is not a number{limits}")
     return score

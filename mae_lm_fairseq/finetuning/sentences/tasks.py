@@ -46,7 +46,8 @@ class Task:
         is_bounded: whether scores outside of this range are malformed.
         dev_suffixes: ending of the metrics' names by development set, named as by fairseq.
         batch_size: sentences or pairs per update.
-        head_name: name of the classification head, if it is not that of the task.
+        head_name: name of the classification head, if it is not that of the task, which may have dots; the head is a
+            module.
     """
 
     name: str
