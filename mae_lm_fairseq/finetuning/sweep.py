@@ -86,7 +86,8 @@ class Sweep:
         Dropout, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692, Table 10;
         fairseq's examples/roberta/README.glue.md): the first 6 % of the updates warm up.
         """
-        start, recipe = self.start, self.setup.recipe
+        start = self.start
+        recipe = self.setup.recipe
         network = {"max_positions": start.config.max_positions, "dropout": 0.1, "attention_dropout": 0.1}
         weights = {"finetune_from_model": start.path} if start.path else {}
         shared: Settings = {
@@ -153,7 +154,9 @@ class Sweep:
     def write_model(self, selection: Selection, path: Path) -> None:
         """Write the bundle of the best run's best checkpoint, with its metrics."""
         start = self.start.path
-        source = start if start and start.is_dir() else self.options.tokenizer
+        source = self.options.tokenizer
+        if start and start.is_dir():
+            source = start
         pretrained = read_checkpoint(best_checkpoint(selection.run), self.setup.data)
         about = replace(pretrained.about, development_set=selection.metrics)
         write_bundle(replace(pretrained, about=about, original=read_original(source)), path, add_tokenizer_and_card)

@@ -46,7 +46,8 @@ class SentenceAdapter(Adapter):
         self.outputs = (DATA_BIN, *self.files.outputs)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
-        task, files = self.task, self.files
+        task = self.task
+        files = self.files
         kind = "scores" if task.is_regression else "labels"
         print(f"{kind}: {task.describe()}")
         data, counts = make_data_bin(products, files, tokenizer, start.config.max_positions)

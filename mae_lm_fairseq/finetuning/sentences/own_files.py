@@ -52,7 +52,9 @@ class OwnFiles(TaskFiles):
     def __init__(self, options: ClassificationOptions):
         self.options = options
         self.is_test_scored = options.score_runs
-        self.splits = ("train", "valid", "test") if options.score_runs else ("train", "valid")
+        self.splits = ("train", "valid")
+        if options.score_runs:
+            self.splits += ("test",)
 
         columns = (options.text,)
         if options.text_pair is not None:
@@ -111,7 +113,8 @@ class OwnFiles(TaskFiles):
         content = {"files": files, "labels": list(self.task.labels)}
         if self.test is None:
             return content
-        task, true = self.test.task, self.test.rows.labels
+        task = self.test.task
+        true = self.test.rows.labels
         model = open_finetuned(out / MODEL)
         logits = predict_table(model, task, self.tables["test"], directory / self.test.predictions_file)
         metrics = {}

@@ -43,7 +43,8 @@ def predict_file(
     """
     if out.suffix.lower() not in WRITTEN:  # before the work
         raise UserError(f"{out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
-    task, table = task_of(model), read_table(source)
+    task = task_of(model)
+    table = read_table(source)
     columns = list(columns_of(table, task.columns or (TEXT_COLUMN,)))
     if text:
         columns[0] = text

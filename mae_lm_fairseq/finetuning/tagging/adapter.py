@@ -60,7 +60,8 @@ class TaggingAdapter(Adapter):
                     raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
-        options, labels = self.options, self.labels
+        options = self.options
+        labels = self.labels
         length = min(TOKENS_PER_SAMPLE, start.config.max_positions)
         training_windows = WordWindows(self.train.words, tokenizer, length, targets=labels.targets(self.train))
         files = {"train": end_of_path(self.train.path.resolve())}

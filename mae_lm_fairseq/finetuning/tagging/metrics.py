@@ -31,7 +31,8 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     if labels.scheme is None:
         return {"accuracy": accuracy}
 
-    predicted_entities, true_entities = [], []
+    predicted_entities = []
+    true_entities = []
     for predicted_labels, true_labels in zip(predicted, true, strict=True):
         scored = set()
         for entity in entities(predicted_labels):
@@ -53,7 +54,8 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
 
 
 def _accuracy_ratio(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]) -> Ratio:
-    correct, labelled = [], []
+    correct = []
+    labelled = []
     for predicted_labels, true_labels in zip(predicted, true, strict=True):
         pairs = zip(predicted_labels, true_labels, strict=True)
         correct.append(sum(label == true_label for label, true_label in pairs))
@@ -83,8 +85,9 @@ def values(by_name: Ratios) -> dict[str, float]:
     """Return the metrics in per cent; 0 where nothing was predicted or given."""
     in_per_cent = {}
     for name, (numerators, denominators) in by_name.items():
-        above, below = int(numerators.sum()), int(denominators.sum())
-        in_per_cent[name] = 100 * above / below if below else 0.0
+        numerator = int(numerators.sum())
+        denominator = int(denominators.sum())
+        in_per_cent[name] = 100 * numerator / denominator if denominator else 0.0
     return in_per_cent
 
 
