@@ -18,7 +18,7 @@ from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.command import COMMON, arguments, as_options, merge
+from mae_lm_fairseq.training.command import COMMON, Optimisation, arguments, as_options, merge
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, replacing_files, retract
 from mae_lm_fairseq.utils.files import write_record, write_text
@@ -88,5 +88,7 @@ def check_further_options(options: FinetuningOptions) -> None:
     from mae_lm_fairseq.training.pretrain import checked_configuration  # imports fairseq, which takes seconds
 
     task = {"_name": ADAPTERS[type(options)].kind.task}
-    settings = merge(COMMON, {"task": task, "criterion": task, "model": {"_name": "mae_lm_base"}})
+    # Its parser knows the options of the chosen optimizer and schedule alone.
+    optimisation = Optimisation(updates=1, weight_decay=0.0, clip_norm=0.0).settings()
+    settings = merge(COMMON, optimisation, {"task": task, "criterion": task, "model": {"_name": "mae_lm_base"}})
     checked_configuration(arguments("data", as_options(settings), options.extra))
