@@ -13,15 +13,43 @@ Example:
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from mae_lm_fairseq.finetuning.options import PredictOptions as Options
+from mae_lm_fairseq.finetuning.options import Column, NumberedColumn
 from mae_lm_fairseq.finetuning.sentences.prediction import predict_file
 from mae_lm_fairseq.trained.answers import answer_file
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.trained.tags import label_file
+from mae_lm_fairseq.utils.command_line import Directory, File, Model, Options as Base, OutputFile
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.heads import ANSWERS, SENTENCES, WORDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """A fine-tuned model, and the file to predict.
+
+    Attributes:
+        model: bundle or checkpoint of a fine-tuned model.
+        data_bin: for a checkpoint, data-bin/ in the ``--out`` of its fine-tuning; for SQuAD and words its
+            ``--data-bin``.
+        input: texts, words or questions.
+        out: file to write; an existing one is replaced.
+        text: column of the text (default: that of the training file).
+        text_pair: column of the second text of a pair (default: that of the training file).
+        column: column of the labels of words (default: that of the training file).
+        skip_malformed: leave the predictions of rows with an empty text empty instead of stopping.
+    """
+
+    model: Model
+    data_bin: Directory | None = None
+    input: File
+    out: OutputFile
+    text: Column | None = None
+    text_pair: Column | None = None
+    column: NumberedColumn | None = None
+    skip_malformed: bool = False
 
 
 class Predictor(NamedTuple):

@@ -1,12 +1,12 @@
 """Adapters: what the fine-tuning driver needs to know of a kind of task."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
+from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.command import Settings
@@ -27,8 +27,9 @@ class TaskSetup:
 
     Attributes:
         content: content of the result file about task and data.
+        data: the data-bin, or the directory of the tokenizer.
         sequences: number of sequences per epoch.
-        settings: further options of fairseq-train, with task and criterion.
+        settings: options of fairseq-train that are the task's own, with task and criterion.
         inputs: fingerprints of the files; those named as an option take the place of its path.
         evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
         selection: the metric whose median over the seeds selects the learning rate.
@@ -43,30 +44,23 @@ class TaskSetup:
     evaluate: Callable[[Path], dict[str, float]]
     selection: str
 
-    @classmethod
-    def of_windows(
-        cls, options: FinetuningOptions, task: dict[str, Any], also_read: Mapping[str, str], **others
-    ) -> Self:
-        """Return the setup of a task that trains on windows of texts, whose criterion has the same name.
 
-        Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+def window_settings(task: dict[str, Any], train: Path, dev: Path) -> Settings:
+    """Return the options of fairseq-train of a task on windows of texts, whose criterion has the same name.
 
-        Args:
-            also_read: fingerprints of further files that the results depend on.
-        """
-        files = {"train_file": options.train.resolve(), "valid_file": options.dev.resolve()}
-        hashes = {name.replace("_", "-"): file_sha256(path) for name, path in files.items()}
-        return cls(
-            data=options.tokenizer.resolve(),
-            settings={
-                "task": task | files,
-                "criterion": {"_name": task["_name"]},
-                "dataset": {"disable_validation": True},
-                "checkpoint": {"save_interval_updates": 500},
-            },
-            inputs=hashes | also_read,
-            **others,
-        )
+    Runs are not validated during training: the last checkpoint is evaluated, as in the papers.
+    """
+    return {
+        "task": task | {"train_file": train.resolve(), "valid_file": dev.resolve()},
+        "criterion": {"_name": task["_name"]},
+        "dataset": {"disable_validation": True},
+        "checkpoint": {"save_interval_updates": 500},
+    }
+
+
+def window_inputs(train: Path, dev: Path) -> dict[str, str]:
+    """Return the fingerprints of the files that :func:`window_settings` names, by their options."""
+    return {"train-file": file_sha256(train), "valid-file": file_sha256(dev)}
 
 
 class Adapter(ABC):
@@ -75,13 +69,13 @@ class Adapter(ABC):
     Attributes:
         kind: the head that is trained.
         outputs: names in the output directory that only this task uses, or patterns; files are written by
-            :meth:`predict`.
+            :meth:`write_predictions`.
         heads: names of the heads that the starting point must have; none for a pretrained model.
     """
 
     kind: HeadKind
-    outputs: Sequence[str]
-    heads: Sequence[str] = ()
+    outputs: tuple[str, ...]
+    heads: tuple[str, ...] = ()
 
     @abstractmethod
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
@@ -92,10 +86,10 @@ class Adapter(ABC):
         """
 
     @abstractmethod
-    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+    def write_predictions(self, best: Run, directory: Path) -> dict[str, Any]:
         """Write the predictions of the best run's model, and return the content of the result file about them.
 
-        ``made`` is a new directory, whose files then replace those of the output directory.
+        The files of ``directory``, which is new, then replace those of the output directory.
         """
 
     @abstractmethod

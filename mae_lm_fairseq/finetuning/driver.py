@@ -10,7 +10,7 @@ from mae_lm_fairseq.finetuning.options import (
     SquadOptions,
     TaggingOptions,
 )
-from mae_lm_fairseq.finetuning.results import MODEL, describe, seed_values
+from mae_lm_fairseq.finetuning.results import MODEL, counts_in_words, seed_values
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.start import find_start
@@ -54,14 +54,14 @@ def finetune(options: FinetuningOptions) -> dict:
     if options.extra:
         check_further_options(options)
     with directory_lock(options.out):
-        task = ADAPTERS[type(options)](options)
-        start = find_start(options, task.heads)
+        adapter = ADAPTERS[type(options)](options)
+        start = find_start(options, adapter.heads)
         tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
         command = f"fine-tuning with {type(options).__name__}"
-        with Products(options.out, command, (*_OWNED, *task.outputs)) as products:
-            setup = task.prepare(start, tokenizer, products)
+        with Products(options.out, command, (*_OWNED, *adapter.outputs)) as products:
+            setup = adapter.prepare(start, tokenizer, products)
             for split, counts in setup.content["data"].items():
-                print(f"{split}: {describe(counts)}")
+                print(f"{split}: {counts_in_words(counts)}")
 
             sweep = Sweep(options, start, tokenizer, setup)
             selection = sweep.run()
@@ -71,9 +71,10 @@ def finetune(options: FinetuningOptions) -> dict:
                 retract(options.out, RESULTS, REPORT)
             products.make(MODEL, made_from, partial(sweep.write_model, selection))
 
-            with replacing_files(options.out, RESULTS, stale=[*task.outputs]) as directory:
-                content = {**setup.content, **sweep.content(selection), **task.predict(selection.run, directory)}
-                write_text(directory / REPORT, task.report(content))
+            with replacing_files(options.out, RESULTS, stale=[*adapter.outputs]) as directory:
+                predicted = adapter.write_predictions(selection.run, directory)
+                content = {**setup.content, **sweep.content(selection), **predicted}
+                write_text(directory / REPORT, adapter.report(content))
                 write_record(directory / RESULTS, content)
             return content
 

@@ -1,11 +1,10 @@
-"""Options of fine-tuning and of predictions by fine-tuned models; recipes, for what the options leave open."""
+"""Options of fine-tuning."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
+from mae_lm_fairseq.training.keys import values_of_words
 from mae_lm_fairseq.utils.command_line import (
     Argument,
     Count,
@@ -14,35 +13,14 @@ from mae_lm_fairseq.utils.command_line import (
     LearningRate,
     Model,
     Options,
-    OutputFile,
     Rest,
 )
 
 Column = Annotated[str, Argument("COLUMN")]
 NumberedColumn = Annotated[str, Argument("NAME|N")]
 
-_SET_BY_SWEEP = {"--lr", "--seed", "--finetune-from-model", "--restore-file"}
+_SET_BY_SWEEP = {"lr", "seed", "finetune-from-model", "restore-file"}
 """Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Hyperparameters of fine-tuning; a batch is the sequences of an update."""
-
-    learning_rates: tuple[float, ...]
-    batch_size: int
-    weight_decay: float
-    epochs: int
-
-
-FOR_SMALL_MODELS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
-"""Our recipe for tiny and small models, where a task has no other."""
-
-
-def for_size(architecture: str, published: Recipe) -> Recipe:
-    """Return the published recipe for base and large, and our own for tiny and small."""
-    _, size = ARCHITECTURES[architecture]
-    return FOR_SMALL_MODELS if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +55,16 @@ class FinetuningOptions(Options):
     extra: Rest = ()
 
     def __post_init__(self):
-        super().__post_init__()
-        if twice := _SET_BY_SWEEP & {word.partition("=")[0] for word in self.extra}:
-            raise ValueError(f"{min(twice)} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
+        super().__post_init__()  # that of _TestOptions, if a verb has it as a later base class
+        contradicting = _SET_BY_SWEEP & values_of_words(self.extra).keys()
+        if contradicting:
+            option = f"--{min(contradicting)}"
+            raise ValueError(f"{option} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
+
+    def further_option(self, name: str) -> str | None:
+        """Return the value of an option of fairseq-train after ``--``, given its name without dashes, or None."""
+        values = values_of_words(self.extra).get(name)
+        return values[0] if values else None
 
     @property
     def tokenizer(self) -> Path:
@@ -89,7 +74,7 @@ class FinetuningOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class _TaskOptions(Options):
-    """The task, whose position is before MODEL.
+    """The task, which the command line has before MODEL: the fields of a later base class come first.
 
     Attributes:
         task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE or WNLI.
@@ -241,29 +226,3 @@ class TaggingOptions(FinetuningOptions, _TestOptions):
     train: File
     dev: File
     column: NumberedColumn
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(Options):
-    """Options of predictions.
-
-    Attributes:
-        model: bundle or checkpoint of a fine-tuned model.
-        data_bin: for a checkpoint, data-bin/ in the ``--out`` of its fine-tuning; for SQuAD and words its
-            ``--data-bin``.
-        input: texts, words or questions.
-        out: file to write; an existing one is replaced.
-        text: column of the text (default: that of the training file).
-        text_pair: column of the second text of a pair (default: that of the training file).
-        column: column of the labels of words (default: that of the training file).
-        skip_malformed: leave the predictions of rows with an empty text empty instead of stopping.
-    """
-
-    model: Model
-    data_bin: Directory | None = None
-    input: File
-    out: OutputFile
-    text: Column | None = None
-    text_pair: Column | None = None
-    column: NumberedColumn | None = None
-    skip_malformed: bool = False

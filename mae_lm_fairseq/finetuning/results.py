@@ -34,46 +34,47 @@ def end_of_path(path: Path) -> str:
     return "/".join(path.parts[-2:])
 
 
-def describe(counts: Mapping[str, int]) -> str:
+def counts_in_words(counts: Mapping[str, int]) -> str:
     """Return counts by name in words."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
-def report(content: dict[str, Any], selection: str, *, hidden: Sequence[str], ending: str) -> str:
+def report_text(content: dict[str, Any], selection: str, *, hidden_suffixes: Sequence[str], ending: str) -> str:
     """Return the text of ``report.md``, given the content of the result file.
 
     ``selection`` is the display name of the metric that selected the learning rate; metrics whose names have one of the
-    suffixes ``hidden`` are left out; ``ending`` is below the table.
+    ``hidden_suffixes`` are left out; ``ending`` is below the table.
     """
-    start, settings = content["start"], content["settings"]
+    start = content["start"]
     origin = f"{code(start['_name'])}, from {escaped(start['from'])}"
     if start["checkpoint"]:
         origin += f": {code(start['checkpoint'])} after {start['updates']:,} updates"
 
-    training = f"{settings['updates']:,} updates of {settings['batch_size']} sequences"
-    if "tokens_per_sample" in settings:
-        training += f" of up to {settings['tokens_per_sample']} tokens"
-    if "doc_stride" in settings:
-        training += f", stride {settings['doc_stride']}"
+    training = content["settings"]
+    schedule = f"{training['updates']:,} updates of {training['batch_size']} sequences"
+    if "tokens_per_sample" in training:
+        schedule += f" of up to {training['tokens_per_sample']} tokens"
+    if "doc_stride" in training:
+        schedule += f", stride {training['doc_stride']}"
     legend = (
         "Development set, in per cent: median (mean ± standard deviation), and every seed. The learning rate with the "
         f"highest median {selection} is {content['learning_rate']:g}."
     )
-    data = "; ".join(f"{split}: {describe(counts)}" for split, counts in content["data"].items())
+    data = "; ".join(f"{split}: {counts_in_words(counts)}" for split, counts in content["data"].items())
 
-    paragraphs = [f"# {escaped(content['task'])}", origin, f"{training}. {legend}", f"Data: {escaped(data)}."]
+    paragraphs = [f"# {escaped(content['task'])}", origin, f"{schedule}. {legend}", f"Data: {escaped(data)}."]
     if content["options"]:
         options = code(" ".join(content["options"]))
         paragraphs.append(f"Options of fairseq-train, which override the recipe's: {options}.")
-    paragraphs.append(_grid_table(content["grid"], hidden))
+    paragraphs.append(_grid_table(content["grid"], hidden_suffixes))
     paragraphs.append(f"{ending} `{MODEL}/` holds the best model, for predictions.".lstrip())
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _grid_table(grid: Mapping[str, Mapping[str, Any]], hidden: Sequence[str]) -> str:
+def _grid_table(grid: Mapping[str, Mapping[str, Any]], hidden_suffixes: Sequence[str]) -> str:
     rows = []
     for lr, summaries in grid.items():
         for name, summary in summaries.items():
-            if not name.endswith(tuple(hidden)):
+            if not name.endswith(tuple(hidden_suffixes)):
                 rows.append([lr, name, summary_cell(summary), seed_values(summary)])
     return markdown_table(["learning rate", "metric", "median (mean ± std)", "seeds"], rows)

@@ -1,7 +1,6 @@
 """Starting point of fine-tuning: a checkpoint, a bundle, or random weights."""
 
-import os
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values, preset_config
@@ -19,7 +18,7 @@ _EMA = "ema"
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
 
 
-def find_start(options: FinetuningOptions, heads: Sequence[str] = ()) -> Description:
+def find_start(options: FinetuningOptions, heads: tuple[str, ...] = ()) -> Description:
     """Return the model that the options name, whose heads must be the given ones; none if it is pretrained.
 
     With ``--ema``, the EMA weights are written to the output directory, as a checkpoint to start from. The name of an
@@ -28,44 +27,54 @@ def find_start(options: FinetuningOptions, heads: Sequence[str] = ()) -> Descrip
     Raises:
         UserError: if the model does not exist, is not one of this package, or has other heads.
     """
-    model = options.model
-    if options.ema:
-        state = with_ema(load_as_data(model), model)
-        written = options.out / _EMA / model.name
-        written.parent.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(state, written)
-        start = describe(written)
-    elif os.path.exists(model) or str(model) not in ARCHITECTURES:  # Path.exists raises for names that are too long
-        start = describe(model)
-    else:
-        start = describe_random(str(model))
-    if start.path and os.path.isfile(start.path) and start.about.updates is None:  # fairseq asks for it
-        raise UserError(f"{model}: has no training state. Run mae-lm bundle, then fine-tune its output")
-    if start.heads != tuple(heads):
-        tasks = ", ".join(start.heads)
-        problem = f"has already been fine-tuned on {tasks}" if tasks else "is not fine-tuned"
-        remedy = f"a model fine-tuned on {', '.join(heads)}" if heads else "the pretrained model"
-        raise UserError(f"{model} {problem}; use {remedy}")
+    start = _described(options)
+    _check_start(start, options.model, heads)
     return start
 
 
-def network_settings(start: Description) -> dict[str, Any]:
+def _described(options: FinetuningOptions) -> Description:
+    model = options.model
+    if options.ema:
+        checkpoint = options.out / _EMA / model.name
+        state = with_ema(load_as_data(model), model)
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(state, checkpoint)
+        return describe(checkpoint)
+    if str(model) in ARCHITECTURES and not model.exists():
+        return describe_random(str(model))
+    return describe(model)
+
+
+def _check_start(start: Description, model: Path, heads: tuple[str, ...]) -> None:
+    if start.path and start.path.is_file() and start.about.updates is None:  # fairseq needs it of a checkpoint
+        raise UserError(f"{model}: has no training state. Run mae-lm bundle, then fine-tune its output")
+    if start.heads != heads:
+        problem = "is not fine-tuned"
+        if start.heads:
+            problem = f"has already been fine-tuned on {', '.join(start.heads)}"
+        remedy = "the pretrained model"
+        if heads:
+            remedy = f"a model fine-tuned on {', '.join(heads)}"
+        raise UserError(f"{model} {problem}; use {remedy}")
+
+
+def network_options(start: Description) -> dict[str, Any]:
     """Return the options of the network that differ from its architecture's, with that as ``_name``.
 
     They are what :func:`~mae_lm_fairseq.training.command.as_options` expects.
     """
     name = architecture_of(start)
     defaults = plain_values(preset_config(*ARCHITECTURES[name]))
-    settings = {"_name": name}
+    options = {"_name": name}
     for option, value in plain_values(start.config).items():
         # Not by truth: without a position bias, --relative-buckets is 0.
         if value != defaults[option] and option not in _SET_BY_FINETUNING:
-            settings[option] = value
-    return settings
+            options[option] = value
+    return options
 
 
-def summary(start: Description) -> dict[str, Any]:
-    """Return a description for a result file."""
+def start_content(start: Description) -> dict[str, Any]:
+    """Return the content of the result file about the starting point."""
     if not start.path:
         origin = "random weights"
     elif start.heads:
@@ -77,5 +86,5 @@ def summary(start: Description) -> dict[str, Any]:
         "checkpoint": start.path and end_of_path(start.path),
         "sha256": start.sha256,
         "updates": start.about.updates or 0,
-        **network_settings(start),
+        **network_options(start),
     }

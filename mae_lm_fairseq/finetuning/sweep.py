@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.results import summarise
-from mae_lm_fairseq.finetuning.start import network_settings, summary
+from mae_lm_fairseq.finetuning.start import network_options, start_content
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
@@ -28,7 +28,7 @@ from mae_lm_fairseq.training.command import (
     train_command,
     unattended_settings,
 )
-from mae_lm_fairseq.training.keys import run_key, values_of_words
+from mae_lm_fairseq.training.keys import run_key
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.versions import versions
 from mae_lm_fairseq.utils.writing import remove
@@ -65,15 +65,16 @@ class Sweep:
     @cached_property
     def batch_size(self) -> int:
         """Sequences per update: the recipe's, unless options after ``--`` change it."""
-        values = {"batch-size": [self.setup.recipe.batch_size], "update-freq": [1]}
-        values |= values_of_words(self.options.extra)
-        return int(values["batch-size"][0]) * int(values["update-freq"][0])
+        batch_size = self.options.further_option("batch-size") or self.setup.recipe.batch_size
+        accumulated_batches = self.options.further_option("update-freq") or 1
+        return int(batch_size) * int(accumulated_batches)
 
     @cached_property
     def updates(self) -> int:
         """Updates of the recipe's epochs, at most ``--max-updates``, unless ``--max-update`` comes after ``--``."""
-        if max_update := values_of_words(self.options.extra).get("max-update"):
-            return int(max_update[0])
+        max_update = self.options.further_option("max-update")
+        if max_update:
+            return int(max_update)
         updates_per_epoch = math.ceil(self.setup.sequences / self.batch_size)
         updates = self.setup.recipe.epochs * updates_per_epoch
         return min(updates, self.options.max_updates or updates)
@@ -85,11 +86,12 @@ class Sweep:
         Dropout, Adam and the shape of the schedule are those of RoBERTa (Liu et al. 2019, arXiv 1907.11692, Table 10;
         fairseq's examples/roberta/README.glue.md): the first 6 % of the updates warm up.
         """
-        start, recipe = self.start, self.setup.recipe
+        start = self.start
+        recipe = self.setup.recipe
         network = {"max_positions": start.config.max_positions, "dropout": 0.1, "attention_dropout": 0.1}
         weights = {"finetune_from_model": start.path} if start.path else {}
         shared: Settings = {
-            "model": network_settings(start) | network,
+            "model": network_options(start) | network,
             "dataset": {"batch_size": recipe.batch_size, "batch_size_valid": 64, "num_workers": 0},
             "checkpoint": {**weights, "save_interval_updates": 2000, "keep_interval_updates": 1},
             "common": {"log_interval": 10},
@@ -105,8 +107,7 @@ class Sweep:
 
     def _run(self, lr: float, seed: int) -> Run:
         extra = self.options.extra
-        of_run: Settings = {"optimization": {"lr": [lr]}, "common": {"seed": seed}}
-        options = as_options(merge(self.settings, of_run))
+        options = as_options(self.settings) | {"lr": lr, "seed": seed}
         inputs = {"finetune-from-model": self.start.sha256, "tokenizer": self.tokenizer.fingerprint}
         key = run_key(options, extra, self.options.threads, inputs | self.setup.inputs)
 
@@ -117,7 +118,7 @@ class Sweep:
             name,
             train_command(self.setup.data, options, extra),
             directory / "result.json",
-            read_result=partial(_evaluate, self.setup.evaluate),
+            read_result=partial(_evaluate_best_checkpoint, self.setup.evaluate),
             updates=(0, self.updates),
             clean_up=keep_best_checkpoint,
         )
@@ -129,19 +130,20 @@ class Sweep:
             UserError: if a run fails.
         """
         runs = self.runs()
-        every_run = [*itertools.chain(*runs.values())]
+        every_run = list(itertools.chain.from_iterable(runs.values()))
         results = run_all(every_run, jobs=self.options.jobs, threads=self.options.threads)
         return select(runs, results, self.setup.selection)
 
     def content(self, selection: Selection) -> dict[str, Any]:
         """Return the content of the result file about the sweep."""
-        settings = {"updates": self.updates, "batch_size": self.batch_size}
+        training = {"updates": self.updates, "batch_size": self.batch_size}
+        task = self.settings["task"]
         for name in ("tokens_per_sample", "doc_stride"):
-            if name in self.settings["task"]:
-                settings[name] = self.settings["task"][name]
+            if name in task:
+                training[name] = task[name]
         return {
-            "start": summary(self.start),
-            "settings": settings,
+            "start": start_content(self.start),
+            "settings": training,
             "options": list(self.options.extra),
             "learning_rate": selection.rate,
             "metrics": selection.grid[f"{selection.rate:g}"],
@@ -152,7 +154,9 @@ class Sweep:
     def write_model(self, selection: Selection, path: Path) -> None:
         """Write the bundle of the best run's best checkpoint, with its metrics."""
         start = self.start.path
-        source = start if start is not None and start.is_dir() else self.options.tokenizer
+        source = self.options.tokenizer
+        if start and start.is_dir():
+            source = start
         pretrained = read_checkpoint(best_checkpoint(selection.run), self.setup.data)
         about = replace(pretrained.about, development_set=selection.metrics)
         write_bundle(replace(pretrained, about=about, original=read_original(source)), path, add_tokenizer_and_card)
@@ -164,22 +168,30 @@ def select(runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, floa
 
     The lowest learning rate and the first seed of a tie are selected. ``results`` are in the order of the runs.
     """
-    remaining = iter(results)
-    metrics, grid, medians = {}, {}, {}
-    for lr, seeds in runs.items():
-        metrics[lr] = list(itertools.islice(remaining, len(seeds)))
-        summaries = {}
-        for name in metrics[lr][0]:
-            summaries[name] = summarise([of_seed[name] for of_seed in metrics[lr]])
-        grid[f"{lr:g}"] = summaries
-        medians[lr] = summaries[metric]["median"]
-    rate = max(sorted(medians), key=medians.get)
-    scores = [of_seed[metric] for of_seed in metrics[rate]]
+    by_rate = {}
+    first = 0
+    for lr, runs_of_rate in runs.items():
+        last = first + len(runs_of_rate)
+        by_rate[lr] = results[first:last]
+        first = last
+
+    statistics = {lr: _over_seeds(metrics) for lr, metrics in by_rate.items()}
+    rate = max(sorted(statistics), key=lambda lr: statistics[lr][metric]["median"])
+    scores = [metrics[metric] for metrics in by_rate[rate]]
     best = scores.index(max(scores))
-    return Selection(rate, runs[rate][best], metrics[rate][best], grid)
+    grid = {f"{lr:g}": by_metric for lr, by_metric in statistics.items()}
+    return Selection(rate, runs[rate][best], by_rate[rate][best], grid)
 
 
-def _evaluate(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:
+def _over_seeds(results: Sequence[dict[str, float]]) -> dict[str, dict[str, Any]]:
+    """Return statistics by metric, given the metrics of each seed."""
+    statistics = {}
+    for name in results[0]:
+        statistics[name] = summarise([metrics[name] for metrics in results])
+    return statistics
+
+
+def _evaluate_best_checkpoint(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:
     return evaluate(best_checkpoint(run))
 
 

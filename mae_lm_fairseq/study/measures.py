@@ -239,7 +239,7 @@ class Tagging(FineTuningOnFiles):
     def check_files(self, options: FinetuningOptions) -> None:
         train = read_words(options.train, self.column)
         column = column_of(train, self.column)
-        learn_labels(train).targets(read_words(self.dev, column))
+        learn_labels(train).check_known(read_words(self.dev, column))
         if self.test is not None:
             read_words(self.test, column)
 

@@ -59,17 +59,26 @@ class LabelSet:
         Raises:
             UserError: if a label is not in this set, or no word has one.
         """
+        self.check_known(file)
+        numbers = {name: number for number, name in enumerate(self.names)} | {None: IGNORED}
+        return [[numbers[label] for label in labels] for labels in file.labels]
+
+    def check_known(self, file: WordFile) -> None:
+        """Check that a file has labels, and only those of this set.
+
+        Raises:
+            UserError: otherwise.
+        """
         if not file.kinds:
             raise UserError(f"{file.path}: has no labels in column {file.column + 1}; choose another --column")
-        numbers = {name: number for number, name in enumerate(self.names)} | {None: IGNORED}
+        known = {*self.names, None}
         for sentence in file.sentences:
             for line, label in zip(sentence.lines, sentence.labels, strict=True):
-                if label not in numbers:
+                if label not in known:
                     raise UserError(
                         f"{file.path}: line {line}: the training file has no label {label!r:.80}; correct the label, "
                         "or add such words to the training file"
                     )
-        return [[numbers[label] for label in labels] for labels in file.labels]
 
     def best(self, logits: np.ndarray) -> list[str]:
         """Return the labels with the highest logits, given [words, labels]."""

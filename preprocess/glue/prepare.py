@@ -40,13 +40,12 @@ def main(words: list[str]) -> None:
     options = parse(PrepareOptions, words, __doc__, "prepare.py")
     configure_logging()
     from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
-    from mae_lm_fairseq.finetuning.sentences.preparation import prepare
+    from mae_lm_fairseq.finetuning.sentences.preparation import write_data_bin
     from mae_lm_fairseq.finetuning.sentences.tasks import find_task
     from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 
-    sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
-    rows = {split: sets.read(split) for split in sets.splits}
-    statistics = prepare(sets.task, rows, open_tokenizer(options.data_bin), options.out, options.max_positions)
+    files = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
+    statistics = write_data_bin(files, open_tokenizer(options.data_bin), options.max_positions, options.out)
     for split, counts in statistics["splits"].items():
         print(f"{split:7}" + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
 

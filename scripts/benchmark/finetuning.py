@@ -19,8 +19,9 @@ from transformers import (
     set_seed,
 )
 
+from mae_lm_fairseq.finetuning.sentences.metrics import measure
 from mae_lm_fairseq.finetuning.sentences.rows import Rows
-from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
+from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.word_files import WordFile
 from mae_lm_fairseq.text.word_labels import OUTSIDE, learn_labels
 from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values

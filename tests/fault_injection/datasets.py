@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis.strategies import SearchStrategy
 from pyarrow import parquet
 
-from mae_lm_fairseq.finetuning.sentences import preparation as glue_preparation
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.preparation import write_data_bin
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -126,9 +126,7 @@ def _write_sets(task: GlueTask, folder: Path, layout: str) -> Path:
 
 
 def _prepare(task: GlueTask, folder: Path, tokenizer: SentencePieceTokenizer, destdir: Path) -> None:
-    sets = GlueFiles(task, folder, skip_malformed=True)
-    rows = {split: sets.read(split) for split in sets.splits}
-    glue_preparation.prepare(task, rows, tokenizer, destdir, 32)
+    write_data_bin(GlueFiles(task, folder, skip_malformed=True), tokenizer, 32, destdir)
 
 
 def _check_data(valid: Path, destdir: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import GlueOptions
-from mae_lm_fairseq.finetuning.sentences.adapter import settings_of
+from mae_lm_fairseq.finetuning.sentences.adapter import task_settings
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.trained.bundle import write_bundle
@@ -121,7 +121,7 @@ def test_every_kind_of_task_starts_from_every_kind_of_pretraining(options, check
 
 
 def test_a_new_row_names_its_metrics_and_further_options_reach_fairseq(options, glue_dir, monkeypatch):
-    row = replace(TASKS["RTE"], name="RTE2", head="", metrics=("macro_f1", "matthews"), also_reported=("f1",))
+    row = replace(TASKS["RTE"], name="RTE2", metrics=("macro_f1", "matthews"), also_reported=("f1",))
     monkeypatch.setitem(TASKS, "RTE2", row)
     extra = ("--layer-lr-decay", "0.5", "--autocast", "bf16", "--best-checkpoint-metric", "mcc")
     content = finetune(replace(options, task="rte2", glue_dir=glue_dir / "RTE", extra=extra))
@@ -139,10 +139,10 @@ def test_a_new_row_names_its_metrics_and_further_options_reach_fairseq(options, 
 
 def test_the_metric_that_selects_checkpoints_is_computed_and_maximized_unless_it_is_a_loss():
     for metric, option in {"mcc": "report_mcc", "f1": "report_acc_and_f1", "acc_and_f1": "report_acc_and_f1"}.items():
-        settings = settings_of(TASKS["RTE"], metric)
+        settings = task_settings(TASKS["RTE"], metric)
         assert settings["criterion"][option]
         assert settings["checkpoint"] == {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": True}
-    assert settings_of(TASKS["RTE"], "loss")["checkpoint"] == {"best_checkpoint_metric": "loss"}
+    assert task_settings(TASKS["RTE"], "loss")["checkpoint"] == {"best_checkpoint_metric": "loss"}
 
 
 def test_wrong_inputs_are_refused_before_the_training(options, checkpoints, tokenizer, tmp_path):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig, plain_values, preset_config
-from mae_lm_fairseq.finetuning.start import network_settings
+from mae_lm_fairseq.finetuning.start import network_options
 from mae_lm_fairseq.models.architectures import core_config, option_type
 from mae_lm_fairseq.trained.opening import Description, describe
 from mae_lm_fairseq.training.command import arguments, as_options
@@ -54,7 +54,7 @@ def test_every_option_of_the_network_that_is_0_or_false_survives(write, tmp_path
     zeros = set()
     for name, config in with_zeros():
         start = describe(write(tmp_path / "start", name, config))
-        found = core_config(argparse.Namespace(**network_settings(start)))
+        found = core_config(argparse.Namespace(**network_options(start)))
         assert replace(found, **OF_FINETUNING) == replace(config, **OF_FINETUNING), (name, config)
         assert (start.config.max_positions, start.about.updates) == (config.max_positions, 5)
         zeros |= {option for option, value in vars(config).items() if value in (0, False)}
@@ -66,7 +66,7 @@ def test_the_options_are_those_of_the_command(tmp_path):
     start = describe(write_bundle(tmp_path / "start", "mae_lm_tiny", config))
     size = RECIPE.index("--encoder-layers"), RECIPE.index("--log-format")
     others = [*RECIPE[: size[0]], *RECIPE[size[1] :]]
-    found = core_config(parse(*arguments("data", as_options({"model": network_settings(start)}), others)).model)
+    found = core_config(parse(*arguments("data", as_options({"model": network_options(start)}), others)).model)
     assert replace(found, **OF_FINETUNING) == replace(config, **OF_FINETUNING)
 
 
@@ -106,7 +106,7 @@ def test_any_damage_of_a_bundles_description_is_refused_or_harmless(tmp_path):
         described.append(description_unless_refused(bundle))
     accepted = [found for found in described if found]
     assert len(accepted) < 0.1 * len(texts)
-    assert {network_settings(found)["_name"] for found in accepted} <= {"mae_lm_tiny", "mae_lm"}
+    assert {network_options(found)["_name"] for found in accepted} <= {"mae_lm_tiny", "mae_lm"}
 
 
 def description_unless_refused(path: Path) -> Description | None:

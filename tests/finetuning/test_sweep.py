@@ -12,14 +12,12 @@ from mae_lm_fairseq.finetuning import sweep as sweeps
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
 from mae_lm_fairseq.finetuning.driver import ADAPTERS
 from mae_lm_fairseq.finetuning.options import (
-    FOR_SMALL_MODELS,
     ClassificationOptions,
     FinetuningOptions,
-    Recipe,
     SquadOptions,
     TaggingOptions,
-    for_size,
 )
+from mae_lm_fairseq.finetuning.recipes import FOR_SMALL_MODELS, Recipe, recipe_for
 from mae_lm_fairseq.finetuning.results import summarise, summary_cell
 from mae_lm_fairseq.finetuning.squad import adapter as squad
 from mae_lm_fairseq.finetuning.sweep import Sweep, keep_best_checkpoint, select
@@ -83,7 +81,8 @@ def test_epochs_are_the_recipes_whatever_the_batch_size(words, updates, data_bin
 def test_base_models_use_the_settings_of_the_papers():
     for published in (squad.ROBERTA, tagging.BERT):
         names = ("mae_lm_base", "mae_lm", "mae_lm_roberta_large", "mae_lm_roberta_small")
-        assert [for_size(name, published) for name in names] == [published] * 3 + [FOR_SMALL_MODELS]
+        recipes = [recipe_for(describe_random(name), published) for name in names]
+        assert recipes == [published] * 3 + [FOR_SMALL_MODELS]
     assert squad.ROBERTA.learning_rates == (1.5e-5,)
     assert tagging.BERT.learning_rates == (2e-5, 3e-5, 5e-5)
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from mae_lm_fairseq import MAELMModel, cli
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
-from mae_lm_fairseq.finetuning.start import find_start, summary
+from mae_lm_fairseq.finetuning.start import find_start, start_content
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import read_bundle
 from mae_lm_fairseq.utils.errors import UserError
@@ -55,7 +55,7 @@ def test_an_export_of_the_ema_weights(with_ema, text_data, tmp_path):
 
 def test_fine_tuning_starts_from_the_ema_weights(with_ema, text_data, tmp_path):
     start = find_start(FinetuningOptions(model=with_ema, data_bin=text_data, out=tmp_path / "out", ema=True))
-    assert summary(start)["checkpoint"] == "ema/checkpoint.pt"
+    assert start_content(start)["checkpoint"] == "ema/checkpoint.pt"
     sentences = write_sentences(tmp_path / "sentences", text_data / "dict.txt")
     tuned = finetune(
         *(sentences, tmp_path / "tuned", "--finetune-from-model", start.path, "--lr", 0, "--max-update", 1)

@@ -9,7 +9,8 @@ import torch
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.finetuning.adapter import TaskSetup
-from mae_lm_fairseq.finetuning.options import FinetuningOptions, Recipe
+from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.trained.info import ModelInfo
 from mae_lm_fairseq.trained.opening import Description

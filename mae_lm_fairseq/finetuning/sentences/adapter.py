@@ -8,17 +8,19 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
-from mae_lm_fairseq.finetuning.results import report
+from mae_lm_fairseq.finetuning.results import report_text
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.metrics import measure
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
-from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, prepare
-from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, measure, predictions
+from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, write_data_bin
+from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
+from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, predictions
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.command import Settings
-from mae_lm_fairseq.training.keys import Products, values_of_words
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.hashes import check_hashes
@@ -33,74 +35,77 @@ class SentenceAdapter(Adapter):
 
     def __init__(self, options: GlueOptions | ClassificationOptions):
         self.options = options
-        self.sets: GlueFiles | OwnFiles
+        self.files: TaskFiles
         if isinstance(options, ClassificationOptions):
-            self.sets = OwnFiles(options)
+            self.files = OwnFiles(options)
         else:
-            self.heads = ("MNLI",) if options.from_mnli else ()
-            self.sets = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
-        self.task = self.sets.task
-        self.outputs = (DATA_BIN, *self.sets.outputs)
+            self.files = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
+            if options.from_mnli:
+                self.heads = ("MNLI",)
+        self.task = self.files.task
+        self.outputs = (DATA_BIN, *self.files.outputs)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
-        task, sets = self.task, self.sets
-        print(f"{'scores' if task.is_regression else 'labels'}: {task.describe()}")
-        data, splits = prepared(products, sets, tokenizer, start.config.max_positions)
-        metrics = values_of_words(self.options.extra).get("best-checkpoint-metric") or [task.selection]
+        task = self.task
+        files = self.files
+        kind = "scores" if task.is_regression else "labels"
+        print(f"{kind}: {task.describe()}")
+        data, counts = make_data_bin(products, files, tokenizer, start.config.max_positions)
+        metric = self.options.further_option("best-checkpoint-metric") or task.selection
         return TaskSetup(
-            content={"task": task.name, "data": splits},
+            content={"task": task.name, "data": counts},
             data=data.resolve(),
-            sequences=splits["train"]["rows"],
+            sequences=counts["train"]["rows"],
             recipe=task.recipe,
-            settings=settings_of(task, metrics[0]),
-            inputs={"sets": sets.settings()},
-            evaluate=partial(evaluate, task, data=data, is_test_scored=sets.is_test_scored),
+            settings=task_settings(task, metric),
+            inputs={"sets": files.made_from()},
+            evaluate=partial(evaluate_sentences, task, data=data, is_test_scored=files.is_test_scored),
             selection="score",
         )
 
-    def predict(self, best: Run, made: Path) -> dict[str, Any]:
-        return self.sets.predict(best, self.options.out, made)
+    def write_predictions(self, best: Run, directory: Path) -> dict[str, Any]:
+        return self.files.write_predictions(best, self.options.out, directory)
 
     def report(self, content: dict[str, Any]) -> str:
-        sentences = []
+        remarks = []
         if "f1" in self.task.also_reported:
-            sentences.append(f"`f1` refers to the label {escaped(self.task.labels[1])}.")
+            remarks.append(f"`f1` refers to the label {escaped(self.task.labels[1])}.")
         if "test_predictions_by" in content:
-            metrics = [f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items()]
-            in_brackets = f" ({', '.join(metrics)})" if metrics else ""
-            sentences.append(f"Test predictions: {content['test_predictions_by']}{in_brackets}.")
-        *summaries, score = content["metrics"].values()
-        hidden = ("score",) if score in summaries else ()  # the mean of a single metric
-        return report(content, "score", hidden=hidden, ending=" ".join(sentences))
+            remark = f"Test predictions: {content['test_predictions_by']}"
+            test_scores = [f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items()]
+            if test_scores:
+                remark += f" ({', '.join(test_scores)})"
+            remarks.append(f"{remark}.")
+
+        metrics = dict(content["metrics"])
+        score = metrics.pop("score")
+        hidden_suffixes = ["score"] if score in metrics.values() else []  # the mean of one metric is this metric
+        return report_text(content, "score", hidden_suffixes=hidden_suffixes, ending=" ".join(remarks))
 
 
-def prepared(
-    products: Products, sets: GlueFiles | OwnFiles, tokenizer: Tokenizer, max_positions: int
-) -> tuple[Path, dict]:
-    """Return the task's data-bin, which is made for these sets and this tokenizer, and the counts of each set."""
+def make_data_bin(
+    products: Products, files: TaskFiles, tokenizer: Tokenizer, max_positions: int
+) -> tuple[Path, dict[str, dict[str, int]]]:
+    """Make the data-bin of a task, or find it again; return its path, and counts of each set.
 
-    def make(path: Path) -> None:
-        rows = {split: sets.read(split) for split in sets.splits}
-        prepare(sets.task, rows, tokenizer, path, max_positions)
-
-    made_from = {"sets": sets.settings(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
-    data = products.make(DATA_BIN, made_from, make)
+    Raises:
+        UserError: if a set is malformed, or an existing data-bin damaged.
+    """
+    made_from = {"sets": files.made_from(), "tokenizer": tokenizer.fingerprint, "max_positions": max_positions}
+    data = products.make(DATA_BIN, made_from, partial(write_data_bin, files, tokenizer, max_positions))
     check_hashes(data)
-    files = [*data.glob("*/*.bin"), *data.glob("*/*.idx")]
-    for prefix in sorted({path.with_suffix("") for path in files}):
+    paths = [*data.glob("*/*.bin"), *data.glob("*/*.idx")]
+    for prefix in sorted({path.with_suffix("") for path in paths}):
         check_data_bin(prefix)
     counts = read_json(data / TASK, itemgetter("splits"), f"remove {data}, and run the command again")
     return data, counts
 
 
-def settings_of(task: Task, metric: str) -> Settings:
+def task_settings(task: Task, metric: str) -> Settings:
     """Return fairseq's options of a task, given the metric of its validation that selects checkpoints."""
-    criterion = {
-        "_name": SENTENCES.task,
-        "classification_head_name": task.head,
-        **SELECTIONS[task.selection],
-        **SELECTIONS.get(metric, {}),
-    }
+    criterion = {"_name": SENTENCES.task, "classification_head_name": task.head}
+    criterion |= SELECTIONS[task.selection]
+    criterion |= SELECTIONS.get(metric, {})
     if task.is_regression:
         criterion["regression_target"] = True
     checkpoint: dict[str, Any] = {"best_checkpoint_metric": metric}
@@ -118,7 +123,7 @@ def settings_of(task: Task, metric: str) -> Settings:
     }
 
 
-def evaluate(task: Task, checkpoint: Path, data: Path, is_test_scored: bool = False) -> dict[str, float]:
+def evaluate_sentences(task: Task, checkpoint: Path, data: Path, is_test_scored: bool) -> dict[str, float]:
     """Return the metrics on the development sets in per cent, and ``score``, their mean.
 
     The metrics of further development sets have endings: for MNLI they are ``accuracy`` and ``accuracy_mismatched``.
@@ -128,18 +133,19 @@ def evaluate(task: Task, checkpoint: Path, data: Path, is_test_scored: bool = Fa
             ``score``, which selects.
     """
     sets = DataBinSets(checkpoint, data)
-    metrics, further = {}, {}
-    for number, suffix in enumerate(task.dev_suffixes):
-        for name, value in split_metrics(task, sets, f"valid{number or ''}").items():
-            part = metrics if name in task.metrics else further
-            part[name + suffix] = value
-    score = fmean(metrics.values())
+    metrics = {}
+    in_score = []
+    for split, suffix in task.dev_suffixes.items():
+        for name, value in set_metrics(task, sets, split).items():
+            metrics[name + suffix] = value
+            if name in task.metrics:
+                in_score.append(value)
     if is_test_scored:
-        further |= on_test_file(split_metrics(task, sets, "test"))
-    return {**metrics, **further, "score": score}
+        metrics |= on_test_file(set_metrics(task, sets, "test"))
+    return {**metrics, "score": fmean(in_score)}
 
 
-def split_metrics(task: Task, sets: DataBinSets, split: str) -> dict[str, float]:
+def set_metrics(task: Task, sets: DataBinSets, split: str) -> dict[str, float]:
     """Return the task's metrics on a set of its data-bin, in per cent."""
     predicted = predictions(task, sets.logits(split))
     true = sets.targets(split)

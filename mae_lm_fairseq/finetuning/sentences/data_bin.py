@@ -36,8 +36,7 @@ class DataBinSets:
     def targets(self, split: str) -> np.ndarray:
         """Return the true classes or values of a set, [rows]."""
         dataset = self._dataset(split)
-        targets = [np.asarray(dataset[row]["target"]) for row in range(len(dataset))]
-        return np.array([target.item() for target in targets])
+        return np.array([np.asarray(dataset[row]["target"]).item() for row in range(len(dataset))])
 
     def _dataset(self, split: str) -> Any:
         if split not in self._task.datasets:

@@ -11,7 +11,8 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
-from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, DROP, Rows, to_rows
+from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, Rows, to_rows
+from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
 from mae_lm_fairseq.finetuning.sweep import best_checkpoint
 from mae_lm_fairseq.text.tables import Table, cell_text, read_table
@@ -26,68 +27,74 @@ _INDICES = ("index", "id", "idx")
 _WITHOUT_HEADER = ("source", "label", "star", "sentence")
 
 
-class GlueFiles:
-    """The sets of a GLUE task.
+class GlueFiles(TaskFiles):
+    """The files of a GLUE task.
 
     ``directory`` has one subdirectory per task, or is that of this task. ``skip_malformed`` is not for the test sets.
-
-    Attributes:
-        is_test_scored: whether every run is scored on the test set; GLUE's test sets have no labels.
     """
 
-    is_test_scored = False
+    task: GlueTask
+    is_test_scored = False  # the test sets have no labels
 
     def __init__(self, task: GlueTask, directory: Path, skip_malformed: bool = False):
-        self.task, self.directory, self.skip_malformed = task, directory, skip_malformed
+        self.task = task
+        self.directory = directory
+        self.skip_malformed = skip_malformed
         self.splits = tuple(task.splits)
         self.outputs = tuple(task.submission_files.values())
 
-    def settings(self) -> dict[str, Any]:
-        """Return what the results depend on: the task, and the hashes of its files."""
+    def made_from(self) -> dict[str, Any]:
         hashes = {official: file_sha256(self._find(official)) for official in self.task.splits.values()}
         return {"task": self.task.name, "files": hashes}
 
     def read(self, split: str) -> Rows:
-        """Read a set, given fairseq's name of it.
+        """Return the rows of a set.
 
         Raises:
             UserError: if the set does not exist, has malformed rows, or the index of a test row is not its position, by
                 which predictions are matched.
         """
-        task, official = self.task, self.task.splits[split]
-        is_labelled = not split.startswith("test")
+        task = self.task
+        official = task.splits[split]
         path = self._find(official)
+        is_labelled = not split.startswith("test")
         if path.suffix == ".tsv":
-            table = read_table(path, _WITHOUT_HEADER if task.headerless and is_labelled else None)
+            header = _WITHOUT_HEADER if task.headerless and is_labelled else None
+            table = read_table(path, header)
         else:
-            task = replace(task, columns=task.hub_columns or task.columns, label_column="label")
             table = read_table(path)
+            task = replace(task, columns=task.hub_columns or task.columns, label_column="label")
             if is_labelled:
                 _name_labels(table, task)
+
         if not is_labelled:
             _check_order(table)
-
         rows = to_rows(task, table, is_labelled)
-        rows.check(self.skip_malformed and is_labelled, DROP if is_labelled else BY_ROW)
+        if is_labelled:
+            rows.check(self.skip_malformed)
+        else:
+            rows.check(remedy=BY_ROW)
+
         count = len(rows.sentences)
         expected = task.rows.get(official, count)
         if count != expected:
             logger.warning("%s: %d rows; the official %s has %d", path, count, official, expected)
         return rows
 
-    def predict(self, best: Run, out: Path, made: Path) -> dict[str, Any]:
-        """Write the predictions on the test sets, by a run's best checkpoint, for the GLUE server, to ``made``."""
+    def write_predictions(self, best: Run, out: Path, directory: Path) -> dict[str, Any]:
+        """Write the predictions on the test sets, by the best checkpoint of the best run, for the GLUE server."""
         sets = DataBinSets(best_checkpoint(best), out / DATA_BIN)
         for split, name in self.task.submission_files.items():
             predicted = predictions(self.task, sets.logits(split))
-            write_text(made / name, submission(self.task, predicted))
+            write_text(directory / name, submission(self.task, predicted))
         return {"test_predictions_by": best.name}
 
     def _find(self, official: str) -> Path:
-        hub = official.replace("dev", "validation")
-        files = [f"{official}.tsv", *(f"{hub}{suffix}" for suffix in _HUB_SUFFIXES)]
         name = self.task.name
         hub_name = name.lower().replace("-", "")
+        hub = official.replace("dev", "validation")
+        files = [f"{official}.tsv"]
+        files += [hub + suffix for suffix in _HUB_SUFFIXES]
         for folder in (name, name.lower(), hub_name, "."):
             for file in files:
                 path = self.directory / folder / file
@@ -127,5 +134,7 @@ def submission(task: Task, predicted: Sequence) -> str:
         cells = [f"{min(max(value, low), high):.3f}" for value in predicted]
     else:
         cells = [task.labels[value] for value in predicted]
-    lines = ["index\tprediction", *(f"{index}\t{cell}" for index, cell in enumerate(cells))]
-    return "\n".join(lines) + "\n"
+    lines = ["index\tprediction\n"]
+    for index, cell in enumerate(cells):
+        lines.append(f"{index}\t{cell}\n")
+    return "".join(lines)

@@ -1,19 +1,19 @@
 """The user's own files as the sets of a sentence task, which the labels of the training file define."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.results import MODEL, end_of_path
+from mae_lm_fairseq.finetuning.sentences.metrics import measure
 from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, number, to_rows
-from mae_lm_fairseq.finetuning.sentences.tasks import Task, measure, predictions
+from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
+from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.tables import WRITTEN, Table, cell_text, read_table
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.training.runner import Run
@@ -22,8 +22,26 @@ from mae_lm_fairseq.utils.files import file_sha256
 from mae_lm_fairseq.wrapped.heads import SENTENCES
 
 
-class OwnFiles:
+class _TestFile(NamedTuple):
+    """A test file.
+
+    Attributes:
+        task: the task, with the columns of this file.
+        rows: its rows; without labels if it is to be predicted only.
+        predictions_file: name of the file with the predictions.
+    """
+
+    task: Task
+    rows: Rows
+    predictions_file: str
+
+
+class OwnFiles(TaskFiles):
     """Files of the user's own, read before the training.
+
+    Attributes:
+        tables: the files by name: train, dev and, if there is one, test.
+        test: how the test file is predicted; None if there is none.
 
     Raises:
         UserError: if a file is malformed; or a label of the test file is unknown.
@@ -34,73 +52,85 @@ class OwnFiles:
     def __init__(self, options: ClassificationOptions):
         self.options = options
         self.is_test_scored = options.score_runs
-        self.splits = ("train", "valid", "test") if options.score_runs else ("train", "valid")
-        self.files = {"train": options.train, "dev": options.dev}
-        if options.test:
-            self.files["test"] = options.test
-        columns = [column for column in (options.text, options.text_pair) if column is not None]
+        self.splits = ("train", "valid")
+        if options.score_runs:
+            self.splits += ("test",)
+
+        columns = (options.text,)
+        if options.text_pair is not None:
+            columns += (options.text_pair,)
         if options.label in columns:  # which would predict itself
             raise UserError(f"--label {options.label} is also a column of the texts; name another one")
-        self.tables = {name: read_table(path) for name, path in self.files.items()}
-        self.task = make_task(self.tables["train"], columns, options.label, options.regression)
-        if options.test:
-            self._read_test_file(self.tables["test"])
 
-    def _read_test_file(self, table: Table) -> None:
+        train = read_table(options.train)
+        self.tables = {"train": train, "dev": read_table(options.dev)}
+        self.task = make_task(train, columns, options.label, options.regression)
+        self.test = None
+        if options.test:
+            self.tables["test"] = read_table(options.test)
+            self.test = self._test_file(self.tables["test"])
+
+    def _test_file(self, table: Table) -> _TestFile:
         label_column = self.task.label_column
-        self.test_task = replace(self.task, columns=columns_of(table, self.task.columns))
-        # In the hub's files of GLUE, every label of a test set is -1.
-        no_labels = {"", "-1", "-1.0"} - set(self.task.labels)
-        labels = {cell_text(row.get(label_column)).strip() for _, row in table.rows}
-        is_labelled = not table.is_plain_text and not labels <= no_labels
-        self.test_rows = to_rows(self.test_task, table, is_labelled)
-        self.test_rows.check(remedy=f"or remove the column {label_column!r} to predict only")
+        task = replace(self.task, columns=columns_of(table, self.task.columns))
+        is_labelled = _is_labelled(table, task)
+        rows = to_rows(task, table, is_labelled)
+        rows.check(remedy=f"or remove the column {label_column!r} to predict only")
         if self.options.score_runs and not is_labelled:
             raise UserError(f"{table.path}: --score-runs needs labels in the column {label_column!r}")
         suffix = table.path.suffix.lower()
-        self.predictions = f"test_predictions{suffix if suffix in WRITTEN else '.jsonl'}"
+        if suffix not in WRITTEN:
+            suffix = ".jsonl"
+        return _TestFile(task, rows, f"test_predictions{suffix}")
 
-    def settings(self) -> dict[str, Any]:
-        """Return what the results depend on; the test file is only part of it if every run is scored on it.
+    def made_from(self) -> dict[str, Any]:
+        """Return what data-bin and runs depend on.
 
-        Otherwise a test file that is added or corrected later is predicted by the models of the finished runs.
+        The test file is only part of it if every run is scored on it. Otherwise a test file that is added or corrected
+        later is predicted by the models of the finished runs.
         """
         options = self.options
-        names = self.files if options.score_runs else ("train", "dev")
-        settings: dict[str, Any] = {f"{name} file": file_sha256(self.files[name]) for name in names}
-        settings["columns"] = [options.text, options.text_pair, options.label]
-        settings["regression"] = self.task.is_regression
-        return settings
+        names = self.tables if options.score_runs else ("train", "dev")
+        made_from: dict[str, Any] = {f"{name} file": file_sha256(self.tables[name].path) for name in names}
+        made_from["columns"] = [options.text, options.text_pair, options.label]
+        made_from["regression"] = self.task.is_regression
+        return made_from
 
     def read(self, split: str) -> Rows:
-        """Return the rows of a set, given fairseq's name of it.
-
-        Raises:
-            UserError: if there are malformed rows.
-        """
         if split == "test":
-            return self.test_rows
-        table = self.tables["train" if split == "train" else "dev"]
-        rows = to_rows(self.task, table, labelled=True)
+            return self.test.rows
+        name = "dev" if split == "valid" else split
+        rows = to_rows(self.task, self.tables[name], labelled=True)
         rows.check(self.options.skip_malformed)
         return rows
 
-    def predict(self, best: Run, out: Path, made: Path) -> dict[str, Any]:
-        """Predict the test file, if any, with the best model, and write the predictions to ``made``.
+    def write_predictions(self, best: Run, out: Path, directory: Path) -> dict[str, Any]:
+        """Write the predictions on the test file, if any, by the bundle of the best run.
 
         Return files, labels, and the metrics on the test file.
         """
-        files = {name: end_of_path(path.resolve()) for name, path in self.files.items()}
+        files = {name: end_of_path(table.path.resolve()) for name, table in self.tables.items()}
         content = {"files": files, "labels": list(self.task.labels)}
-        if not self.options.test:
+        if self.test is None:
             return content
-        model, table = open_finetuned(out / MODEL), self.tables["test"]
-        logits = predict_table(model, self.test_task, table, made / self.predictions)
+        task = self.test.task
+        true = self.test.rows.labels
+        model = open_finetuned(out / MODEL)
+        logits = predict_table(model, task, self.tables["test"], directory / self.test.predictions_file)
         metrics = {}
-        if self.test_rows.labels:
-            predicted = predictions(self.test_task, logits)
-            metrics = measure(self.task.all_metrics, predicted, np.array(self.test_rows.labels))
+        if true:
+            metrics = measure(task.all_metrics, predictions(task, logits), np.array(true))
         return content | {"test_metrics": metrics, "test_predictions_by": best.name}
+
+
+def _is_labelled(table: Table, task: Task) -> bool:
+    """Tell whether a test file has labels."""
+    if table.is_plain_text:
+        return False
+    # In the hub's files of GLUE, every label of a test set is -1.
+    no_labels = {"", "-1", "-1.0"} - set(task.labels)
+    labels = {cell_text(row.get(task.label_column)).strip() for _, row in table.rows}
+    return not labels <= no_labels
 
 
 def different_labels(table: Table, column: str) -> list[str]:
@@ -120,7 +150,7 @@ def different_labels(table: Table, column: str) -> list[str]:
     return sorted(labels - {""})
 
 
-def make_task(table: Table, columns: Sequence[str], label_column: str, regression: bool) -> Task:
+def make_task(table: Table, columns: tuple[str, ...], label_column: str, regression: bool) -> Task:
     """Find out the task of a training file, given its columns of one text or two, and of the labels.
 
     It is regression if it must be, or if all labels are numbers and not all of them integers. Scores are scaled so that
@@ -135,14 +165,14 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
     labels = different_labels(table, label_column)
     numbers = [number(label) for label in labels]
     scores = [value for value in numbers if value is not None and math.isfinite(value)]
-    if scores and None not in numbers:  # among numbers, NaN is none; else a class
-        labels = [label for label, value in zip(labels, numbers, strict=True) if math.isfinite(value)]
-    has_words = len(scores) < len(labels)
-    are_integers = all(score == int(score) for score in scores)
-    is_regression = regression or not (has_words or are_integers)
+    are_numbers = bool(scores) and None not in numbers
+    if are_numbers:  # NaN and infinity are no scores; among words, they are classes
+        labels = [label for label in labels if math.isfinite(float(label))]
+    are_integers = all(map(float.is_integer, scores))
+    is_regression = regression or (are_numbers and not are_integers)
 
-    different = set(scores) if is_regression else labels
-    if len(different) < 2:
+    distinct = set(scores) if is_regression else labels
+    if len(distinct) < 2:
         needed = "scores" if is_regression else "labels"
         present = ", ".join(map(repr, labels[:2])) or "none"
         raise UserError(
@@ -150,10 +180,26 @@ def make_task(table: Table, columns: Sequence[str], label_column: str, regressio
             f"{present}"
         )
 
-    f1 = "f1" if len(labels) == 2 else "macro_f1"
-    # The head is not called after the file, whose name may have dots, as names of modules do not.
     file = end_of_path(table.path.resolve().with_suffix(""))
-    make = partial(Task, f"{file} {label_column}", tuple(columns), label_column, head=SENTENCES.name)
+    name = f"{file} {label_column}"
     if is_regression:
-        return make((), metrics=("pearson", "spearman"), score_range=(min(scores), max(scores)))
-    return make(tuple(labels), metrics=("accuracy",), also_reported=(f1, "matthews"))
+        return Task(
+            name=name,
+            columns=columns,
+            label_column=label_column,
+            labels=(),
+            metrics=("pearson", "spearman"),
+            selection="pearson_and_spearman",
+            score_range=(min(scores), max(scores)),
+            head_name=SENTENCES.name,
+        )
+    f1 = "f1" if len(labels) == 2 else "macro_f1"
+    return Task(
+        name=name,
+        columns=columns,
+        label_column=label_column,
+        labels=tuple(labels),
+        metrics=("accuracy",),
+        also_reported=(f1, "matthews"),
+        head_name=SENTENCES.name,
+    )

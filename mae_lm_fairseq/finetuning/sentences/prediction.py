@@ -43,14 +43,15 @@ def predict_file(
     """
     if out.suffix.lower() not in WRITTEN:  # before the work
         raise UserError(f"{out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
-    task, table = task_of(model), read_table(source)
-    of_unknown_task = (TEXT_COLUMN, "") if text_pair else (TEXT_COLUMN,)
-    first, *second = columns_of(table, task.columns or of_unknown_task)
-    if text_pair and not second:
-        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
-    columns = [text or first]
-    if second:
-        columns.append(text_pair or second[0])
+    task = task_of(model)
+    table = read_table(source)
+    columns = list(columns_of(table, task.columns or (TEXT_COLUMN,)))
+    if text:
+        columns[0] = text
+    if text_pair:
+        if len(task.columns) == 1:
+            raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
+        columns[1:] = [text_pair]
     predict_table(model, replace(task, columns=tuple(columns)), table, out, skip_malformed)
 
 
@@ -76,7 +77,9 @@ def predict_table(
     logits = sentence_logits(model, task, rows.sentences)
     cells = iter(named_predictions(task, logits))
     skipped = dict(rows.malformed)
-    predicted = [row if line in skipped else row | next(cells) for line, row in table.rows]
+    predicted = []
+    for line, row in table.rows:
+        predicted.append(row if line in skipped else row | next(cells))
     write_table(out, [*table.columns, *new_columns], predicted)
     return logits
 
@@ -135,7 +138,14 @@ def task_of(model: torch.nn.Module) -> Task:
             "the model does not know the names of its labels; for one of mae-lm finetune, name the data-bin/ in its "
             "--out as --data-bin, for a bundle when it is made"
         )
-    return Task(task.task, task.columns, "", task.labels, metrics=(), head=task.head, score_range=task.score_range)
+    return Task(
+        name=task.task,
+        columns=task.columns,
+        label_column="",
+        labels=task.labels,
+        score_range=task.score_range,
+        head_name=task.head,
+    )
 
 
 def _rounded(value: float) -> float:

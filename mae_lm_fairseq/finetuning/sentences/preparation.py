@@ -1,12 +1,13 @@
 """Data-bin of a sentence task for fairseq's ``sentence_prediction``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mae_lm_fairseq.finetuning.sentences.rows import Rows
+from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import Task
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import write_symbols
@@ -20,28 +21,30 @@ DATA_BIN = "data-bin"
 """Subdirectory of ``--out`` with the prepared data."""
 
 
-def prepare(
-    task: Task, sets: Mapping[str, Rows], tokenizer: Tokenizer, destdir: Path, max_positions: int
-) -> dict[str, Any]:
+def write_data_bin(files: TaskFiles, tokenizer: Tokenizer, max_positions: int, destdir: Path) -> dict[str, Any]:
     """Write ``input0``, ``input1`` (pairs only), ``label``, ``task.json`` and hashes; return the statistics.
 
     A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
     sentences (``--init-token 0 --separator-token 2``). With tokenizer, dictionary and the description of the task, the
-    data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint. ``sets`` are by fairseq's
-    names; for ``max_positions`` see :func:`truncated`.
+    data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint. For ``max_positions`` see
+    :func:`truncated`.
 
     Raises:
-        UserError: if the directory cannot be written; nothing is left behind.
+        UserError: if a set is malformed, or the directory cannot be written; nothing is left behind.
     """
+    task = files.task
+    sets = {split: files.read(split) for split in files.splits}
     with new_directory(destdir) as directory:
-        inputs = [directory / f"input{number}" for number in range(len(task.columns))]
-        for folder in (*inputs, directory / "label"):
-            folder.mkdir(parents=True)
         tokenizer.save(directory)
+        inputs = [directory / f"input{number}" for number in range(len(task.columns))]
         for folder in (directory, *inputs):
+            folder.mkdir(exist_ok=True)
             write_symbols(tokenizer.symbols, folder / DICTIONARY)
-        classes = "".join(f"{number} 1\n" for number in range(task.num_classes))
-        write_text(directory / "label" / DICTIONARY, classes)
+        labels = directory / "label"
+        labels.mkdir()
+        classes = [f"{number} 1\n" for number in range(task.num_classes)]
+        write_text(labels / DICTIONARY, "".join(classes))
+
         splits = {}
         for split, rows in sets.items():
             splits[split] = _write(task, split, rows, tokenizer, directory, max_positions)

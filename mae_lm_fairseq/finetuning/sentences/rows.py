@@ -38,15 +38,17 @@ class Rows:
         Raises:
             UserError: if they may not, with what to do besides fixing the file; or if there are no other rows.
         """
+        if not self.malformed:
+            return
         count = len(self.malformed)
         problems = [f"line {line}: {problem}" for line, problem in self.malformed[:_MAX_SHOWN]]
         if count > _MAX_SHOWN:
             problems.append(f"and {count - _MAX_SHOWN} more")
+
         message = f"{self.path}: {count} malformed rows: {'; '.join(problems)}"
-        if not self.sentences or (self.malformed and not skip_malformed):
+        if not (skip_malformed and self.sentences):
             raise UserError(f"{message}; fix the file, {remedy}")
-        if self.malformed:
-            logger.warning("%s; skipped", message)
+        logger.warning("%s; skipped", message)
 
 
 def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
@@ -60,12 +62,13 @@ def to_rows(task: Task, table: Table, labelled: bool) -> Rows:
     for line, record in table.rows:
         try:
             sentences = tuple(_text(record, column) for column in task.columns)
-            if labelled:
-                rows.labels.append(_label(task, label_text(record.get(task.label_column))))
+            label = _label(task, record) if labelled else None
         except ValueError as error:
             rows.malformed.append((line, str(error)))
             continue
         rows.sentences.append(sentences)
+        if labelled:
+            rows.labels.append(label)
     rows.malformed.sort()
     return rows
 
@@ -97,21 +100,31 @@ def number(text: str) -> float | None:
         return None
 
 
-def _label(task: Task, text: str) -> int | float:
+def _label(task: Task, record: dict[str, Any]) -> int | float:
+    """Return the class number or the score of a row.
+
+    Raises:
+        ValueError: if the row has no label, or one that is not of the task.
+    """
+    text = label_text(record.get(task.label_column))
     place = f"in the column {task.label_column!r}"
     if not text:
         raise ValueError(f"the label {place} is empty")
-    if not task.is_regression:
-        if text not in task.labels:
-            raise ValueError(f"the label {text!r:.80} {place} is not one of {task.describe()}")
-        return task.labels.index(text)
+    if task.is_regression:
+        return _score(task, text, place)
+    if text not in task.labels:
+        raise ValueError(f"the label {text!r:.80} {place} is not one of {task.describe()}")
+    return task.labels.index(text)
+
+
+def _score(task: Task, text: str, place: str) -> float:
     score = number(text)
-    is_score = score is not None and math.isfinite(score)
+    is_valid = score is not None and math.isfinite(score)
     limits = ""
     if task.is_bounded:
         low, high = task.score_range
-        is_score = is_score and low <= score <= high
+        is_valid = is_valid and low <= score <= high
         limits = f" from {low:g} to {high:g}"
-    if not is_score:
+    if not is_valid:
         raise ValueError(f"the label {text!r:.80} {place} is not a number{limits}")
     return score

@@ -1,4 +1,4 @@
-"""Sentence tasks: what defines one, the table of GLUE's, and the metrics.
+"""Sentence tasks: what defines one, and the table of GLUE's.
 
 Sources: column and file names are those of the official download (gluebenchmark.com) and of ``nyu-mll/glue`` on the
 Hugging Face hub; the numbers of rows are those of the official files. Epochs, batch sizes and learning rates are
@@ -7,42 +7,16 @@ epochs). Of the two batch sizes, each task uses the one in fairseq's examples/ro
 (Wang et al. 2019, arXiv 1804.07461).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 
 import numpy as np
 
-from mae_lm_fairseq.finetuning.options import Recipe
+from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.utils.errors import UserError
 
 ROBERTA = Recipe((1e-5, 2e-5, 3e-5), batch_size=32, weight_decay=0.1, epochs=10)
 _SHOWN = 10
-
-
-def _agreement(name: str, **options) -> Callable[[np.ndarray, np.ndarray], float]:
-    return lambda predicted, true: getattr(import_module("sklearn.metrics"), name)(true, predicted, **options)
-
-
-def _correlation(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    def correlate(predicted: np.ndarray, true: np.ndarray) -> float:
-        if np.ptp(predicted) == 0 or np.ptp(true) == 0:
-            return 0.0  # the correlation with a constant is undefined
-        return getattr(import_module("scipy.stats"), name)(predicted, true).statistic
-
-    return correlate
-
-
-METRICS = {
-    "matthews": _agreement("matthews_corrcoef"),
-    "accuracy": lambda predicted, true: np.mean(predicted == true),
-    "f1": _agreement("f1_score", zero_division=0.0),
-    "macro_f1": _agreement("f1_score", average="macro", zero_division=0.0),
-    "pearson": _correlation("pearsonr"),
-    "spearman": _correlation("spearmanr"),
-}
-"""Metrics as functions (predictions, true values) -> value, from scikit-learn and scipy, which are installed with
-fairseq."""
 
 SELECTIONS = {
     "accuracy": {},
@@ -55,12 +29,7 @@ SELECTIONS = {
 """Metrics that fairseq's criterion ``sentence_prediction`` can compute in validation, and the option that it needs."""
 
 
-def measure(metrics: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Return metrics in per cent, given their names, and predictions and true values, both of shape [rows]."""
-    return {name: 100 * float(METRICS[name](predicted, true)) for name in metrics}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """Classification or regression of sentences, or of pairs.
 
@@ -68,15 +37,17 @@ class Task:
         columns: columns of the sentences, one or two.
         label_column: column of the label or score.
         labels: names of the labels in class order; empty for regression.
-        metrics: reported metrics, keys of :data:`METRICS`; their mean, the score, selects the learning rate.
+        metrics: reported metrics, keys of :data:`~mae_lm_fairseq.finetuning.sentences.metrics.METRICS`; their mean, the
+            score, selects the learning rate.
         also_reported: further metrics, which are not part of the score.
-        selection: metric of fairseq's validation that selects the checkpoint of a run, a key of :data:`SELECTIONS`; by
-            default the accuracy, or the mean of both correlations.
+        selection: metric of fairseq's validation that selects the checkpoint of a run, a key of
+            :data:`SELECTIONS`.
         score_range: the scores that a model for regression is trained to give as 0 and as 1.
         is_bounded: whether scores outside of this range are malformed.
-        dev_suffixes: ending of the metrics' names for each development set.
+        dev_suffixes: ending of the metrics' names by development set, named as by fairseq.
         batch_size: sentences or pairs per update.
-        head: name of the classification head; by default that of the task.
+        head_name: name of the classification head, if it is not that of the task, which may have dots; the head is a
+            module.
     """
 
     name: str
@@ -85,17 +56,17 @@ class Task:
     labels: tuple[str, ...]
     metrics: tuple[str, ...] = ("accuracy",)
     also_reported: tuple[str, ...] = ()
-    selection: str = ""
+    selection: str = "accuracy"
     score_range: tuple[float, float] | None = None
     is_bounded: bool = False
-    dev_suffixes: tuple[str, ...] = ("",)
+    dev_suffixes: Mapping[str, str] = field(default_factory=lambda: {"valid": ""})
     batch_size: int = ROBERTA.batch_size
-    head: str = ""
+    head_name: str | None = None
 
-    def __post_init__(self):
-        defaults = {"selection": "pearson_and_spearman" if self.is_regression else "accuracy", "head": self.name}
-        for name, default in defaults.items():
-            object.__setattr__(self, name, getattr(self, name) or default)
+    @property
+    def head(self) -> str:
+        """Name of the classification head."""
+        return self.head_name or self.name
 
     @property
     def is_regression(self) -> bool:
@@ -145,34 +116,23 @@ class GlueTask(Task):
 
     Attributes:
         hub_columns: columns of the sentences in the Hugging Face layout; by default those of the official one.
+        splits: official names of the sets, by fairseq's.
         rows: numbers of rows of the official sets, if they are known.
-        dev, test: official names of the sets, in the order of fairseq's valid, valid1 and test, test1.
-        submissions: names of the files that the GLUE server expects, without ending; by default that of the task.
+        submissions: names of the files that the GLUE server expects, by fairseq's name of the test set; by default,
+            there is one with the name of the task.
         headerless: whether the training and development sets have four columns and no header.
     """
 
-    rows: Mapping[str, int] = field(default_factory=dict)
     hub_columns: tuple[str, ...] = ()
-    dev: tuple[str, ...] = ("dev",)
-    test: tuple[str, ...] = ("test",)
-    submissions: tuple[str, ...] = ()
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "valid": "dev", "test": "test"})
+    rows: Mapping[str, int] = field(default_factory=dict)
+    submissions: Mapping[str, str] = field(default_factory=dict)
     headerless: bool = False
 
     @property
-    def splits(self) -> dict[str, str]:
-        """Mapping from fairseq's names of the sets to the official ones."""
-        splits = {"train": "train"}
-        for split, official_names in (("valid", self.dev), ("test", self.test)):
-            for number, official in enumerate(official_names):
-                splits[f"{split}{number or ''}"] = official
-        return splits
-
-    @property
-    def submission_files(self) -> dict[str, str]:
+    def submission_files(self) -> Mapping[str, str]:
         """File name that the GLUE server expects for each test set, by fairseq's name of the set."""
-        splits = [split for split in self.splits if split.startswith("test")]
-        names = self.submissions or (self.name,)
-        return {split: f"{name}.tsv" for split, name in zip(splits, names, strict=True)}
+        return self.submissions or {"test": f"{self.name}.tsv"}
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -183,35 +143,53 @@ TASKS = {
     task.name: task
     for task in (
         GlueTask(
-            "CoLA", ("sentence",), "label", _BINARY, ("matthews",), selection="mcc", batch_size=16, headerless=True,
-            rows={"train": 8551, "dev": 1043, "test": 1063},
-        ),
-        GlueTask("SST-2", ("sentence",), "label", _BINARY, rows={"train": 67349, "dev": 872, "test": 1821}),
-        GlueTask(
-            "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, ("f1", "accuracy"), selection="acc_and_f1",
-            batch_size=16, hub_columns=_PAIR, rows={"train": 3668, "dev": 408, "test": 1725},
+            name="CoLA", columns=("sentence",), label_column="label", labels=_BINARY, metrics=("matthews",),
+            selection="mcc", batch_size=16, headerless=True, rows={"train": 8551, "dev": 1043, "test": 1063},
         ),
         GlueTask(
-            "STS-B", _PAIR, "score", (), ("pearson", "spearman"), score_range=(0.0, 5.0), is_bounded=True,
-            batch_size=16, rows={"train": 5749, "dev": 1500, "test": 1379},
+            name="SST-2", columns=("sentence",), label_column="label", labels=_BINARY,
+            rows={"train": 67349, "dev": 872, "test": 1821},
         ),
         GlueTask(
-            "QQP", ("question1", "question2"), "is_duplicate", _BINARY, ("f1", "accuracy"), selection="acc_and_f1",
+            name="MRPC", columns=("#1 String", "#2 String"), label_column="Quality", labels=_BINARY,
+            metrics=("f1", "accuracy"), selection="acc_and_f1", batch_size=16, hub_columns=_PAIR,
+            rows={"train": 3668, "dev": 408, "test": 1725},
+        ),
+        GlueTask(
+            name="STS-B", columns=_PAIR, label_column="score", labels=(), metrics=("pearson", "spearman"),
+            selection="pearson_and_spearman", score_range=(0.0, 5.0), is_bounded=True, batch_size=16,
+            rows={"train": 5749, "dev": 1500, "test": 1379},
+        ),
+        GlueTask(
+            name="QQP", columns=("question1", "question2"), label_column="is_duplicate", labels=_BINARY,
+            metrics=("f1", "accuracy"), selection="acc_and_f1",
             rows={"train": 363846, "dev": 40430, "test": 390965},
         ),
         GlueTask(
-            "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"),
-            dev_suffixes=("", "_mismatched"), hub_columns=("premise", "hypothesis"),
-            rows={"train": 392702, "dev_matched": 9815, "dev_mismatched": 9832}
-            | {"test_matched": 9796, "test_mismatched": 9847},
-            dev=("dev_matched", "dev_mismatched"), test=("test_matched", "test_mismatched"),
-            submissions=("MNLI-m", "MNLI-mm"),
+            name="MNLI", columns=_PAIR, label_column="gold_label", labels=("entailment", "neutral", "contradiction"),
+            dev_suffixes={"valid": "", "valid1": "_mismatched"}, hub_columns=("premise", "hypothesis"),
+            splits={
+                "train": "train", "valid": "dev_matched", "valid1": "dev_mismatched",
+                "test": "test_matched", "test1": "test_mismatched",
+            },
+            rows={
+                "train": 392702, "dev_matched": 9815, "dev_mismatched": 9832,
+                "test_matched": 9796, "test_mismatched": 9847,
+            },
+            submissions={"test": "MNLI-m.tsv", "test1": "MNLI-mm.tsv"},
         ),
         GlueTask(
-            "QNLI", ("question", "sentence"), "label", _ENTAILMENT, rows={"train": 104743, "dev": 5463, "test": 5463},
+            name="QNLI", columns=("question", "sentence"), label_column="label", labels=_ENTAILMENT,
+            rows={"train": 104743, "dev": 5463, "test": 5463},
         ),
-        GlueTask("RTE", _PAIR, "label", _ENTAILMENT, batch_size=16, rows={"train": 2490, "dev": 277, "test": 3000}),
-        GlueTask("WNLI", _PAIR, "label", _BINARY, batch_size=16, rows={"train": 635, "dev": 71, "test": 146}),
+        GlueTask(
+            name="RTE", columns=_PAIR, label_column="label", labels=_ENTAILMENT, batch_size=16,
+            rows={"train": 2490, "dev": 277, "test": 3000},
+        ),
+        GlueTask(
+            name="WNLI", columns=_PAIR, label_column="label", labels=_BINARY, batch_size=16,
+            rows={"train": 635, "dev": 71, "test": 146},
+        ),
     )
 }  # fmt: skip
 
@@ -222,7 +200,7 @@ def find_task(name: str) -> GlueTask:
     Raises:
         UserError: if no task has this name.
     """
-    for task in TASKS.values():
-        if name.lower() == task.name.lower():
+    for known, task in TASKS.items():
+        if name.lower() == known.lower():
             return task
     raise UserError(f"{name} is not a task of GLUE; choose one of {', '.join(TASKS)}")

@@ -1,19 +1,18 @@
 """Fine-tuning on SQuAD 1.1 and 2.0."""
 
-import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
-from mae_lm_fairseq.finetuning.options import Recipe, SquadOptions, for_size
-from mae_lm_fairseq.finetuning.results import report
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, window_inputs, window_settings
+from mae_lm_fairseq.finetuning.options import SquadOptions
+from mae_lm_fairseq.finetuning.recipes import Recipe, recipe_for
+from mae_lm_fairseq.finetuning.results import report_text
 from mae_lm_fairseq.finetuning.squad.metrics import best_2_0, evaluate_1_1, evaluate_2_0, gold_answers
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.trained.answers import answers_to
-from mae_lm_fairseq.trained.conversion import architecture_of
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.training.keys import Products
@@ -39,32 +38,38 @@ class SquadAdapter(Adapter):
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options = self.options
         length = options.tokens_per_sample or min(TOKENS_PER_SAMPLE, start.config.max_positions)
-        files = {"train": options.train, "dev": options.dev}
-        counts = {name: _count(path, options, tokenizer, length) for name, path in files.items()}
-        task = {"_name": ANSWERS.task, "tokens_per_sample": length, "doc_stride": options.doc_stride}
-        for flag in ("version_2", "skip_malformed"):
-            if getattr(options, flag):
-                task[flag] = True
-        return TaskSetup.of_windows(
-            options,
-            task,
-            also_read={},
+        counts = {
+            "train": _count(options.train, options, tokenizer, length),
+            "dev": _count(options.dev, options, tokenizer, length),
+        }
+        task = {
+            "_name": ANSWERS.task,
+            "tokens_per_sample": length,
+            "doc_stride": options.doc_stride,
+            "version_2": options.version_2,
+            "skip_malformed": options.skip_malformed,
+        }
+        return TaskSetup(
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
+            data=options.tokenizer.resolve(),
             sequences=counts["train"]["windows"],
-            recipe=for_size(architecture_of(start), ROBERTA),
-            evaluate=partial(evaluate, options=options),
+            recipe=recipe_for(start, ROBERTA),
+            settings=window_settings(task, options.train, options.dev),
+            inputs=window_inputs(options.train, options.dev),
+            evaluate=partial(evaluate_and_write_answers, options=options),
             selection="f1",
         )
 
-    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+    def write_predictions(self, best: Run, directory: Path) -> dict[str, Any]:
+        """Copy the answers that the evaluation of the best run has written."""
         for name in self.outputs:
             text = (best.result.parent / name).read_text(encoding="utf-8")
-            write_text(made / name, text)
+            write_text(directory / name, text)
         return {"predictions_by": best.name}
 
     def report(self, content: dict[str, Any]) -> str:
         ending = f"{PREDICTIONS}: {content['predictions_by']}."
-        return report(content, "F1", hidden=("total", "thresh"), ending=ending)
+        return report_text(content, "F1", hidden_suffixes=("total", "thresh"), ending=ending)
 
 
 def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int) -> dict[str, int]:
@@ -72,14 +77,16 @@ def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int)
     counts = SpanWindows(questions, tokenizer, length, options.doc_stride, seed=1).counts
     if options.skip_malformed:
         content = parse_json(read_bytes(path), path, dict, "restore it")
-        paragraphs = itertools.chain(*(article["paragraphs"] for article in content["data"]))
-        total = sum(len(paragraph["qas"]) for paragraph in paragraphs)
+        total = 0
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                total += len(paragraph["qas"])
         counts["malformed_questions"] = total - counts["questions"]
     return counts
 
 
-def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
-    """Compute the official metrics of a checkpoint, and write its answers next to the checkpoint directory.
+def evaluate_and_write_answers(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
+    """Return the official metrics of a checkpoint, and write its answers to the directory of its run.
 
     For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
     the papers do for the development set.
@@ -98,7 +105,7 @@ def evaluate(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
         metrics = evaluate_2_0(gold, predictions) | best
     else:
         metrics = evaluate_1_1(gold, predictions)
-    folder = checkpoint.parent.parent
-    write_json(folder / PREDICTIONS, predictions)
-    write_json(folder / NA_PROB, na_probs)
+    directory_of_run = checkpoint.parent.parent
+    write_json(directory_of_run / PREDICTIONS, predictions)
+    write_json(directory_of_run / NA_PROB, na_probs)
     return metrics

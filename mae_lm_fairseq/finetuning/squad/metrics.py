@@ -26,11 +26,13 @@ def exact_match(prediction: str, answer: str) -> bool:
 
 def f1(prediction: str, answer: str) -> float:
     """Return the F1 of the words of two answers, as multisets; 0 if either has no words."""
-    predicted, expected = normalise(prediction).split(), normalise(answer).split()
+    predicted = normalise(prediction).split()
+    expected = normalise(answer).split()
     common = (Counter(predicted) & Counter(expected)).total()
     if common == 0:
         return 0.0
-    precision, recall = common / len(predicted), common / len(expected)
+    precision = common / len(predicted)
+    recall = common / len(expected)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -117,20 +119,24 @@ def best_threshold(
     question answered and adds them in order of this probability. The first of equally good thresholds is returned, or 0
     if answering never beats answering nothing.
     """
-    score = best = sum(not answers for answers in gold.values())
+    score = sum(not answers for answers in gold.values())
+    best = score
     threshold = 0.0
-    scored = [name for name in na_probs if name in scores]
-    for name in sorted(scored, key=na_probs.get):
+    for name in sorted(na_probs, key=na_probs.get):
         if gold[name]:
             score += scores[name]
         elif predictions[name]:
             score -= 1
         if score > best:
-            best, threshold = score, na_probs[name]
+            best = score
+            threshold = na_probs[name]
     return 100.0 * best / len(scores), threshold
 
 
 def gold_answers(paragraphs: Sequence[Paragraph]) -> GoldAnswers:
     """Return the answers to the questions of paragraphs."""
-    questions = [question for paragraph in paragraphs for question in paragraph.questions]
-    return {question.id: [answer.text for answer in question.answers] for question in questions}
+    gold = {}
+    for paragraph in paragraphs:
+        for question in paragraph.questions:
+            gold[question.id] = [answer.text for answer in question.answers]
+    return gold

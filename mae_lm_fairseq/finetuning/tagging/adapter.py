@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file
-from mae_lm_fairseq.finetuning.options import Recipe, TaggingOptions, for_size
-from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file, window_inputs, window_settings
+from mae_lm_fairseq.finetuning.options import TaggingOptions
+from mae_lm_fairseq.finetuning.recipes import Recipe, recipe_for
+from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report_text
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.word_files import WordFile, column_of, plain_name, read_words
 from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.text.word_windows import WordWindows
-from mae_lm_fairseq.trained.conversion import architecture_of
 from mae_lm_fairseq.trained.hub import open_finetuned
 from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.trained.tags import Tagger
@@ -39,46 +39,58 @@ class TaggingAdapter(Adapter):
     """
 
     kind = WORDS
-    outputs = tuple(f"{name}_predictions{end}" for name in ("dev", "test") for end in ("", ".*"))
+    outputs = ("dev_predictions", "dev_predictions.*", "test_predictions", "test_predictions.*")
 
     def __init__(self, options: TaggingOptions):
-        train = read_words(options.train, options.column)
-        column = column_of(train, options.column)
-        self.files = {"train": train, "dev": read_words(options.dev, column)}
-        self.labels = learn_labels(train)
-        self.labels.targets(self.files["dev"])  # refuses labels that the training file lacks
-        if options.test:
-            self.files["test"] = read_words(options.test, column, is_labelled=options.score_runs)
-        self.scored_test = self.files["test"] if options.score_runs else None
-        if self.scored_test and not self.scored_test.kinds:
-            raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
+        self.train = read_words(options.train, options.column)
+        column = column_of(self.train, options.column)
         self.options = replace(options, column=column)
 
+        dev = read_words(options.dev, column)
+        self.labels = learn_labels(self.train)
+        self.labels.check_known(dev)
+        self.predicted_files = {"dev": dev}
+        self.scored_test = None
+        if options.test:
+            test = read_words(options.test, column, is_labelled=options.score_runs)
+            self.predicted_files["test"] = test
+            if options.score_runs:
+                self.scored_test = test
+                if not test.kinds:
+                    raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
+
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
-        options, labels = self.options, self.labels
+        options = self.options
+        labels = self.labels
         length = min(TOKENS_PER_SAMPLE, start.config.max_positions)
-        windows = {}
-        for name, file in self.files.items():
-            targets = labels.targets(file) if name == "train" else None
-            windows[name] = WordWindows(file.words, tokenizer, length, 0, targets)
+        training_windows = WordWindows(self.train.words, tokenizer, length, targets=labels.targets(self.train))
+        files = {"train": end_of_path(self.train.path.resolve())}
+        counts = {"train": training_windows.counts}
+        for name, file in self.predicted_files.items():
+            files[name] = end_of_path(file.path.resolve())
+            counts[name] = WordWindows(file.words, tokenizer, length).counts
         print(f"labels: {', '.join(labels.names)}")
-        content = {
-            "task": self._task_name(),
-            "files": {name: end_of_path(file.path.resolve()) for name, file in self.files.items()},
-            "data": {name: of_file.counts for name, of_file in windows.items()},
-            "labels": list(labels.names),
-            "scheme": labels.scheme,
-        }
-        # A test file that is not scored is not among the inputs: a corrected one is labelled by the finished models.
-        scored = {"test-file": file_sha256(self.scored_test.path)} if self.scored_test else {}
-        return TaskSetup.of_windows(
-            options,
-            {"_name": WORDS.task, "column": options.column, "tokens_per_sample": length},
-            also_read=scored,
-            content=content,
-            sequences=len(windows["train"].order),
-            recipe=for_size(architecture_of(start), BERT),
-            evaluate=partial(evaluate, data=options.tokenizer, dev=self.files["dev"], test=self.scored_test),
+
+        task = {"_name": WORDS.task, "column": options.column, "tokens_per_sample": length}
+        inputs = window_inputs(options.train, options.dev)
+        if self.scored_test:  # one that is not scored is no input: if it is corrected, the finished models label it
+            inputs["test-file"] = file_sha256(self.scored_test.path)
+        return TaskSetup(
+            content={
+                "task": self._task_name(),
+                "files": files,
+                "data": counts,
+                "labels": list(labels.names),
+                "scheme": labels.scheme,
+            },
+            data=options.tokenizer.resolve(),
+            sequences=len(training_windows.order),
+            recipe=recipe_for(start, BERT),
+            settings=window_settings(task, options.train, options.dev),
+            inputs=inputs,
+            evaluate=partial(
+                evaluate_words, data=options.tokenizer, dev=self.predicted_files["dev"], test=self.scored_test
+            ),
             selection="f1" if labels.kinds else "accuracy",
         )
 
@@ -87,15 +99,13 @@ class TaggingAdapter(Adapter):
         name = end_of_path(plain_name(self.options.train.resolve()).with_suffix(""))
         return name if self.options.column.isdecimal() else f"{name} {self.options.column}"
 
-    def predict(self, best: Run, made: Path) -> dict[str, Any]:
+    def write_predictions(self, best: Run, directory: Path) -> dict[str, Any]:
         """Write the best model's labels of the files, and return the metrics of labelled ones, with intervals."""
         tagger = Tagger(open_finetuned(self.options.out / MODEL))
         metrics = {}
-        for name, file in self.files.items():
-            if name == "train":
-                continue
+        for name, file in self.predicted_files.items():
             predicted, text = tagger.with_predictions(file)
-            write_text(made / f"{name}_predictions{file.suffix}", text)
+            write_text(directory / f"{name}_predictions{file.suffix}", text)
             if file.kinds:
                 metrics[name] = with_intervals(ratios(self.labels, predicted, file.labels))
         return {"predictions_by": best.name, "best_model": metrics}
@@ -103,11 +113,11 @@ class TaggingAdapter(Adapter):
     def report(self, content: dict[str, Any]) -> str:
         title = f"The best model, {content['predictions_by']}, with 95 % intervals from resampling sentences:"
         table = _interval_table(content["best_model"])
-        files = [f"`{name}_predictions`" for name in content["data"] if name != "train"]
-        ending = f"{title}\n\n{table}\n\nIts labels: {', '.join(files)}."
-        selection = "accuracy" if content["scheme"] is None else "F1"
-        by_type = [f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1")]
-        return report(content, selection, hidden=by_type, ending=ending)
+        files = ", ".join(f"`{name}_predictions`" for name in self.predicted_files)
+        ending = f"{title}\n\n{table}\n\nIts labels: {files}."
+        selection = "F1" if self.labels.kinds else "accuracy"
+        of_types = [f"{SEPARATOR}{metric}" for metric in ("precision", "recall", "f1")]
+        return report_text(content, selection, hidden_suffixes=of_types, ending=ending)
 
 
 def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
@@ -125,7 +135,7 @@ def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, flo
     return markdown_table(["metric", *metrics_of_files], rows)
 
 
-def evaluate(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None = None) -> dict[str, float]:
+def evaluate_words(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None) -> dict[str, float]:
     """Return the metrics of a checkpoint on the development file in per cent, and on a test file, as ``test_f1``."""
     tagger = Tagger(open_finetuned(checkpoint, data))
     metrics = file_metrics(tagger, dev)

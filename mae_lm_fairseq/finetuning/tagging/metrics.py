@@ -30,51 +30,64 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     accuracy = _accuracy_ratio(predicted, true)
     if labels.scheme is None:
         return {"accuracy": accuracy}
-    ours, theirs = [], []
-    for our_labels, their_labels in zip(predicted, true, strict=True):
-        labelled = set()
-        for entity in entities(our_labels):
-            if None not in their_labels[entity.start : entity.end]:
-                labelled.add(entity)
-        ours.append(labelled)
-        theirs.append(set(entities(label or OUTSIDE for label in their_labels)))
-    by_name = {**_entity_ratios(ours, theirs), "accuracy": accuracy}
-    kinds = set(labels.kinds).union(entity.kind for expected in theirs for entity in expected)
+
+    predicted_entities = []
+    true_entities = []
+    for predicted_labels, true_labels in zip(predicted, true, strict=True):
+        scored = set()
+        for entity in entities(predicted_labels):
+            if None not in true_labels[entity.start : entity.end]:
+                scored.add(entity)
+        predicted_entities.append(scored)
+        true_entities.append(set(entities(label or OUTSIDE for label in true_labels)))
+
+    by_name = _entity_ratios(predicted_entities, true_entities)
+    by_name["accuracy"] = accuracy
+    kinds = set(labels.kinds)
+    for sentence in true_entities:
+        kinds.update(entity.kind for entity in sentence)
     for kind in sorted(kinds):
-        for name, ratio in _entity_ratios(ours, theirs, kind).items():
+        of_kind = _entity_ratios(_select(predicted_entities, kind), _select(true_entities, kind))
+        for name, ratio in of_kind.items():
             by_name[f"{kind}{SEPARATOR}{name}"] = ratio
     return by_name
 
 
 def _accuracy_ratio(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]) -> Ratio:
-    right, labelled = [], []
-    for our_labels, their_labels in zip(predicted, true, strict=True):
-        pairs = zip(our_labels, their_labels, strict=True)
-        right.append(sum(ours == theirs for ours, theirs in pairs))
-        labelled.append(sum(label is not None for label in their_labels))
-    return np.array(right), np.array(labelled)
+    correct = []
+    labelled = []
+    for predicted_labels, true_labels in zip(predicted, true, strict=True):
+        pairs = zip(predicted_labels, true_labels, strict=True)
+        correct.append(sum(label == true_label for label, true_label in pairs))
+        labelled.append(len(true_labels) - true_labels.count(None))
+    return np.array(correct), np.array(labelled)
 
 
-def _entity_ratios(ours: Sequence[set[Entity]], theirs: Sequence[set[Entity]], kind: str | None = None) -> Ratios:
-    right, predicted, expected = [], [], []
-    for our_entities, their_entities in zip(ours, theirs, strict=True):
-        if kind is not None:
-            our_entities = {entity for entity in our_entities if entity.kind == kind}
-            their_entities = {entity for entity in their_entities if entity.kind == kind}
-        right.append(len(our_entities & their_entities))
-        predicted.append(len(our_entities))
-        expected.append(len(their_entities))
-    right, predicted, expected = map(np.array, (right, predicted, expected))
-    f1 = (2 * right, predicted + expected)
-    return {"precision": (right, predicted), "recall": (right, expected), "f1": f1}
+def _entity_ratios(predicted: Sequence[set[Entity]], true: Sequence[set[Entity]]) -> Ratios:
+    """Return the metrics of entities, given those of each sentence."""
+    pairs = zip(predicted, true, strict=True)
+    correct = np.array([len(predicted_set & true_set) for predicted_set, true_set in pairs])
+    positives = np.array(list(map(len, predicted)))
+    expected = np.array(list(map(len, true)))
+    f1 = (2 * correct, positives + expected)
+    return {"precision": (correct, positives), "recall": (correct, expected), "f1": f1}
+
+
+def _select(sentences: Sequence[set[Entity]], kind: str) -> list[set[Entity]]:
+    """Return the entities of a type, given those of each sentence."""
+    selected = []
+    for sentence in sentences:
+        selected.append({entity for entity in sentence if entity.kind == kind})
+    return selected
 
 
 def values(by_name: Ratios) -> dict[str, float]:
     """Return the metrics in per cent; 0 where nothing was predicted or given."""
     in_per_cent = {}
     for name, (numerators, denominators) in by_name.items():
-        above, below = int(numerators.sum()), int(denominators.sum())
-        in_per_cent[name] = 100 * above / below if below else 0.0
+        numerator = int(numerators.sum())
+        denominator = int(denominators.sum())
+        in_per_cent[name] = 100 * numerator / denominator if denominator else 0.0
     return in_per_cent
 
 

@@ -131,7 +131,7 @@ def test_long_cells_of_csv_are_read(tmp_path):
 def test_tasks_of_one_file_have_different_names(tmp_path):
     [path, *_] = write_rows(tmp_path)
     assert task_of(path).name == f"{tmp_path.name}/rows label"
-    assert make_task(read_table(path), ["label"], "text", False).name == f"{tmp_path.name}/rows text"
+    assert make_task(read_table(path), ("label",), "text", False).name == f"{tmp_path.name}/rows text"
 
 
 def test_byte_order_marks_and_endings_in_capitals_are_read(tmp_path):
@@ -243,15 +243,15 @@ def files_of(directory, name, content, rows=ROWS, **options):
 )
 def test_a_test_file_needs_no_labels(name, content, tmp_path):
     column = "sentence" if name == "a.txt" else "text"
-    assert files_of(tmp_path, name, content, columns=(column, "label"), text=column).test_rows.labels == []
+    assert files_of(tmp_path, name, content, columns=(column, "label"), text=column).test.rows.labels == []
 
 
 def test_labels_of_a_test_file(tmp_path):
-    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\tyes\n").test_rows.labels == [1]
+    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\tyes\n").test.rows.labels == [1]
     for label in ("", "-1", "maybe"):
         with pytest.raises(UserError, match=r"line 3: .*; fix the file, or remove the column 'label' to predict only"):
             files_of(tmp_path, "a.tsv", f"text\tlabel\na\tyes\nb\t{label}\n")
-    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\t-1\n", [("a", "1"), ("b", "-1")]).test_rows.labels == [0]
+    assert files_of(tmp_path, "a.tsv", "text\tlabel\na\t-1\n", [("a", "1"), ("b", "-1")]).test.rows.labels == [0]
 
 
 def test_decimals_of_a_table_are_numbers():

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
-from mae_lm_fairseq.finetuning.sentences import preparation
-from mae_lm_fairseq.finetuning.sentences.adapter import prepared
+from mae_lm_fairseq.finetuning.sentences.adapter import make_data_bin
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
-from mae_lm_fairseq.finetuning.sentences.preparation import truncated
+from mae_lm_fairseq.finetuning.sentences.preparation import truncated, write_data_bin
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products
@@ -24,8 +23,7 @@ def tokenizer(tmp_path_factory):
 
 
 def prepare(task, glue_dir, tokenizer, data, max_positions=64, skip_malformed=False):
-    sets = GlueFiles(task, glue_dir, skip_malformed)
-    return preparation.prepare(task, {split: sets.read(split) for split in sets.splits}, tokenizer, data, max_positions)
+    return write_data_bin(GlueFiles(task, glue_dir, skip_malformed), tokenizer, max_positions, data)
 
 
 def load(task, data):
@@ -184,13 +182,13 @@ def test_data_that_were_damaged_since_are_named(name, tokenizer, tmp_path):
     """fairseq would end in a traceback that names no file."""
     task = TASKS["RTE"]
     write_official(tmp_path, task, make_rows(task))
-    sets, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", "a command", ())
-    data, splits = prepared(products, sets, tokenizer, 64)
+    files, products = GlueFiles(task, tmp_path), Products(tmp_path / "out", "a command", ())
+    data, splits = make_data_bin(products, files, tokenizer, 64)
     assert splits["train"]["rows"] == 12
     damaged = data / name
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with pytest.raises(UserError, match=f"{damaged}( is|:) damaged"):
-        prepared(products, sets, tokenizer, 64)
+        make_data_bin(products, files, tokenizer, 64)
 
 
 def test_missing_sets_are_named_and_unusual_row_counts_warned_about(tokenizer, tmp_path, caplog):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mae_lm_fairseq.finetuning.sentences.glue import submission
-from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, measure, predictions
+from mae_lm_fairseq.finetuning.sentences.metrics import measure
+from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 
 stats = pytest.importorskip("scipy.stats")
 sklearn = pytest.importorskip("sklearn.metrics")
