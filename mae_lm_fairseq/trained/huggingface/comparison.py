@@ -1,7 +1,7 @@
 """Comparison of an exported model with the original: token ids, hidden states and head outputs."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.core.packing import batch_layout, seen_masks, unpack
 from mae_lm_fairseq.text.comparison_texts import WITH_MASKS
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers, no_panic
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
@@ -18,12 +18,15 @@ from mae_lm_fairseq.trained.huggingface.stock import Counterpart
 from mae_lm_fairseq.trained.huggingface.task_classes import ANSWERS, ENCODER, MASKED_LM, WORDS
 from mae_lm_fairseq.trained.huggingface.tokenizer import exported_sequence, pair_differences, tokens_of
 from mae_lm_fairseq.trained.huggingface.weight_files import transformers_errors
-from mae_lm_fairseq.trained.reading import Pretrained, build_all
+from mae_lm_fairseq.trained.reading import Pretrained, build, build_all
+from mae_lm_fairseq.trained.token_order import token_order
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hugging_face import import_transformers
 
 TOLERANCE = 1e-4
 """Maximum absolute difference of hidden states and logits in float32."""
+MASKED_ROWS = 500
+"""Rows with ``<mask>`` that are compared at least: lines are used again, with other tokens masked."""
 _NOTHING_WRITTEN = "the export was not written"
 _BATCH = 16
 
@@ -49,9 +52,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     network, heads = (module.float() for module in build_all(pretrained))
     low, high = pretrained.about.score_range_of(to.head) or (0.0, 1.0)
     size = len(to.order.ids)
-    for start in range(0, len(ids), _BATCH):
-        rows = [torch.tensor(row) for row in ids[start : start + _BATCH]]
-        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pretrained.pad)
+    for tokens in _batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
         with torch.inference_mode():
             theirs = model(to.order.ids[tokens], attention_mask=is_token.long(), output_hidden_states=True)
@@ -71,6 +72,66 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     return reordered
 
 
+def check_with_decoder(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> int:
+    """Compare an exported directory in plain PyTorch with the original, on lines of text with ``<mask>`` tokens.
+
+    Hidden states and logits are compared at all positions, on at least :data:`MASKED_ROWS` rows. The class is that of
+    the file in the directory, imported from this package. Otherwise as :func:`check_stock`.
+    """
+    from mae_lm_fairseq.trained.huggingface.modeling_mae_lm import MAELMForMaskedLM
+
+    ids, reordered = _random_ids(pretrained), 0
+    if pretrained.tokenizer is not None:
+        ids, reordered = compare_ids(directory, pretrained, lines)
+    model = _loaded(MAELMForMaskedLM, directory)
+    network = build(pretrained).float()
+    order = token_order(pretrained.tokenizer, len(pretrained.symbols)).ids
+    for tokens in _batches(_masked_rows(ids, pretrained.mask), pretrained.pad):
+        is_token = tokens.ne(pretrained.pad)
+        with torch.inference_mode():
+            theirs = model(order[tokens], attention_mask=is_token.long(), output_hidden_states=True)
+            states, logits = states_and_logits(network, tokens, pretrained)
+        for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
+            _require_same(f"states of layer {layer}", ours, their)
+        _require_same("logits", logits, theirs.logits[..., order])
+    return reordered
+
+
+def _masked_rows(ids: Sequence[Sequence[int]], mask: int) -> list[list[int]]:
+    """Return the lines in turn, at least :data:`MASKED_ROWS`, each with another fraction of its tokens masked."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(max(len(ids), MASKED_ROWS)):
+        row = np.array(ids[number % len(ids)])
+        is_masked = generator.random(len(row)) < generator.random()
+        is_masked[[0, -1]] = False
+        rows.append(np.where(is_masked, mask, row).tolist())
+    return rows
+
+
+def states_and_logits(
+    network: MaskedAutoencoder, tokens: Tensor, pretrained: Pretrained
+) -> tuple[list[Tensor], Tensor]:
+    """Return hidden states [B, T, dim] of all layers of the encoder, and logits [B, T, vocabulary], given [B, T] ids.
+
+    They are zero at padding, and hidden states also where the encoder does not see ``<mask>``.
+    """
+    pad, mask = pretrained.pad, pretrained.mask
+    early = seen_masks(tokens, mask, pretrained.mask_in_encoder)
+    layout = batch_layout(tokens, torch.ones_like(tokens, dtype=torch.bool), pad, mask, early)
+    states = network.encode(tokens, layout)
+    logits = network.predict(states[-1], layout)
+    length = tokens.shape[1]
+    return network.unpack_states(states, layout, length), unpack(logits, layout.predicted, length)
+
+
+def _batches(ids: Sequence[Sequence[int]], pad: int) -> Iterator[Tensor]:
+    """Yield ids [B, T], padded on the right."""
+    for start in range(0, len(ids), _BATCH):
+        rows = [torch.tensor(row) for row in ids[start : start + _BATCH]]
+        yield torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+
+
 def _random_ids(pretrained: Pretrained) -> list[list[int]]:
     generator = random.Random(0)
     vocabulary = range(EOS + 2, pretrained.mask)
@@ -83,15 +144,19 @@ def _random_ids(pretrained: Pretrained) -> list[list[int]]:
 
 def _load(directory: Path, to: Counterpart) -> torch.nn.Module:
     options = {"add_pooling_layer": False} if to.task is ENCODER and to.has_unset_pooler else {}
-    model_class = getattr(import_transformers(), to.architecture)
+    return _loaded(getattr(import_transformers(), to.architecture), directory, to.kept, **options)
+
+
+def _loaded(model_class: type, directory: Path, kept: Collection[str] = (), **options) -> torch.nn.Module:
+    """Load a directory, whose weights must be those of the class, and may include those of the names ``kept``."""
     with transformers_errors(directory):
         model, loaded = model_class.from_pretrained(
             directory, output_loading_info=True, use_safetensors=True, **options
         )
-    loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()
+    loaded["unexpected_keys"] = set(loaded["unexpected_keys"]).difference(kept)
     problems = {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}
     if problems:
-        raise UserError(f"{_NOTHING_WRITTEN}: its weights do not match {to.architecture}: {problems}")
+        raise UserError(f"{_NOTHING_WRITTEN}: its weights do not match {model_class.__name__}: {problems}")
     return model.eval()
 
 

@@ -31,11 +31,6 @@ def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: i
     warnings = [_mask_warning(pretrained, bool(to.head))]
     if to.has_unset_pooler:
         warnings.append(_WARNINGS["pooler"].format(classes=to.classes))
-    but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
-    compared = _TOKENIZER["compared"].format(lines=lines, but=but)
-    kind = "stock_sentencepiece" if _is_sentencepiece(pretrained) else "own"
-    if pretrained.tokenizer is None:
-        kind = "missing"
     use = "Model" if _trained_without_masks(pretrained) else to.task.ending
     auto_class = "AutoModel" + to.task.ending.removeprefix("Model")
     return _card(
@@ -45,8 +40,34 @@ def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: i
         use=_USE[use],
         loading=_TEXTS["stock_loading"].format(auto_class=auto_class),
         warnings=warnings,
-        tokenizer=_TOKENIZER[kind].format(compared=compared, exceptions=_TOKENIZER["exceptions"]),
+        tokenizer=_compared_tokenizer(pretrained, lines, reordered),
     )
+
+
+def card_with_decoder(pretrained: Pretrained, lines: int, reordered: int) -> str:
+    """Return the model card for an export with its decoder; the arguments are those of :func:`stock_card`."""
+    warnings = [_WARNINGS["code"]]
+    if _trained_without_masks(pretrained):
+        warnings.append(_WARNINGS["without_masks"])
+    return _card(
+        pretrained,
+        architecture="MAELMForMaskedLM",
+        precision="float32",
+        use=_USE["Model" if _trained_without_masks(pretrained) else "ForMaskedLM"],
+        loading=_TEXTS["code_loading"],
+        warnings=warnings,
+        tokenizer=_compared_tokenizer(pretrained, lines, reordered),
+    )
+
+
+def _compared_tokenizer(pretrained: Pretrained, lines: int, reordered: int) -> str:
+    """Return the section about the tokenizer of an export."""
+    but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
+    compared = _TOKENIZER["compared"].format(lines=lines, but=but)
+    kind = "stock_sentencepiece" if _is_sentencepiece(pretrained) else "own"
+    if pretrained.tokenizer is None:
+        kind = "missing"
+    return _TOKENIZER[kind].format(compared=compared, exceptions=_TOKENIZER["exceptions"])
 
 
 def _mask_warning(pretrained: Pretrained, is_finetuned: bool) -> str:
