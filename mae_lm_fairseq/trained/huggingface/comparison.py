@@ -1,6 +1,7 @@
 """Comparison of an exported model with the original: token ids, hidden states and head outputs."""
 
 import random
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,11 +17,17 @@ from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart
 from mae_lm_fairseq.trained.huggingface.task_classes import ANSWERS, ENCODER, MASKED_LM, WORDS
-from mae_lm_fairseq.trained.huggingface.tokenizer import exported_sequence, pair_differences, tokens_of
+from mae_lm_fairseq.trained.huggingface.tokenizer import (
+    exported_sequence,
+    pair_differences,
+    tokens_of,
+    write_tokenizer,
+)
 from mae_lm_fairseq.trained.huggingface.weight_files import transformers_errors
 from mae_lm_fairseq.trained.reading import Pretrained, build, build_all
 from mae_lm_fairseq.trained.token_order import token_order
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_bytes
 from mae_lm_fairseq.utils.hugging_face import import_transformers
 
 TOLERANCE = 1e-4
@@ -43,7 +50,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     if pretrained.tokenizer is None:
-        ids = _random_ids(pretrained)
+        ids = random_ids(pretrained)
         reordered = 0
     else:
         as_words, as_pairs = to.task is WORDS, to.takes_our_pairs(pretrained)
@@ -72,17 +79,17 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     return reordered
 
 
-def check_with_decoder(directory: Path, pretrained: Pretrained, lines: Sequence[str]) -> int:
-    """Compare an exported directory in plain PyTorch with the original, on lines of text with ``<mask>`` tokens.
+def check_with_decoder(directory: Path, pretrained: Pretrained, ids: Sequence[Sequence[int]]):
+    """Compare an exported directory in plain PyTorch with the original, on our ids of lines with ``<mask>`` tokens.
 
     Hidden states and logits are compared at all positions, on at least :data:`MASKED_ROWS` rows. The class is that of
-    the file in the directory, imported from this package. Otherwise as :func:`check_stock`.
+    the file in the directory, imported from this package: no code is imported from a directory.
+
+    Raises:
+        UserError: if weights are missing or unexpected, or if hidden states or logits differ.
     """
     from mae_lm_fairseq.trained.huggingface.modeling_mae_lm import MAELMForMaskedLM
 
-    ids, reordered = _random_ids(pretrained), 0
-    if pretrained.tokenizer is not None:
-        ids, reordered = compare_ids(directory, pretrained, lines)
     model = _loaded(MAELMForMaskedLM, directory)
     network = build(pretrained).float()
     order = token_order(pretrained.tokenizer, len(pretrained.symbols)).ids
@@ -94,7 +101,6 @@ def check_with_decoder(directory: Path, pretrained: Pretrained, lines: Sequence[
         for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
             _require_same(f"states of layer {layer}", ours, their)
         _require_same("logits", logits, theirs.logits[..., order])
-    return reordered
 
 
 def _masked_rows(ids: Sequence[Sequence[int]], mask: int) -> list[list[int]]:
@@ -132,7 +138,8 @@ def _batches(ids: Sequence[Sequence[int]], pad: int) -> Iterator[Tensor]:
         yield torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
 
 
-def _random_ids(pretrained: Pretrained) -> list[list[int]]:
+def random_ids(pretrained: Pretrained) -> list[list[int]]:
+    """Return ids to compare where there is no tokenizer."""
     generator = random.Random(0)
     vocabulary = range(EOS + 2, pretrained.mask)
     longest = min(pretrained.config.max_positions, 64)
@@ -210,6 +217,22 @@ def compare_ids(
         raise UserError(f"{_NOTHING_WRITTEN}: its tokenizer joins pairs otherwise than in training, where {joined}")
     longest = pretrained.config.max_positions - 2
     return [[BOS, *row[:longest].tolist(), EOS] for row in ids], reordered
+
+
+def write_compared_tokenizer(
+    pretrained: Pretrained, directory: Path, lines: Sequence[str]
+) -> tuple[list[list[int]], int]:
+    """Write the tokenizer as :func:`write_tokenizer` does, and return what :func:`compare_ids` returns.
+
+    Raises:
+        UserError: as these do. Nothing is written in this case.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        write_tokenizer(pretrained, Path(temporary))
+        compared = compare_ids(Path(temporary), pretrained, lines)
+        for path in Path(temporary).iterdir():
+            write_bytes(directory / path.name, path.read_bytes())
+    return compared
 
 
 def _lists_of_words(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[str]]:

@@ -14,7 +14,12 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import why_no_predictions
-from mae_lm_fairseq.trained.huggingface.comparison import check_stock, check_with_decoder
+from mae_lm_fairseq.trained.huggingface.comparison import (
+    check_stock,
+    check_with_decoder,
+    random_ids,
+    write_compared_tokenizer,
+)
 from mae_lm_fairseq.trained.huggingface.model_card import card_with_decoder, stock_card
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart, counterpart, write_stock
 from mae_lm_fairseq.trained.huggingface.task_classes import WORDS
@@ -74,13 +79,14 @@ def why_no_code(pretrained: Pretrained) -> str:
 
 def _add_code(pretrained: Pretrained, directory: Path, lines: Sequence[str], pooling: str | None):
     """Complete a bundle with tokenizer, code and model card, and compare it with the original."""
+    ids, reordered = random_ids(pretrained), 0
     if pretrained.tokenizer is not None:
-        write_tokenizer(pretrained, directory)
+        ids, reordered = write_compared_tokenizer(pretrained, directory, lines)
     _write_pooling(pretrained, pooling, directory)
     write_bytes(directory / CODE.name, CODE.read_bytes())
     auto_map = {auto: f"{CODE.stem}.{name}" for auto, name in _CLASSES.items()}
     write_json(directory / CONFIG, read_json(directory / CONFIG) | {"auto_map": auto_map})
-    reordered = check_with_decoder(directory, pretrained, lines)
+    check_with_decoder(directory, pretrained, ids)
     write_text(directory / "README.md", card_with_decoder(pretrained, len(lines), reordered))
 
 

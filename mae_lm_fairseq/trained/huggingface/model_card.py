@@ -1,7 +1,6 @@
 """Model cards of bundles and exported directories, and the tokenizer of a bundle for ``transformers``."""
 
 import json
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.trained.conversion import architecture_of, predicts, preset_of
-from mae_lm_fairseq.trained.huggingface.comparison import compare_ids
+from mae_lm_fairseq.trained.huggingface.comparison import write_compared_tokenizer
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart, encodes_masks
-from mae_lm_fairseq.trained.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.trained.validation import head_names
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_bytes, write_text
+from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import code, escaped
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
@@ -106,14 +104,10 @@ def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
 def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
     if pretrained.tokenizer is None:
         return "none was kept with the training data"
-    with tempfile.TemporaryDirectory() as temporary:
-        try:
-            write_tokenizer(pretrained, Path(temporary))
-            compare_ids(Path(temporary), pretrained, texts_for(pretrained.tokenizer))
-        except (UserError, ModuleNotFoundError) as reason:
-            return str(reason)
-        for path in Path(temporary).iterdir():
-            write_bytes(directory / path.name, path.read_bytes())
+    try:
+        write_compared_tokenizer(pretrained, directory, texts_for(pretrained.tokenizer))
+    except (UserError, ModuleNotFoundError) as reason:
+        return str(reason)
     return ""
 
 

@@ -4,7 +4,8 @@ It computes every preset and wrapped encoders, packed. :mod:`~mae_lm_fairseq.tra
 same model, with the same weights and configuration, in plain PyTorch, for readers without this package; what the two
 share is defined there.
 
-Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedLM``::
+Importing this module registers it with ``AutoConfig``, ``AutoModelForMaskedLM`` and, for the encoder in plain PyTorch,
+``AutoModel``::
 
     import mae_lm_fairseq.trained.huggingface.modeling
     from transformers import pipeline
@@ -19,7 +20,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.modeling_outputs import MaskedLMOutput
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
@@ -51,21 +52,8 @@ class MAELMConfig(plain.MAELMConfig):
         super().__init__(network, vocab_size, **without_code(others))
 
 
-class MAELMForMaskedLM(plain.MAELMPreTrainedModel):
-    """Encoder, decoder and language model head (:class:`~mae_lm_fairseq.core.autoencoder.MaskedAutoencoder`).
-
-    The weights have the same names as in our checkpoints.
-    """
-
-    config_class = MAELMConfig
-    _supports_sdpa = False  # the network has backends of its own
-
-    def __init__(self, config: MAELMConfig):
-        super().__init__(config)
-        core = network_config(config.network)
-        self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
-        self._tied_weights_keys = tied_names(core, self.state_dict())
-        self.post_init()
+class _BundleFiles:
+    """What loads and saves a bundle."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> Self:
@@ -81,6 +69,29 @@ class MAELMForMaskedLM(plain.MAELMPreTrainedModel):
         """Save a model, see ``PreTrainedModel``; hashes of a bundle that was there would be those of other files."""
         remove(Path(save_directory, HASHES))
         super().save_pretrained(save_directory, *args, **kwargs)
+
+
+class MAELMModel(_BundleFiles, plain.MAELMModel):
+    """The encoder of a bundle, in plain PyTorch, which refuses wrapped encoders, ExLM and masks that join later."""
+
+    config_class = MAELMConfig
+
+
+class MAELMForMaskedLM(_BundleFiles, plain.MAELMPreTrainedModel):
+    """Encoder, decoder and language model head (:class:`~mae_lm_fairseq.core.autoencoder.MaskedAutoencoder`).
+
+    The weights have the same names as in our checkpoints.
+    """
+
+    config_class = MAELMConfig
+    _supports_sdpa = False  # the network has backends of its own
+
+    def __init__(self, config: MAELMConfig):
+        super().__init__(config)
+        core = network_config(config.network)
+        self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
+        self._tied_weights_keys = tied_names(core, self.state_dict())
+        self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -132,4 +143,5 @@ class MAELMForMaskedLM(plain.MAELMPreTrainedModel):
 
 
 AutoConfig.register(MAELMConfig.model_type, MAELMConfig, exist_ok=True)
+AutoModel.register(MAELMConfig, MAELMModel, exist_ok=True)
 AutoModelForMaskedLM.register(MAELMConfig, MAELMForMaskedLM, exist_ok=True)
