@@ -368,8 +368,9 @@ def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path
         targets[f"checkpoints/{name}/checkpoint_last.pt"] = checkpoints[checkpoint]
     for name, target in targets.items():
         (directory / name).symlink_to(target)
-    done = mae_lm("export", "mae-lm", "--out", "mae-lm-hf", cwd=directory)
-    assert done.returncode == 0, done.stderr
+    for name, options in (("mae-lm-hf", ()), ("mae-lm-whole", ("--with-decoder",))):
+        done = mae_lm("export", "mae-lm", "--out", name, *options, cwd=directory)
+        assert done.returncode == 0, done.stderr
     for name in ("scripts", "preprocess"):
         (directory / name).symlink_to(ROOT / name)
     return directory

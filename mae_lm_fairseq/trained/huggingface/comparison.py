@@ -1,7 +1,8 @@
 """Comparison of an exported model with the original: token ids, hidden states and head outputs."""
 
 import random
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +10,30 @@ import torch
 from torch import Tensor
 
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
-from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.core.packing import batch_layout, seen_masks, unpack
 from mae_lm_fairseq.text.comparison_texts import WITH_MASKS
 from mae_lm_fairseq.text.hugging_face_tokenizer import import_tokenizers, no_panic
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart
 from mae_lm_fairseq.trained.huggingface.task_classes import ANSWERS, ENCODER, MASKED_LM, WORDS
-from mae_lm_fairseq.trained.huggingface.tokenizer import exported_sequence, pair_differences, tokens_of
+from mae_lm_fairseq.trained.huggingface.tokenizer import (
+    exported_sequence,
+    pair_differences,
+    tokens_of,
+    write_tokenizer,
+)
 from mae_lm_fairseq.trained.huggingface.weight_files import transformers_errors
-from mae_lm_fairseq.trained.reading import Pretrained, build_all
+from mae_lm_fairseq.trained.reading import Pretrained, build, build_all
+from mae_lm_fairseq.trained.token_order import token_order
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import write_bytes
 from mae_lm_fairseq.utils.hugging_face import import_transformers
 
 TOLERANCE = 1e-4
 """Maximum absolute difference of hidden states and logits in float32."""
+MASKED_ROWS = 500
+"""Rows with ``<mask>`` that are compared at least: lines are used again, with other tokens masked."""
 _NOTHING_WRITTEN = "the export was not written"
 _BATCH = 16
 
@@ -40,7 +50,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
         UserError: if weights are missing or unexpected, or if ids, hidden states or logits differ.
     """
     if pretrained.tokenizer is None:
-        ids = _random_ids(pretrained)
+        ids = random_ids(pretrained)
         reordered = 0
     else:
         as_words, as_pairs = to.task is WORDS, to.takes_our_pairs(pretrained)
@@ -49,9 +59,7 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     network, heads = (module.float() for module in build_all(pretrained))
     low, high = pretrained.about.score_range_of(to.head) or (0.0, 1.0)
     size = len(to.order.ids)
-    for start in range(0, len(ids), _BATCH):
-        rows = [torch.tensor(row) for row in ids[start : start + _BATCH]]
-        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pretrained.pad)
+    for tokens in _batches(ids, pretrained.pad):
         is_token = tokens.ne(pretrained.pad)
         with torch.inference_mode():
             theirs = model(to.order.ids[tokens], attention_mask=is_token.long(), output_hidden_states=True)
@@ -71,7 +79,67 @@ def check_stock(directory: Path, pretrained: Pretrained, to: Counterpart, lines:
     return reordered
 
 
-def _random_ids(pretrained: Pretrained) -> list[list[int]]:
+def check_with_decoder(directory: Path, pretrained: Pretrained, ids: Sequence[Sequence[int]]):
+    """Compare an exported directory in plain PyTorch with the original, on our ids of lines with ``<mask>`` tokens.
+
+    Hidden states and logits are compared at all positions, on at least :data:`MASKED_ROWS` rows. The class is that of
+    the file in the directory, imported from this package: no code is imported from a directory.
+
+    Raises:
+        UserError: if weights are missing or unexpected, or if hidden states or logits differ.
+    """
+    from mae_lm_fairseq.trained.huggingface.modeling_mae_lm import MAELMForMaskedLM
+
+    model = _loaded(MAELMForMaskedLM, directory)
+    network = build(pretrained).float()
+    order = token_order(pretrained.tokenizer, len(pretrained.symbols)).ids
+    for tokens in _batches(_masked_rows(ids, pretrained.mask), pretrained.pad):
+        is_token = tokens.ne(pretrained.pad)
+        with torch.inference_mode():
+            theirs = model(order[tokens], attention_mask=is_token.long(), output_hidden_states=True)
+            states, logits = states_and_logits(network, tokens, pretrained)
+        for layer, (ours, their) in enumerate(zip(states, theirs.hidden_states, strict=True)):
+            _require_same(f"states of layer {layer}", ours, their)
+        _require_same("logits", logits, theirs.logits[..., order])
+
+
+def _masked_rows(ids: Sequence[Sequence[int]], mask: int) -> list[list[int]]:
+    """Return the lines in turn, at least :data:`MASKED_ROWS`, each with another fraction of its tokens masked."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(max(len(ids), MASKED_ROWS)):
+        row = np.array(ids[number % len(ids)])
+        is_masked = generator.random(len(row)) < generator.random()
+        is_masked[[0, -1]] = False
+        rows.append(np.where(is_masked, mask, row).tolist())
+    return rows
+
+
+def states_and_logits(
+    network: MaskedAutoencoder, tokens: Tensor, pretrained: Pretrained
+) -> tuple[list[Tensor], Tensor]:
+    """Return hidden states [B, T, dim] of all layers of the encoder, and logits [B, T, vocabulary], given [B, T] ids.
+
+    They are zero at padding, and hidden states also where the encoder does not see ``<mask>``.
+    """
+    pad, mask = pretrained.pad, pretrained.mask
+    early = seen_masks(tokens, mask, pretrained.mask_in_encoder)
+    layout = batch_layout(tokens, torch.ones_like(tokens, dtype=torch.bool), pad, mask, early)
+    states = network.encode(tokens, layout)
+    logits = network.predict(states[-1], layout)
+    length = tokens.shape[1]
+    return network.unpack_states(states, layout, length), unpack(logits, layout.predicted, length)
+
+
+def _batches(ids: Sequence[Sequence[int]], pad: int) -> Iterator[Tensor]:
+    """Yield ids [B, T], padded on the right."""
+    for start in range(0, len(ids), _BATCH):
+        rows = [torch.tensor(row) for row in ids[start : start + _BATCH]]
+        yield torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+
+
+def random_ids(pretrained: Pretrained) -> list[list[int]]:
+    """Return ids to compare where there is no tokenizer."""
     generator = random.Random(0)
     vocabulary = range(EOS + 2, pretrained.mask)
     longest = min(pretrained.config.max_positions, 64)
@@ -83,15 +151,19 @@ def _random_ids(pretrained: Pretrained) -> list[list[int]]:
 
 def _load(directory: Path, to: Counterpart) -> torch.nn.Module:
     options = {"add_pooling_layer": False} if to.task is ENCODER and to.has_unset_pooler else {}
-    model_class = getattr(import_transformers(), to.architecture)
+    return _loaded(getattr(import_transformers(), to.architecture), directory, to.kept, **options)
+
+
+def _loaded(model_class: type, directory: Path, kept: Collection[str] = (), **options) -> torch.nn.Module:
+    """Load a directory, whose weights must be those of the class, and may include those of the names ``kept``."""
     with transformers_errors(directory):
         model, loaded = model_class.from_pretrained(
             directory, output_loading_info=True, use_safetensors=True, **options
         )
-    loaded["unexpected_keys"] = set(loaded["unexpected_keys"]) - to.kept.keys()
+    loaded["unexpected_keys"] = set(loaded["unexpected_keys"]).difference(kept)
     problems = {kind: sorted(map(str, names)) for kind, names in loaded.items() if names}
     if problems:
-        raise UserError(f"{_NOTHING_WRITTEN}: its weights do not match {to.architecture}: {problems}")
+        raise UserError(f"{_NOTHING_WRITTEN}: its weights do not match {model_class.__name__}: {problems}")
     return model.eval()
 
 
@@ -145,6 +217,22 @@ def compare_ids(
         raise UserError(f"{_NOTHING_WRITTEN}: its tokenizer joins pairs otherwise than in training, where {joined}")
     longest = pretrained.config.max_positions - 2
     return [[BOS, *row[:longest].tolist(), EOS] for row in ids], reordered
+
+
+def write_compared_tokenizer(
+    pretrained: Pretrained, directory: Path, lines: Sequence[str]
+) -> tuple[list[list[int]], int]:
+    """Write the tokenizer as :func:`write_tokenizer` does, and return what :func:`compare_ids` returns.
+
+    Raises:
+        UserError: as these do. Nothing is written in this case.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        write_tokenizer(pretrained, Path(temporary))
+        compared = compare_ids(Path(temporary), pretrained, lines)
+        for path in Path(temporary).iterdir():
+            write_bytes(directory / path.name, path.read_bytes())
+    return compared
 
 
 def _lists_of_words(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[str]]:

@@ -3,14 +3,24 @@
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from mae_lm_fairseq.core.config import plain_values
 from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer_files import load_from_transformers
-from mae_lm_fairseq.trained.huggingface.comparison import check_stock
-from mae_lm_fairseq.trained.huggingface.model_card import stock_card
+from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.conversion import why_no_predictions
+from mae_lm_fairseq.trained.huggingface.comparison import (
+    check_stock,
+    check_with_decoder,
+    random_ids,
+    write_compared_tokenizer,
+)
+from mae_lm_fairseq.trained.huggingface.model_card import card_with_decoder, stock_card
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart, counterpart, write_stock
 from mae_lm_fairseq.trained.huggingface.task_classes import WORDS
 from mae_lm_fairseq.trained.huggingface.tokenizer import pair_differences, read_lists_of_words, write_tokenizer
@@ -26,8 +36,58 @@ from mae_lm_fairseq.trained.original import (
 )
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.utils.directories import new_directory
-from mae_lm_fairseq.utils.files import write_text
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json, write_bytes, write_json, write_text
 from mae_lm_fairseq.utils.writing import remove
+
+CODE = Path(__file__).with_name("modeling_mae_lm.py")
+"""The classes that an export with its decoder includes."""
+_CLASSES = {"AutoConfig": "MAELMConfig", "AutoModel": "MAELMModel", "AutoModelForMaskedLM": "MAELMForMaskedLM"}
+
+
+def export_with_decoder(
+    pretrained: Pretrained, out: Path, lines: Sequence[str] = (), pooling: Literal["mean", "cls"] | None = None
+) -> str:
+    """Write encoder, decoder and language model head, with the code that computes them, and return the class's name.
+
+    The directory is a bundle in float32 that ``AutoModelForMaskedLM`` reads with ``trust_remote_code=True``. The
+    arguments are those of :func:`export_stock`.
+
+    Raises:
+        UserError: as :func:`export_stock`, or if the code does not compute the network. Nothing is written in this
+            case.
+    """
+    reason = why_no_code(pretrained)
+    if reason:
+        raise UserError(
+            f"--with-decoder does not export this model ({reason}). mae-lm bundle writes the whole model for this "
+            "package, and mae-lm export without --with-decoder the encoder"
+        )
+    weights = {name: weight.float() for name, weight in pretrained.weights.items()}
+    lines = texts_for(pretrained.tokenizer, lines)
+    complete = partial(_add_code, lines=lines, pooling=pooling)
+    write_bundle(replace(pretrained, weights=weights), out, complete)
+    return _CLASSES["AutoModelForMaskedLM"]
+
+
+def why_no_code(pretrained: Pretrained) -> str:
+    """Return why a model cannot be exported with its decoder; empty if it can."""
+    from mae_lm_fairseq.trained.huggingface.modeling_mae_lm import why_unsupported
+
+    return why_unsupported(plain_values(pretrained.config)) or why_no_predictions(pretrained)
+
+
+def _add_code(pretrained: Pretrained, directory: Path, lines: Sequence[str], pooling: str | None):
+    """Complete a bundle with tokenizer, code and model card, and compare it with the original."""
+    ids, reordered = random_ids(pretrained), 0
+    if pretrained.tokenizer is not None:
+        ids, reordered = write_compared_tokenizer(pretrained, directory, lines)
+    _write_pooling(pretrained, pooling, directory)
+    write_bytes(directory / CODE.name, CODE.read_bytes())
+    auto_map = {auto: f"{CODE.stem}.{name}" for auto, name in _CLASSES.items()}
+    write_json(directory / CONFIG, read_json(directory / CONFIG) | {"auto_map": auto_map})
+    check_with_decoder(directory, pretrained, ids)
+    write_text(directory / "README.md", card_with_decoder(pretrained, len(lines), reordered))
 
 
 def export_stock(

@@ -1,7 +1,6 @@
 """Model cards of bundles and exported directories, and the tokenizer of a bundle for ``transformers``."""
 
 import json
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.trained.conversion import architecture_of, predicts, preset_of
-from mae_lm_fairseq.trained.huggingface.comparison import compare_ids
+from mae_lm_fairseq.trained.huggingface.comparison import write_compared_tokenizer
 from mae_lm_fairseq.trained.huggingface.stock import Counterpart, encodes_masks
-from mae_lm_fairseq.trained.huggingface.tokenizer import write_tokenizer
 from mae_lm_fairseq.trained.reading import Pretrained
 from mae_lm_fairseq.trained.validation import head_names
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_bytes, write_text
+from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.output import code, escaped
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
@@ -31,11 +29,6 @@ def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: i
     warnings = [_mask_warning(pretrained, bool(to.head))]
     if to.has_unset_pooler:
         warnings.append(_WARNINGS["pooler"].format(classes=to.classes))
-    but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
-    compared = _TOKENIZER["compared"].format(lines=lines, but=but)
-    kind = "stock_sentencepiece" if _is_sentencepiece(pretrained) else "own"
-    if pretrained.tokenizer is None:
-        kind = "missing"
     use = "Model" if _trained_without_masks(pretrained) else to.task.ending
     auto_class = "AutoModel" + to.task.ending.removeprefix("Model")
     return _card(
@@ -45,8 +38,34 @@ def stock_card(pretrained: Pretrained, to: Counterpart, lines: int, reordered: i
         use=_USE[use],
         loading=_TEXTS["stock_loading"].format(auto_class=auto_class),
         warnings=warnings,
-        tokenizer=_TOKENIZER[kind].format(compared=compared, exceptions=_TOKENIZER["exceptions"]),
+        tokenizer=_compared_tokenizer(pretrained, lines, reordered),
     )
+
+
+def card_with_decoder(pretrained: Pretrained, lines: int, reordered: int) -> str:
+    """Return the model card for an export with its decoder; the arguments are those of :func:`stock_card`."""
+    warnings = [_WARNINGS["code"]]
+    if _trained_without_masks(pretrained):
+        warnings.append(_WARNINGS["without_masks"])
+    return _card(
+        pretrained,
+        architecture="MAELMForMaskedLM",
+        precision="float32",
+        use=_USE["Model" if _trained_without_masks(pretrained) else "ForMaskedLM"],
+        loading=_TEXTS["code_loading"],
+        warnings=warnings,
+        tokenizer=_compared_tokenizer(pretrained, lines, reordered),
+    )
+
+
+def _compared_tokenizer(pretrained: Pretrained, lines: int, reordered: int) -> str:
+    """Return the section about the tokenizer of an export."""
+    but = _TOKENIZER["reordered"].format(reordered=reordered) if reordered else ""
+    compared = _TOKENIZER["compared"].format(lines=lines, but=but)
+    kind = "stock_sentencepiece" if _is_sentencepiece(pretrained) else "own"
+    if pretrained.tokenizer is None:
+        kind = "missing"
+    return _TOKENIZER[kind].format(compared=compared, exceptions=_TOKENIZER["exceptions"])
 
 
 def _mask_warning(pretrained: Pretrained, is_finetuned: bool) -> str:
@@ -85,14 +104,10 @@ def add_tokenizer_and_card(pretrained: Pretrained, directory: Path) -> None:
 def _add_tokenizer(pretrained: Pretrained, directory: Path) -> str:
     if pretrained.tokenizer is None:
         return "none was kept with the training data"
-    with tempfile.TemporaryDirectory() as temporary:
-        try:
-            write_tokenizer(pretrained, Path(temporary))
-            compare_ids(Path(temporary), pretrained, texts_for(pretrained.tokenizer))
-        except (UserError, ModuleNotFoundError) as reason:
-            return str(reason)
-        for path in Path(temporary).iterdir():
-            write_bytes(directory / path.name, path.read_bytes())
+    try:
+        write_compared_tokenizer(pretrained, directory, texts_for(pretrained.tokenizer))
+    except (UserError, ModuleNotFoundError) as reason:
+        return str(reason)
     return ""
 
 

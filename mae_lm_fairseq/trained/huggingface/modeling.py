@@ -1,6 +1,11 @@
-"""A bundle as a ``transformers`` model, which predicts masked tokens with MAE-LM and 3ML.
+"""A bundle as a ``transformers`` model around the network of this package, which predicts masked tokens.
 
-Importing this module registers it with ``AutoConfig`` and ``AutoModelForMaskedLM``::
+It computes every preset and wrapped encoders, packed. :mod:`~mae_lm_fairseq.trained.huggingface.modeling_mae_lm` is the
+same model, with the same weights and configuration, in plain PyTorch, for readers without this package; what the two
+share is defined there.
+
+Importing this module registers it with ``AutoConfig``, ``AutoModelForMaskedLM`` and, for the encoder in plain PyTorch,
+``AutoModel``::
 
     import mae_lm_fairseq.trained.huggingface.modeling
     from transformers import pipeline
@@ -14,16 +19,16 @@ from pathlib import Path
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.modeling_outputs import MaskedLMOutput
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, plain_values
 from mae_lm_fairseq.core.packing import batch_layout, seen_masks, to_device, unpack
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from mae_lm_fairseq.trained.huggingface import modeling_mae_lm as plain
 from mae_lm_fairseq.trained.info import ModelInfo
-from mae_lm_fairseq.trained.reading import MODEL_TYPE, check_bundle
+from mae_lm_fairseq.trained.reading import check_bundle
 from mae_lm_fairseq.trained.validation import network_config, tied_names
 from mae_lm_fairseq.utils.hashes import HASHES
 from mae_lm_fairseq.utils.hugging_face import without_code
@@ -31,65 +36,24 @@ from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.utils.writing import remove
 from mae_lm_fairseq.wrapped.network import build_network, shared_weights
 
-_IGNORED = -100
-"""Label of positions without a target in transformers."""
 
-
-class MAELMConfig(PreTrainedConfig):
+class MAELMConfig(plain.MAELMConfig):
     """Configuration of :class:`MAELMForMaskedLM`.
 
     Args:
         network: values of :class:`~mae_lm_fairseq.core.config.MaskedAutoencoderConfig` that differ from its defaults.
-        vocab_size: number of tokens, special tokens included.
-        mask_token_id: id of ``<mask>``; None for the last id.
-        about: facts about the training, as by :meth:`~mae_lm_fairseq.trained.info.ModelInfo.to_json`.
-        others: see ``PreTrainedConfig``.
+        others: as for the class in plain PyTorch, but for keys that lead to code.
     """
 
-    model_type = MODEL_TYPE
-
-    def __init__(
-        self,
-        network: dict | None = None,
-        vocab_size: int = 32000,
-        mask_token_id: int | None = None,
-        about: dict | None = None,
-        **others,
-    ):
-        self.network = plain_values(MaskedAutoencoderConfig()) | (network or {})
-        self.vocab_size = vocab_size
-        self.mask_token_id = vocab_size - 1 if mask_token_id is None else mask_token_id
-        self.about = about or {}
-        if self.network["wrapped"]:  # found and cached here, as transformers ties no weights while it loads a model
-            shared_weights(network_config(self.network))
-        ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-        super().__init__(**{**ids, "tie_word_embeddings": True, **without_code(others)})
-
-    # Sizes of the encoder, by the names that they have in transformers.
-    hidden_size = property(lambda self: self.network["encoder_embed_dim"])
-    num_hidden_layers = property(lambda self: self.network["encoder_layers"])
-    num_attention_heads = property(lambda self: self.network["encoder_attention_heads"])
-    max_position_embeddings = property(lambda self: self.network["max_positions"])
+    def __init__(self, network: dict | None = None, vocab_size: int = 32000, **others):
+        network = plain_values(MaskedAutoencoderConfig()) | (network or {})
+        if network["wrapped"]:  # found and cached here, as transformers ties no weights while it loads a model
+            shared_weights(network_config(network))
+        super().__init__(network, vocab_size, **without_code(others))
 
 
-class MAELMForMaskedLM(PreTrainedModel):
-    """Encoder, decoder and language model head (:class:`~mae_lm_fairseq.core.autoencoder.MaskedAutoencoder`).
-
-    The weights have the same names as in our checkpoints.
-    """
-
-    config_class = MAELMConfig
-    base_model_prefix = "autoencoder"
-    main_input_name = "input_ids"
-    accepts_loss_kwargs = False
-    """The loss is the mean of a batch: transformers' Trainer must divide it by the number of accumulated batches."""
-
-    def __init__(self, config: MAELMConfig):
-        super().__init__(config)
-        core = network_config(config.network)
-        self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
-        self._tied_weights_keys = tied_names(core, self.state_dict())
-        self.post_init()
+class _BundleFiles:
+    """What loads and saves a bundle."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> Self:
@@ -106,6 +70,29 @@ class MAELMForMaskedLM(PreTrainedModel):
         remove(Path(save_directory, HASHES))
         super().save_pretrained(save_directory, *args, **kwargs)
 
+
+class MAELMModel(_BundleFiles, plain.MAELMModel):
+    """The encoder of a bundle, in plain PyTorch, which refuses wrapped encoders, ExLM and masks that join later."""
+
+    config_class = MAELMConfig
+
+
+class MAELMForMaskedLM(_BundleFiles, plain.MAELMPreTrainedModel):
+    """Encoder, decoder and language model head (:class:`~mae_lm_fairseq.core.autoencoder.MaskedAutoencoder`).
+
+    The weights have the same names as in our checkpoints.
+    """
+
+    config_class = MAELMConfig
+    _supports_sdpa = False  # the network has backends of its own
+
+    def __init__(self, config: MAELMConfig):
+        super().__init__(config)
+        core = network_config(config.network)
+        self.autoencoder = build_network(core, config.vocab_size, config.pad_token_id, config.mask_token_id)
+        self._tied_weights_keys = tied_names(core, self.state_dict())
+        self.post_init()
+
     @torch.no_grad()
     def _init_weights(self, module):
         """Restore the relative position buckets, which are not saved; the network initialises everything else."""
@@ -115,10 +102,6 @@ class MAELMForMaskedLM(PreTrainedModel):
             length = module.reach + 1
             computed = RelativePositionBias(buckets, core.relative_max_distance, heads, length, core.relative_bucketing)
             module.bucket.copy_(computed.bucket)
-
-    def get_input_embeddings(self) -> torch.nn.Embedding:
-        """Return the token embeddings, which are also the output weights."""
-        return self.autoencoder.encoder.embed_tokens
 
     def forward(
         self,
@@ -153,14 +136,12 @@ class MAELMForMaskedLM(PreTrainedModel):
         states = self.autoencoder.encode(tokens, layout)
         logits = self.autoencoder.predict(states[-1], layout)
         logits = unpack(logits, layout.predicted, length)
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)
         hidden_states = None
         if output_hidden_states:
             hidden_states = tuple(self.autoencoder.unpack_states(states, layout, length))
-        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=hidden_states)
+        return MaskedLMOutput(loss=plain.mean_loss(logits, labels), logits=logits, hidden_states=hidden_states)
 
 
 AutoConfig.register(MAELMConfig.model_type, MAELMConfig, exist_ok=True)
+AutoModel.register(MAELMConfig, MAELMModel, exist_ok=True)
 AutoModelForMaskedLM.register(MAELMConfig, MAELMForMaskedLM, exist_ok=True)

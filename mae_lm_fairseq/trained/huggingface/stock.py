@@ -177,7 +177,8 @@ def _kind(config: MaskedAutoencoderConfig) -> str:
     raise UserError(
         "cannot export this position bias: in transformers, only MPNet computes one, post-norm, with "
         f"--relative-buckets {MPNET_BUCKETS}, --relative-max-distance {MPNET_DISTANCE} and --relative-bucketing t5. "
-        "Use mae-lm bundle, or pretrain with --relative-buckets 0"
+        "Use mae-lm bundle or, for a pretrained model, mae-lm export --with-decoder; or pretrain with "
+        "--relative-buckets 0"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.packing import batch_layout
@@ -110,6 +110,17 @@ def test_untied_output_weights_are_loaded(tmp_path):
     loaded = reloaded(original, tmp_path / "out").state_dict()
     for name in ("autoencoder.lm_head.weight", "autoencoder.encoder.embed_tokens.weight"):
         assert torch.equal(loaded[name], original.weights[name])
+
+
+def test_the_encoder_alone(tmp_path):
+    original = pretrained("mae_lm")
+    whole = reloaded(original, tmp_path / "out").eval()
+    tokens = masked(original)
+    states = AutoModel.from_pretrained(tmp_path / "out")(tokens).last_hidden_state
+    torch.testing.assert_close(states, whole(tokens, output_hidden_states=True).hidden_states[-1], **CLOSE)
+    write_bundle(pretrained("mae_lm_exlm"), tmp_path / "exlm")
+    with pytest.raises(ValueError, match="ExLM"):
+        AutoModel.from_pretrained(tmp_path / "exlm")
 
 
 def test_the_precision_is_that_of_the_weights(tmp_path):
