@@ -3,7 +3,7 @@
 
     scripts/density.py [--worst N] [FOLDER]
 
-Prints a row for each room (a folder of the package; those inside ``core`` apart):
+Prints a row for each room (a folder of the package; those inside ``core`` apart, and the file that exports contain):
 
 - nodes: nodes of the syntax tree, without annotations and docstrings: how much there is.
 - median, 90th percentile: nodes of a statement in a function. Compound statements count by their header, and a table of
@@ -24,6 +24,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mae_lm_fairseq"
 IDLE_NAMES = {"found", "one", "of", "each", "given", "these", "those", "here", "now", "own", "that"}
 TABLE_ENTRIES = 4
 """Displays and calls by keyword with at least so many entries are tables."""
+EXPORTED = "modeling_mae_lm.py"
+"""The file of code that exports contain repeats what the package computes, so it is a room of its own."""
 UNREAD = {"annotation", "returns", "ctx", "type_comment", "type_params"}
 """Fields of syntax nodes that do not count."""
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -83,6 +85,8 @@ def rooms_of(folder: Path) -> dict[str, Room]:
 
 def room_name(path: Path) -> str:
     """Return the name of the room of a file, given its path in the package."""
+    if path.name == EXPORTED:
+        return EXPORTED
     folders = path.parts[:-1]
     if not folders:
         return "(root)"

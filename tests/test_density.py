@@ -2,9 +2,11 @@
 
 import pytest
 
-from density import PACKAGE, Room, room_of_file, rooms_of
+from density import EXPORTED, PACKAGE, Room, room_of_file, rooms_of
 
-NODES = 122_500
+NODES = 123_000
+"""Nodes of the package without the file of code that exports contain."""
+EXPORTED_NODES = 4_500
 IDLE = 0.5
 """Uses of idle names per 1,000 nodes."""
 HEAVIEST = 45
@@ -14,14 +16,15 @@ MEDIAN_AND_PERCENTILE = {
     "commands": (8, 14),
     "core": (9, 15),
     "core/kernels": (12, 21),
-    "cost": (9, 16),
+    "cost": (8, 15),
     "criterions": (7, 13),
     "fairseq_patches": (6, 13),
-    "finetuning": (9, 15),
-    "measures": (9, 16),
+    "finetuning": (7, 14),
+    "measures": (8, 15),
+    "modeling_mae_lm.py": (8, 15),
     "models": (7, 14),
     "optim": (7, 14),
-    "statistics": (9, 16),
+    "statistics": (8, 14),
     "study": (8, 15),
     "tasks": (7, 14),
     "text": (7, 15),
@@ -39,7 +42,8 @@ def rooms() -> dict[str, Room]:
 
 
 def test_the_package_has_at_most_so_many_nodes(rooms):
-    assert rooms["all"].nodes <= NODES
+    assert rooms["all"].nodes - rooms[EXPORTED].nodes <= NODES
+    assert rooms[EXPORTED].nodes <= EXPORTED_NODES
     assert round(rooms["all"].idle_names, 1) <= IDLE
     assert max(statement.nodes for statement in rooms["all"].statements) <= HEAVIEST
 
