@@ -8,7 +8,6 @@ import random
 import pytest
 import torch
 
-from experiments.extreme_words import ExtremeWordsOptions, extreme_words
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.rank import Options
 from mae_lm_fairseq.measures.readers import open_model
@@ -47,18 +46,6 @@ def ranks_of(folder, path, **others):
     options = options_of(folder, path, tokens=1500, bootstrap=5, **others)
     [model] = options.models_to_measure()
     return options.measure(model)
-
-
-def test_extreme_words_are_named_by_the_measure(folder, tmp_path):
-    path = folder / "mae_lm_tiny" / "checkpoint.pt"
-    options = ExtremeWordsOptions((path,), folder / "data", folder / "text", tmp_path / "words.json")
-    named = extreme_words(path, options, length=32)
-    options = options_of(folder, path)
-    [model] = options.models_to_measure()
-    measured = options.exclusivity_measure.measure(model)
-    for words, row in zip(named, measured, strict=True):
-        assert words["mask"] == row["exclusivity_0.9"]
-        assert [value for value, _ in words["words"]] == sorted(row["types"], reverse=True)[:5]
 
 
 def run(*arguments):
