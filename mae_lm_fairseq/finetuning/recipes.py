@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass
 
-from mae_lm_fairseq.core.config import ARCHITECTURES
-from mae_lm_fairseq.trained.conversion import architecture_of
-from mae_lm_fairseq.trained.opening import Description
-from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -20,9 +15,3 @@ class Recipe:
 
 FOR_SMALL_MODELS = Recipe((5e-4,), batch_size=16, weight_decay=0.01, epochs=10)
 """Our recipe for tiny and small models, where a task has no other."""
-
-
-def recipe_for(start: Description, published: Recipe) -> Recipe:
-    """Return the published recipe for a base or large model, and our own for a tiny or small one."""
-    _, size = ARCHITECTURES[architecture_of(start)]
-    return FOR_SMALL_MODELS if RECIPE_OF_SIZE[size] == DEVELOPMENT else published

@@ -5,11 +5,13 @@ from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values, preset_config
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
+from mae_lm_fairseq.finetuning.recipes import FOR_SMALL_MODELS, Recipe
 from mae_lm_fairseq.finetuning.results import end_of_path
 from mae_lm_fairseq.trained.averaging import with_ema
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
 from mae_lm_fairseq.trained.conversion import architecture_of
 from mae_lm_fairseq.trained.opening import Description, describe, describe_random
+from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.errors import UserError
 
 _EMA = "ema"
@@ -71,6 +73,12 @@ def network_options(start: Description) -> dict[str, Any]:
         if value != defaults[option] and option not in _SET_BY_FINETUNING:
             options[option] = value
     return options
+
+
+def recipe_for(start: Description, published: Recipe) -> Recipe:
+    """Return the published recipe for a base or large model, and our own for a tiny or small one."""
+    _, size = ARCHITECTURES[architecture_of(start)]
+    return FOR_SMALL_MODELS if RECIPE_OF_SIZE[size] == DEVELOPMENT else published
 
 
 def start_content(start: Description) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from mae_lm_fairseq.utils.output import markdown_table
 DEVICE = "a100-80"
 START_SECONDS = 15
 """Time of a core that the processes of a training take to start and to end, whatever its length."""
+OTHER_NAMES = {"max-sentences": "batch-size", "max-sentences-valid": "batch-size-valid"}
+"""Second names of options of fairseq-train. Under them, the number of sequences per update would change unnoticed."""
 HEADER = ("model", "trainings", "million tokens each", "million parameters", "memory, GB", "each", "in all")
 
 
@@ -99,6 +101,8 @@ def _check_option_names(plan: Plan, model: Model, key: tuple, options: Mapping[s
         if name.replace("_", "-") in RESERVED_OPTIONS:
             problem = f"every study decides on --{name}; remove it, or use [train] or a key of models"
             raise error((*key, name), problem)
+        if name in OTHER_NAMES:
+            raise error((*key, name), f"a plan calls this option {OTHER_NAMES[name]}")
     if "lr" in options and model.learning_rates:
         raise error((*key, "lr"), "contradicts learning_rates of the model; remove one")
     if "max-tokens" in options and "update-freq" not in {**plan.options, **model.options}:

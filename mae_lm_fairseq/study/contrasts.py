@@ -1,6 +1,6 @@
 """Tests of contrasts: intervals, p-values, Holm's correction and verdicts, from results alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -20,9 +20,8 @@ class Outcome:
 
     Attributes:
         contrast: the contrast.
-        values: the quantity, by seed; at a look, of its seeds alone.
-        needed: number of seeds that a verdict needs: those of the latest look that has all of its seeds, else of the
-            first. Without looks in the plan, all of its seeds are the only one.
+        values: the quantity, by seed; once a look is complete, of its seeds alone.
+        needed: the seeds that a verdict needs: those of the latest complete look, else of the first one.
         p: p-value of Student's t test, see :func:`p_value`.
         sign_flip: the same by the exact sign-flip test: of all signs that the values could have, the fraction with a
             mean at least as extreme. With n seeds it is at least 2 / 2^n.
@@ -33,11 +32,16 @@ class Outcome:
 
     contrast: Contrast
     values: dict[int, float]
-    needed: int
+    needed: tuple[int, ...]
     p: float
     sign_flip: float
     corrected: float | None = None
     is_exploratory: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the values are those of all seeds that a verdict needs, and of no others."""
+        return self.values.keys() == {*self.needed}
 
     @property
     def mean(self) -> float:
@@ -59,7 +63,8 @@ class Outcome:
         if not self.contrast.primary:
             return "descriptive"
         if self.corrected is None:
-            return f"open, {len(self.values)} of {self.needed} seeds"
+            measured = self.values.keys() & {*self.needed}
+            return f"open, {len(measured)} of {len(self.needed)} seeds"
         if self.is_exploratory:
             return "exploratory"
         predicted = self.contrast.predicted
@@ -107,26 +112,34 @@ def _outcome(plan: Plan, contrast: Contrast, value_by_seed: Callable) -> Outcome
     if len(quantity) < 2:
         return None
 
-    planned_seeds = plan.seeds(contrast)
-    looks = plan.looks or (len(planned_seeds),)
-    needed = looks[0]
-    seeds = list(quantity)
-    for number in looks:
-        at_look = planned_seeds[:number]
-        if len(at_look) == number and quantity.keys() >= {*at_look}:
-            needed = number
-            seeds = at_look
-    quantity = {seed: quantity[seed] for seed in sorted(seeds)}
-
-    numbers = np.array([*quantity.values()])
+    needed = _needed_seeds(plan, contrast, quantity.keys())
+    if quantity.keys() >= {*needed}:
+        quantity = {seed: quantity[seed] for seed in needed}
+    by_seed = dict(sorted(quantity.items()))
+    numbers = np.array([*by_seed.values()])
     margin = contrast.margin or 0.0
     return Outcome(
         contrast=contrast,
-        values=quantity,
-        needed=needed,
+        values=by_seed,
+        needed=tuple(needed),
         p=p_value(numbers, contrast.predicted, margin, t_test),
         sign_flip=p_value(numbers, contrast.predicted, margin, flip),
     )
+
+
+def _needed_seeds(plan: Plan, contrast: Contrast, measured: Set[int]) -> Sequence[int]:
+    """Return the seeds of the latest look that is complete, else of the first look.
+
+    Without looks in the plan, all seeds of the contrast are the only look.
+    """
+    planned = plan.seeds(contrast)
+    needed = None
+    for number in plan.looks or (len(planned),):
+        seeds_of_look = planned[:number]
+        is_complete = len(seeds_of_look) == number and measured >= {*seeds_of_look}
+        if needed is None or is_complete:
+            needed = seeds_of_look
+    return needed
 
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], value: ValueBySeed) -> dict[int, float]:
@@ -207,7 +220,7 @@ def corrected(tested: Sequence[Outcome], primaries: int, looks: Sequence[int] = 
     p_values = {}
     for outcome in tested:
         contrast = outcome.contrast
-        if contrast.primary and len(outcome.values) == outcome.needed:
+        if contrast.primary and outcome.is_complete:
             is_two_sided = contrast.margin is None
             p_values[contrast.name] = over_looks(outcome.p, looks, is_two_sided)
 

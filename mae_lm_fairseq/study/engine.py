@@ -127,11 +127,18 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
     files = fingerprints(plan)
     today = str(date.today())
     version = {"date": today, "plan": plan.document.text, "files": files}
-    versions = history.versions
-    if not versions or versions[-1] | {"date": today} != version:
-        history = history._replace(versions=[*versions, version])
+    if _is_new(version, history.versions):
+        history = history._replace(versions=[*history.versions, version])
         write_record(path, history._asdict())
     return Workspace(plan, out, history.threads, files)
+
+
+def _is_new(version: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a version of a plan differs from the latest one in more than its date."""
+    if not versions:
+        return True
+    latest = versions[-1]
+    return latest["plan"] != version["plan"] or latest["files"] != version["files"]
 
 
 class History(NamedTuple):
@@ -247,6 +254,9 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
         values = workspace.values(training, planned)
         if values:
             measured[planned.name] = values
+    commands = [_plain_command(record["command"]) for record in records if record["command"]]
+    commits = {str(result["commit"]) for result in results}
+    machines = {result["machine"] for result in results}
     versions = set()
     for result in results:
         versions.add(", ".join(f"{name} {version}" for name, version in result["versions"].items()))
@@ -258,13 +268,18 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
         "learning_rate": training.learning_rate,
         "seed": training.seed,
         "directory": training.folder.name,
-        "commands": [_plain_command(record["command"]) for record in records if record["command"]],
-        "commits": sorted({str(result["commit"]) for result in results}),
-        "machines": sorted({result["machine"] for result in results}),
+        "commands": commands,
+        "commits": sorted(commits),
+        "machines": sorted(machines),
         "versions": sorted(versions),
         "seconds": {"training": round(training_seconds, 1), "measuring": round(measuring_seconds, 1)},
-        "measures": json.loads(json.dumps(measured), parse_constant=lambda constant: None),
+        "measures": _as_json(measured),
     }
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON has them: numbers of updates are text, and numbers that are not defined are None."""
+    return json.loads(json.dumps(values), parse_constant=lambda constant: None)
 
 
 def _plain_command(words: Sequence[str]) -> str:

@@ -14,7 +14,8 @@ from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningOptions, GlueOptions, TaggingOptions
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
-from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
+from mae_lm_fairseq.finetuning.sentences.tasks import find_task
+from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
 from mae_lm_fairseq.measures.exclusivity import Exclusivity
 from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure
@@ -27,10 +28,8 @@ from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.text.tables import read_table, write_table
 from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced
-from mae_lm_fairseq.text.word_files import column_of, plain_name, read_words
-from mae_lm_fairseq.text.word_labels import learn_labels
+from mae_lm_fairseq.text.word_files import plain_name
 from mae_lm_fairseq.utils.command_line import Count, LearningRate, Natural
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 
 
@@ -92,9 +91,7 @@ class GlueTask(FineTuning):
 
     def check(self, data: Data) -> None:
         super().check(data)
-        if self.task not in TASKS:
-            raise UserError(f"task {self.task} is not one of {', '.join(TASKS)}")
-        sets = GlueFiles(TASKS[self.task], data.glue_dir)
+        sets = GlueFiles(find_task(self.task), data.glue_dir)
         for split in sets.splits:
             sets.read(split)
 
@@ -237,11 +234,7 @@ class Tagging(FineTuningOnFiles):
         )
 
     def check_files(self, options: FinetuningOptions) -> None:
-        train = read_words(options.train, self.column)
-        column = column_of(train, self.column)
-        learn_labels(train).check_known(read_words(self.dev, column))
-        if self.test is not None:
-            read_words(self.test, column)
+        TaggingAdapter(options)  # reads the files
 
 
 for measure in (

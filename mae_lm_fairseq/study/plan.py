@@ -184,21 +184,20 @@ class Plan:
     def model(self, name: str) -> Model:
         return next(model for model in self.models if model.name == name)
 
-    def measure_and_value(self, text: str) -> tuple[PlannedMeasure | None, str]:
-        """Return the measure and the name of a value that is written as MEASURE.VALUE.
+    def find_measure(self, text: str) -> PlannedMeasure | None:
+        """Return the measure of a value that is written as MEASURE.VALUE; None if the plan does not have it.
 
-        The name is empty if the text is that of a measure. The measure is None if the plan does not have it.
+        Both names may have dots, so that the longest name of a measure counts.
         """
-        # Both names may have dots, so that the longest name of a measure counts.
-        for planned in sorted(self.measures, key=lambda planned: len(planned.name), reverse=True):
-            if text == planned.name:
-                return planned, ""
-            beginning = f"{planned.name}."
-            if text.startswith(beginning):
-                return planned, text.removeprefix(beginning)
-        return None, ""
+        named = [planned for planned in self.measures if f"{text}.".startswith(f"{planned.name}.")]
+        return max(named, key=lambda planned: len(planned.name), default=None)
 
-    def seeds(self, contrast: "Contrast") -> list[int]:
+    def measure_and_value(self, text: str) -> tuple[PlannedMeasure, str]:
+        """Return the measure and the name of a value that is written as MEASURE.VALUE, and that the plan has."""
+        planned = self.find_measure(text)
+        return planned, text.removeprefix(planned.name).removeprefix(".")
+
+    def seeds(self, contrast: Contrast) -> list[int]:
         """Return the seeds that the models of a contrast share, in the order of the plan."""
         seeds = self.model(contrast.model).all_seeds
         other_seeds = self.model(contrast.less or contrast.model).all_seeds
@@ -230,8 +229,9 @@ def parse_plan(text: str, name: str) -> Plan:
     document = Document(text, name)
     content = document.content
     tables = {"title", "data", "train", "options", "model", "measure", "contrast", "rates", "looks"}
-    for key in content.keys() - tables:
-        raise document.error((key,), f"unknown key; there are {', '.join(sorted(tables))}")
+    unknown = sorted(content.keys() - tables)
+    if unknown:
+        raise document.error((unknown[0],), f"unknown key; there are {', '.join(sorted(tables))}")
     for key in ("data", "train", "model"):
         if key not in content:
             table = "[[model]]" if key == "model" else f"[{key}]"
@@ -320,9 +320,13 @@ def _check(plan: Plan) -> None:
         UserError: if it contradicts itself; names key and line.
     """
     _check_checkpoints(plan)
-    _check_names(plan, "model", [model.directory for model in plan.models])
-    _check_names(plan, "measure", [planned.name for planned in plan.measures])
-    _check_names(plan, "contrast", [contrast.name for contrast in plan.contrasts])
+    directories = [model.directory for model in plan.models]
+    names_of_measures = [planned.name for planned in plan.measures]
+    _check_file_names(plan, "model", directories)
+    _check_file_names(plan, "measure", names_of_measures)
+    _check_names_differ(plan, "model", [model.name for model in plan.models], directories)
+    _check_names_differ(plan, "measure", names_of_measures)
+    _check_names_differ(plan, "contrast", [contrast.name for contrast in plan.contrasts])
     for number, model in enumerate(plan.models):
         _check_model(plan, model, ("model", number))
     for number, planned in enumerate(plan.measures):
@@ -336,7 +340,10 @@ def _check(plan: Plan) -> None:
     if plan.rates:
         _check_value(plan, plan.rates.lowest, ("rates", "lowest"), "last")
         if plan.rates.halve:
-            _check_value(plan, plan.rates.halve, ("rates", "halve"), "end_less_best_checkpoint")
+            halve = _check_value(plan, plan.rates.halve, ("rates", "halve"), "end_less_best_checkpoint")
+            if not halve.by_layer:
+                problem = f"{plan.rates.halve} is not by layer: name a value by layer for which higher is better"
+                raise plan.document.error(("rates", "halve"), problem)
 
 
 def _check_checkpoints(plan: Plan) -> None:
@@ -350,19 +357,29 @@ def _check_checkpoints(plan: Plan) -> None:
         raise error("0 updates need a start of every model, which is measured")
 
 
-def _check_names(plan: Plan, table: str, names: Sequence[str]) -> None:
+def _check_names_differ(plan: Plan, table: str, names: Sequence[str], written: Sequence[str] | None = None) -> None:
     """Check that names differ, also on file systems that do not tell large letters, or forms of accents, apart.
 
-    Names of models and measures are also those of files.
+    Args:
+        written: the names as they are written to files; by default, as they are.
     """
-    folded = [unicodedata.normalize("NFC", name).casefold() for name in names]
+    folded = [unicodedata.normalize("NFC", name).casefold() for name in written or names]
     for number, name in enumerate(names):
-        key = (table, number, "name")
-        problem = "" if table == "contrast" else _no_file_name(name)
-        if problem:
-            raise plan.document.error(key, f"{name!r} {problem}; it names a file, so choose another one")
         if folded[number] in folded[:number]:
-            raise plan.document.error(key, f"{name!r} is the name of another {table}; choose another one")
+            earlier = names[folded.index(folded[number])]
+            problem = f"{name!r} is the name of another {table}"
+            if earlier != name:
+                problem = f"files cannot tell {name!r} from {earlier!r}, another {table}"
+            raise plan.document.error((table, number, "name"), f"{problem}; choose another one")
+
+
+def _check_file_names(plan: Plan, table: str, names: Sequence[str]) -> None:
+    """Check that names can be those of figures or directories."""
+    for number, name in enumerate(names):
+        problem = _no_file_name(name)
+        if problem:
+            key = (table, number, "name")
+            raise plan.document.error(key, f"{name!r} {problem}; it names a file, so choose another one")
 
 
 def _no_file_name(name: str) -> str:
@@ -373,7 +390,7 @@ def _no_file_name(name: str) -> str:
         return "has a slash, a line break or another control character"
     if len(name.encode()) > LONGEST_NAME:
         return f"is longer than {LONGEST_NAME} bytes"
-    return "is the name of the figure of contrasts" if name.casefold() == CONTRASTS else ""
+    return ""
 
 
 def _check_model(plan: Plan, model: Model, key: tuple) -> None:
@@ -390,6 +407,8 @@ def _check_model(plan: Plan, model: Model, key: tuple) -> None:
 
 def _check_measure(plan: Plan, planned: PlannedMeasure, key: tuple) -> None:
     error = plan.document.error
+    if planned.name.casefold() == CONTRASTS:
+        raise error((*key, "name"), f"{planned.name!r} is the name of the figure of contrasts; choose another one")
     at = planned.at
     if isinstance(at, tuple) and (not at or not {*at} <= {*plan.checkpoints}):
         raise error((*key, "at"), f"{[*at]} must be some of the checkpoints {plan.checkpoints}")
@@ -422,10 +441,10 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
 def _check_value(plan: Plan, text: str, key: tuple, endpoint: str) -> Value:
     """Return a value that is written as MEASURE.VALUE, and is measured at the checkpoints that an endpoint needs."""
     error = plan.document.error
-    planned, name = plan.measure_and_value(text)
-    if planned is None:
+    if plan.find_measure(text) is None:
         measures = ", ".join(planned.name for planned in plan.measures) or "none"
         raise error(key, f"{text!r} must be MEASURE.VALUE; the measures of this plan: {measures}")
+    planned, name = plan.measure_and_value(text)
     at = planned.checkpoints(plan.checkpoints)
     is_over_time = endpoint in OVER_TIME
     if plan.train.updates not in at or (is_over_time and len(at) < 2):

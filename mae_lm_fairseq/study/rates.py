@@ -8,6 +8,7 @@ from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.plan import Model
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import Workspace
+from mae_lm_fairseq.utils.errors import UserError
 
 
 def needed_trainings(workspace: Workspace) -> list[Training]:
@@ -73,19 +74,22 @@ def choose(workspace: Workspace, model: Model) -> Choice:
     if rule is None or rule.halve is None:
         return Choice(rate)
 
-    def damage(seeds: Sequence[int]) -> float | None:
-        trainings = workspace.trainings(model, rate, seeds)
-        return _mean(workspace, trainings, rule.halve, "end_less_best_checkpoint")
-
     # First by the seeds that the rate was chosen with, so that damage is found before the others are trained.
-    of_first_seeds = damage(model.all_seeds[: rule.seeds])
+    of_first_seeds = _damage(workspace, model, rate, model.all_seeds[: rule.seeds])
     if of_first_seeds is None:
         return Choice(rate, is_known=False)
-    of_all_seeds = damage(model.all_seeds)
-    for of_seeds in (of_first_seeds, of_all_seeds):
-        if of_seeds is not None and of_seeds < -rule.by:
-            return Choice(rate / 2, damage=of_seeds)
+    if of_first_seeds < -rule.by:
+        return Choice(rate / 2, damage=of_first_seeds)
+    of_all_seeds = _damage(workspace, model, rate, model.all_seeds)
+    if of_all_seeds is not None and of_all_seeds < -rule.by:
+        return Choice(rate / 2, damage=of_all_seeds)
     return Choice(rate, damage=None if math.isnan(of_first_seeds) else of_first_seeds)
+
+
+def _damage(workspace: Workspace, model: Model, rate: float, seeds: Sequence[int]) -> float | None:
+    """Return last layer at the end less its best checkpoint, on average over seeds; None if a seed is not finished."""
+    trainings = workspace.trainings(model, rate, seeds)
+    return _mean(workspace, trainings, workspace.plan.rates.halve, "end_less_best_checkpoint")
 
 
 def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
@@ -104,11 +108,19 @@ def _lowest_rate(workspace: Workspace, model: Model) -> float | None:
 
 
 def _mean(workspace: Workspace, trainings: Iterable[Training], text: str, endpoint: str) -> float | None:
-    """Return the mean of an endpoint of MEASURE.VALUE over trainings; None if one is not measured at its end."""
+    """Return the mean of an endpoint of MEASURE.VALUE over trainings; None if one is not measured at its end.
+
+    Raises:
+        UserError: if the measure has no such value.
+    """
     planned, name = workspace.plan.measure_and_value(text)
     by_seed = [workspace.values(training, planned) for training in trainings]
     last = workspace.plan.train.updates
     if any(last not in values for values in by_seed):
         return None
-    numbers = ENDPOINTS[endpoint](ValueBySeed(by_seed, name))
+    value = ValueBySeed(by_seed, name)
+    if not value.is_measured:
+        measured = ", ".join(by_seed[0][last])
+        raise UserError(f"{workspace.plan.document.name}: [rates] names {text}, but {planned.name} measured {measured}")
+    numbers = ENDPOINTS[endpoint](value)
     return float(numbers.mean())

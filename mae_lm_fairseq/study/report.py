@@ -7,7 +7,7 @@ The contrasts are computed from arrays of seeds and layers, all tables and figur
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER
@@ -89,10 +89,22 @@ class Results:
     def progress(self) -> tuple[int, int]:
         """Return how many trainings at the chosen rates are measured after the last update, and how many there are."""
         trainings = {(model.name, seed) for model in self.plan.models for seed in model.all_seeds}
-        runs = [run for run in self.all_runs() if (run["model"], run["seed"]) in trainings]
+        complete = []
+        for run in self.all_runs():
+            if (run["model"], run["seed"]) in trainings and self._is_complete(run):
+                complete.append(run)
+        return len(complete), len(trainings)
+
+    def _is_complete(self, run: Mapping[str, Any]) -> bool:
+        """Return whether each measure of a run has its last checkpoint; random weights have that of the end alone."""
+        is_random = self.plan.model(run["model"]).random
         for planned in self.plan.measures:
-            runs = self.finished(runs, planned)
-        return len(runs), len(trainings)
+            ends_early = self.last_checkpoint(planned) < self.plan.train.updates
+            if is_random and ends_early:
+                continue
+            if not self.finished([run], planned):
+                return False
+        return True
 
     def identical_models(self) -> list[tuple[str, str]]:
         """Return the pairs of models whose values are equal in all measures, seeds and checkpoints, times apart.
@@ -274,7 +286,7 @@ def _notes(plan: Plan, tested: Iterable[Outcome]) -> str:
 
 
 def _chosen_rates(results: Results) -> list[str]:
-    """Return a line with the chosen learning rate for each model that has several, and the damage that it does."""
+    """Return a line with the chosen learning rate for each model that has any, and the damage that it does."""
     lines = []
     for model in results.plan.models:
         if not model.learning_rates:
@@ -328,31 +340,48 @@ def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list
     table = of_all_seeds(measured, last)
     final = table[table["updates"] == last]
     models = [*measured["model"].unique()]
-    names = [*final["value"].unique()]
-
-    shown = [name for name in planned.measure.shown_names or names if name in names]
-    rest = [name for name in names if name not in shown]
     constant = constants(measured)
-    same = {}
-    if len(models) > 1:
-        same = {name: constant[name] for name in rest if name in constant}
-    others = [name for name in rest if name not in same]
+    names = [*final["value"].unique()]
+    values = _divided(names, planned.measure.shown_names, constant if len(models) > 1 else {})
 
     title = escaped(planned.name)
     lines = [f"## {title}", "", *_description(planned.measure)]
-    lines += [f"After {last:,} updates:", "", *_final(final, shown, models)]
+    lines += [f"After {last:,} updates:", "", *_final(final, values.shown, models)]
     lines += _above_entropy(final)
-    lines += _by_updates(table, shown)
+    lines += _by_updates(table, values.shown)
     figure = directory / f"{planned.name}.png"
     if plot_measure(figure, planned, table, constant):
         lines += [f"![{title}]({quote(figure.name)})", ""]
-    if same:
-        numbers = ", ".join(f"{name} {number:.4g}" for name, number in same.items())
+    if values.same:
+        numbers = ", ".join(f"{name} {number:.4g}" for name, number in values.same.items())
         lines += [f"Of all models, seeds and checkpoints: {escaped(numbers)}.", ""]
-    if others:
-        folded = _final(final, others, models)
+    if values.folded:
+        folded = _final(final, values.folded, models)
         lines += ["<details>", "<summary>All other values</summary>", "", *folded, "</details>", ""]
     return lines
+
+
+class Division(NamedTuple):
+    """Values of a section: those that it leads with, those equal everywhere with their number, and the others."""
+
+    shown: list[str]
+    same: dict[str, float]
+    folded: list[str]
+
+
+def _divided(names: Sequence[str], leading: Sequence[str], constant: Mapping[str, float]) -> Division:
+    """Return where a section has its values.
+
+    Args:
+        names: all values.
+        leading: the values that a section of this measure leads with; all, if it has none.
+        constant: values that are the same in all models.
+    """
+    shown = [name for name in leading if name in names] if leading else [*names]
+    rest = [name for name in names if name not in shown]
+    same = {name: constant[name] for name in rest if name in constant}
+    folded = [name for name in rest if name not in same]
+    return Division(shown, same, folded)
 
 
 def _description(measure: Measure) -> list[str]:

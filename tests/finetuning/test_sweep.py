@@ -17,9 +17,10 @@ from mae_lm_fairseq.finetuning.options import (
     SquadOptions,
     TaggingOptions,
 )
-from mae_lm_fairseq.finetuning.recipes import FOR_SMALL_MODELS, Recipe, recipe_for
+from mae_lm_fairseq.finetuning.recipes import FOR_SMALL_MODELS, Recipe
 from mae_lm_fairseq.finetuning.results import summarise, summary_cell
 from mae_lm_fairseq.finetuning.squad import adapter as squad
+from mae_lm_fairseq.finetuning.start import recipe_for
 from mae_lm_fairseq.finetuning.sweep import Sweep, keep_best_checkpoint, select
 from mae_lm_fairseq.finetuning.tagging import adapter as tagging
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer

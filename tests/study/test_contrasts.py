@@ -43,7 +43,7 @@ def test_endpoints(name, value, expected):
 def outcome(predicted="positive", values=(1.0, 1.1, 0.9), margin=None, primary=True, **figures):
     contrast = Contrast("name", "probe.x", "A", "B", predicted=predicted, margin=margin, primary=primary)
     values = dict(enumerate(values))
-    return Outcome(contrast, values, **{"needed": len(values), "p": 0.5, "sign_flip": 0.5} | figures)
+    return Outcome(contrast, values, **{"needed": (*values,), "p": 0.5, "sign_flip": 0.5} | figures)
 
 
 def test_holms_correction():
@@ -51,8 +51,8 @@ def test_holms_correction():
     outcomes = []
     for number, p in enumerate([0.003, 0.031, 0.0305, 0.002]):
         contrast = Contrast(str(number), "probe.x", "A", predicted="positive", primary=True)
-        outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, 2, p, p))
-    unfinished = outcome(needed=5, p=0.0001)
+        outcomes.append(Outcome(contrast, {1: 1.0, 2: 2.0}, (1, 2), p, p))
+    unfinished = outcome(needed=range(5), p=0.0001)
     *complete, open_one, descriptive = corrected([*outcomes, unfinished, outcome(primary=False)], 9)
     assert [outcome.corrected for outcome in complete] == pytest.approx([0.024, 0.2135, 0.2135, 0.018])
     assert (open_one.corrected, descriptive.corrected) == (None, None)
@@ -235,3 +235,16 @@ def test_a_contrast_that_is_not_defined_hides_nothing_else(report_of):
 def test_a_study_without_results_has_a_report(report_of):
     unknown = {"rate": None, "is_known": False, "damage": None}
     assert "A: not chosen yet" in report_of(RESULTS | {"runs": [], "rates": {"A": unknown, "B": unknown}})
+
+
+def test_random_weights_are_complete_without_the_checkpoints_that_they_lack(report_of):
+    """A measure of an early checkpoint alone is none of a model that is not trained."""
+    plan = PLAN.replace('kind = "loss"\n', 'kind = "loss"\n[[measure]]\nkind = "rank"\nat = [10]\n')
+    plan = plan.replace("seeds = 3", "seeds = 3\nrandom = true")
+    runs = json.loads(json.dumps(RESULTS["runs"]))
+    for run in runs:
+        if run["model"] == "A":
+            run["measures"]["rank"] = {"10": {"energy": [1.0]}}
+    assert "Incomplete" not in report_of(RESULTS | {"plan": plan, "runs": runs})
+    del runs[0]["measures"]["rank"]
+    assert "Incomplete" in report_of(RESULTS | {"plan": plan, "runs": runs})

@@ -433,6 +433,15 @@ class TestRuleForLearningRates:
         halved = [(1e-3, 1), (1e-3, 2), (1e-3, 3)]
         assert sorted(self.trainings(workspace)) == [*halved, (2e-3, 1)]
 
+    def test_a_value_that_the_measure_lacks_is_named(self, plan, here, tmp_path):
+        """Which values a measure has may depend on its files."""
+        text = plan.document.text.replace('halve = "probe.accuracy"', 'halve = "probe.dev_accuracy"')
+        workspace = begin(parse_plan(text, "plan.toml"), tmp_path, 1)
+        for rate in (1e-3, 2e-3):
+            self.measure(workspace, rate, 1, 3.0, 80, 80)
+        with pytest.raises(UserError, match=r"^plan\.toml: .*probe\.dev_accuracy"):
+            needed_trainings(workspace)
+
     def test_damage_is_checked_again_with_all_seeds(self, workspace):
         self.measure(workspace, 1e-3, 1, 3.0, 80, 80)
         self.measure(workspace, 2e-3, 1, 2.9, 80.4, 80)

@@ -39,9 +39,10 @@ def plan_of(seeds, looks=(), predicted="negative"):
     return parse_plan(PLAN.format(seeds=seeds, looks=stated, predicted=predicted), "plan.toml")
 
 
-def report(plan, losses, before):
-    """Return the outcome of the contrast after a report on the seeds that have a loss, and all looks so far."""
-    measured = [*range(1, len(losses) + 1)], ValueBySeed([{8: {"loss": loss}} for loss in losses], "loss")
+def report(plan, losses, before, seeds=None):
+    """Return the outcome of the contrast after a report on seeds with a loss, 1 to N by default, and all looks."""
+    seeds = seeds or range(1, len(losses) + 1)
+    measured = [*seeds], ValueBySeed([{8: {"loss": loss}} for loss in losses], "loss")
     tested = marked(outcomes(plan, lambda model, value: measured), plan, before)
     return tested[0], [*before, *new_looks(tested, plan, before, "2026-01-02")]
 
@@ -111,6 +112,13 @@ def test_between_stated_looks_the_earlier_one_counts():
     between, more = report(plan, RISING[:5], looks)
     assert (between, more) == (at_two, looks)
     assert report(plan, RISING, more)[0].p < 0.01 < at_two.corrected
+
+
+@pytest.mark.parametrize("seeds", [[1, 2, 4], [1, 2, 4, 5, 6]])
+def test_as_many_seeds_as_at_a_look_are_no_look_if_they_are_others(seeds):
+    """Else whoever reports before seed 3 has ended looks at a number that nothing corrects for."""
+    outcome, looks = report(plan_of(6, (3, 6)), RISING[: len(seeds)], [], seeds)
+    assert (outcome.verdict, looks) == ("open, 2 of 3 seeds", [])
 
 
 def test_other_numbers_of_seeds_than_the_looks_are_refused():

@@ -97,6 +97,8 @@ MISTAKES = [
     ("mask-prob = 0.3\n", 'mask-prob-range = "0.5,0.15"\n', "model[2].options.mask-prob-range"),
     ('halve = "probe.accuracy"', 'halve = "prob.accuracy"', "rates.halve: 'prob.accuracy'"),
     ("checkpoints = [10]", "", "rates.halve: probe is measured after [40] updates"),
+    ('halve = "probe.accuracy"', 'halve = "loss.loss"', "rates.halve: loss.loss is not by layer"),
+    ("mask-prob = 0.3\n", "max-sentences = 8\n", "model[2].options.max-sentences"),
     ('"mae_lm_tiny"', '"mae_lm_tinny"', "model[2]: arch: 'mae_lm_tinny'"),
     ("seeds = 3", "seeds = [2, 2]", "model[1].seeds: [2, 2]"),
     (RATES, 'random = true\nstart = "a.pt"', "model[1].start"),
@@ -116,8 +118,8 @@ MISTAKES = [
     ('"positive"\nprimary', '"equivalent"\nprimary', "contrast[1].predicted"),
     # Some file systems do not tell "Rank" from "rank", nor the two forms of "é".
     ('name = "MAE-LM"\narch', 'name = "MLM"\narch', "model[2].name: 'MLM'"),
-    ('name = "MAE-LM"\narch', 'name = "mlm,"\narch', "model[2].name: 'mlm'"),
-    (LOSS, f'{LOSS}\nname = "Probe"', "measure[2].name: 'probe'"),
+    ('name = "MAE-LM"\narch', 'name = "mlm,"\narch', "model[2].name: files cannot tell 'mlm,' from 'MLM'"),
+    (LOSS, f'{LOSS}\nname = "Probe"', "measure[2].name: files cannot tell 'probe' from 'Probe'"),
     (LOSS, f'{LOSS}\nname = "é"\n[[measure]]\n{LOSS}\nname = "e\u0301"', "measure[2].name"),
 ]
 """Replaced text, its replacement, and the key that the error names."""
@@ -248,6 +250,9 @@ def test_labels_of_tagging_are_checked_before_training(text_data, tmp_path):
     (tmp_path / "dev.conll").write_text("Ulm\tplace\tx9\n")
     measure = Tagging(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")
     measure.check(Data(text_data))
+    (tmp_path / "test.conll").write_text("Ulm\t_\n")
+    with pytest.raises(UserError, match=r"test\.conll: .*labels"):
+        replace(measure, test=tmp_path / "test.conll").check(Data(text_data))
     (tmp_path / "dev.conll").write_text("Elbe\triver\tnone\n")
     with pytest.raises(UserError, match=r"dev\.conll: line 1: .*'river'"):
         measure.check(Data(text_data))
@@ -282,6 +287,7 @@ def test_names_of_measures_that_are_file_names(name):
 def test_models_and_contrasts_may_have_slashes():
     text = PLAN.replace('"MLM"', '"80/10/10"').replace('name = "P1"', 'name = "80/10/10 against 15 %"')
     assert parse_plan(text, "plan.toml").models[0].directory == "80-10-10"
+    assert parse_plan(PLAN.replace('"MLM"', '"contrasts"'), "plan.toml").models[0].name == "contrasts"
 
 
 def test_a_plan_that_would_fill_the_memory_is_refused(tmp_path):
@@ -297,7 +303,7 @@ def test_measure_and_value_may_have_dots():
     plan = parse_plan(text, "plan.toml")
     measure, value = plan.measure_and_value("loss, version 1.5.accuracy")
     assert (measure.name, value) == ("loss, version 1.5", "accuracy")
-    assert plan.measure_and_value("loss, version 1") == (None, "")
+    assert plan.find_measure("loss, version 1") is None
 
 
 class TestCodeComesFromTheCommandLineAlone:

@@ -6,9 +6,10 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, window_inputs, window_settings
 from mae_lm_fairseq.finetuning.options import SquadOptions
-from mae_lm_fairseq.finetuning.recipes import Recipe, recipe_for
+from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.finetuning.results import report_text
 from mae_lm_fairseq.finetuning.squad.metrics import best_2_0, evaluate_1_1, evaluate_2_0, gold_answers
+from mae_lm_fairseq.finetuning.start import recipe_for
 from mae_lm_fairseq.text.span_windows import TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
 from mae_lm_fairseq.text.tokenizer import Tokenizer

@@ -9,8 +9,9 @@ from typing import Any
 
 from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file, window_inputs, window_settings
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.finetuning.recipes import Recipe, recipe_for
+from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report_text
+from mae_lm_fairseq.finetuning.start import recipe_for
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.text.tokenizer import Tokenizer
