@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningOptions, GlueOptions, TaggingOptions
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
@@ -23,7 +21,7 @@ from mae_lm_fairseq.measures.probe import ProbeOrControl
 from mae_lm_fairseq.measures.rank import Rank
 from mae_lm_fairseq.measures.registry import register_measure
 from mae_lm_fairseq.measures.retrieval import Retrieval
-from mae_lm_fairseq.measures.seconds import Seconds
+from mae_lm_fairseq.measures.seconds import Cost, Seconds
 from mae_lm_fairseq.text.tables import read_table, write_table
 from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced
@@ -91,6 +89,8 @@ class GlueTask(FineTuning):
     task: str
 
     def check(self, data: Data) -> None:
+        from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # needs fairseq
+
         super().check(data)
         if self.task not in TASKS:
             raise UserError(f"task {self.task} is not one of {', '.join(TASKS)}")
@@ -100,6 +100,8 @@ class GlueTask(FineTuning):
 
     def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development set."""
+        from mae_lm_fairseq.finetuning.driver import finetune  # needs fairseq
+
         options = self.options_of_model(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
 
@@ -157,6 +159,8 @@ class FineTuningOnFiles(FineTuning):
 
     def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development file, and on the test file if there is one."""
+        from mae_lm_fairseq.finetuning.driver import finetune  # needs fairseq
+
         train = self.training_file(model.kept)
         options = self.options_with(train, **self.options_of_model(model))
         return finetune(options)
@@ -246,6 +250,6 @@ class Tagging(FineTuningOnFiles):
 
 for measure in (
     Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
-    GlueTask, Classification, Tagging, Seconds,
+    GlueTask, Classification, Tagging, Seconds, Cost,
 ):  # fmt: skip
     register_measure(measure)
