@@ -81,10 +81,13 @@ def _seconds_of_update(workspace: Workspace) -> dict[str, float]:
 
     They are the results of a study of few updates, in the directory ``speed``: a study that is resumed finds them.
     """
-    trained = [model for model in workspace.plan.models if not model.random]
-    models = tuple(replace(model, seeds=1, learning_rates=model.learning_rates[:1]) for model in trained)
+    models = []
+    for model in workspace.plan.models:
+        options = {**model.options, "log-interval": 1}
+        if not model.random:
+            models.append(replace(model, options=options, seeds=1, learning_rates=model.learning_rates[:1]))
     planned = PlannedMeasure(Seconds.kind, "last", Seconds())
-    plan = replace(workspace.plan, train=Train(TIMED_UPDATES), models=models, measures=(planned,), rates=None)
+    plan = replace(workspace.plan, train=Train(TIMED_UPDATES), models=tuple(models), measures=(planned,), rates=None)
     timed = Workspace(plan, workspace.out / SPEED, workspace.threads, workspace.files)
     complete(timed)  # one after the other, as runs at the same time slow each other down
     seconds = {}

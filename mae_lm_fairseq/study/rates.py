@@ -43,9 +43,9 @@ def _at_chosen_rates(workspace: Workspace) -> list[Training]:
 
 def _left_after_damage(workspace: Workspace) -> list[Training]:
     """Return what is finished at any rate: trainings at one that was left after damage are reported, too."""
-    last = workspace.plan.updates_of
     trainings = _at_all_rates(workspace)
-    return [training for training in trainings if training.result(last(training.model)).exists()]
+    updates_of = workspace.plan.updates_of
+    return [training for training in trainings if training.result(updates_of(training.model)).exists()]
 
 
 @dataclass(frozen=True)

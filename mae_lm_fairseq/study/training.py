@@ -217,7 +217,7 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
     """
     plan = workspace.plan
     if training.model.random:
-        return {plan.updates_of(training.model): _run_without_training(workspace, training)}
+        return {plan.train.updates: _run_without_training(workspace, training)}
 
     latest = _latest_update(plan, training)
     runs = {}
@@ -280,7 +280,7 @@ def _run_of_start(workspace: Workspace, training: Training) -> Run:
 def _run_without_training(workspace: Workspace, training: Training) -> Run:
     """Return the run that measures a model with random weights, where others are measured after the last update."""
     plan = workspace.plan
-    last = plan.updates_of(training.model)
+    last = plan.train.updates
     save = training.folder / "checkpoints"
     words = arguments(plan.data.data_bin, train_options(plan, training, last, save))
     to_measure = workspace.to_measure(training, last)
