@@ -184,7 +184,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         if model.random:
             continue
         try:
-            run = planned_run(cfg, vocabulary, plan.updates_of(model), kind=device, precision=PlannedRun.precision)
+            run = planned_run(cfg, vocabulary, plan.updates_of(model), kind=device)
             costs[model.name] = plan_cost(run)
         except ValueError as problem:
             unknown.append(f"{model.name} ({problem})")

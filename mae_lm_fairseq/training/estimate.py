@@ -111,7 +111,15 @@ class TrainingRun(PlannedRun):
         return self.own_network
 
 
-def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, kind: str, precision: str) -> PlannedRun:
+def planned_run(
+    cfg: Any,
+    vocabulary: int,
+    updates: int,
+    *,
+    devices: int = 1,
+    kind: str = PlannedRun.device_kind,
+    precision: str = PlannedRun.precision,
+) -> PlannedRun:
     """Return a training for the cost planner.
 
     Args:
@@ -160,8 +168,7 @@ def tokens_and_flops(cfg: Mapping[str, Any], data_bin: Path, updates: int) -> di
     cfg = OmegaConf.create(cfg, flags={"allow_objects": True})
     cost = {"tokens": updates * tokens_per_update(cfg, processes=1), "flops": None}
     with contextlib.suppress(ValueError):
-        device = {"kind": PlannedRun.device_kind, "precision": PlannedRun.precision}  # FLOPs do not depend on it
-        run = planned_run(cfg, vocabulary_size(data_bin), updates, **device)
+        run = planned_run(cfg, vocabulary_size(data_bin), updates)
         cost["flops"] = run.tokens * flops_per_token(run).total
     return cost
 
