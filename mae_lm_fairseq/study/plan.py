@@ -288,6 +288,8 @@ def parse_plan(text: str, name: str) -> Plan:
         looks=read("looks", tuple[int, ...], []),
         formats=read("formats", tuple[Format, ...], []),
     )
+    # The measures need torch, for which mistakes in other tables and in the names of measures do not wait.
+    _read_array(document, "measure", partial(_check_kind, document))
     planned_measures = _read_array(document, "measure", partial(_read_measure, document))
     if plan.train.equal != "updates":
         planned_measures += (PlannedMeasure(Cost.kind, "last", Cost()),)
@@ -340,16 +342,19 @@ def _read_array(document: Document, key: str, read: Callable[[Any, tuple], Item]
     return tuple(read(table, (key, number)) for number, table in enumerate(tables))
 
 
-def _read_measure(document: Document, table: Any, key: tuple) -> PlannedMeasure:
+def _check_kind(document: Document, table: Any, key: tuple) -> None:
     if not isinstance(table, Mapping) or "kind" not in table:
         raise document.error(key, "kind is missing")
     kind = table["kind"]
     kinds = dict.fromkeys([*OURS, *MEASURES])
     if kind not in kinds:
         raise document.error((*key, "kind"), f"{kind!r} is not one of {', '.join(kinds)}")
-    # Registers the measures of this package, which need torch: the mistakes above do not wait for it.
-    from mae_lm_fairseq.study import measures  # noqa: F401
 
+
+def _read_measure(document: Document, table: Any, key: tuple) -> PlannedMeasure:
+    from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
+
+    kind = table["kind"]
     at = document.read(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
     options = {name: value for name, value in table.items() if name not in ("kind", "name", "at")}
     measure = document.read(MEASURES[kind], options, key)
