@@ -12,10 +12,7 @@ Example:
 from dataclasses import dataclass
 from typing import Annotated
 
-from mae_lm_fairseq.study.checks import check, dry_run
-from mae_lm_fairseq.study.engine import PLAN, run_study
 from mae_lm_fairseq.study.plan import listing, read_plan
-from mae_lm_fairseq.study.report import TABLE
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options as Base
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS
@@ -47,6 +44,10 @@ def main(options: Options) -> None:
         print(listing())
         return
     plan = read_plan(options.plan)
+    from mae_lm_fairseq.study.checks import check, dry_run  # needs fairseq, for which mistakes in the plan do not wait
+    from mae_lm_fairseq.study.engine import PLAN, SPEED, run_study
+    from mae_lm_fairseq.study.report import TABLE
+
     if options.dry_run:
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))
         return
@@ -56,7 +57,7 @@ def main(options: Options) -> None:
     import pandas  # noqa: F401  and in tables
 
     check(plan)
-    owned = (PLAN, RESULTS, REPORT, TABLE, "runs")
+    owned = (PLAN, RESULTS, REPORT, TABLE, "runs", SPEED)
     with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm study", owned):
         run_study(plan, options.out, options.jobs)
     print(f"Report: {options.out / 'report.md'}")

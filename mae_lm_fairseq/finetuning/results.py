@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.utils.output import code, escaped, markdown_table
+from mae_lm_fairseq.utils.output import code, escaped, markdown_table, with_spread
 
 MODEL = "model"
 """Subdirectory of ``--out`` that holds the bundle of the best run."""
@@ -20,7 +20,9 @@ def summarise(values: Sequence[float]) -> dict[str, Any]:
 
 def summary_cell(summary: Mapping[str, Any]) -> str:
     """Return what :func:`summarise` returns in words: the median, and the spread of the seeds."""
-    spread = "one seed" if summary["std"] is None else "{mean:.1f} ± {std:.1f}".format(**summary)
+    spread = "one seed"
+    if summary["std"] is not None:
+        spread = with_spread(summary["mean"], summary["std"], ".1f", ".1f")
     return f"{summary['median']:.1f} ({spread})"
 
 

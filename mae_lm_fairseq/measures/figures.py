@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+Format = Literal["pdf", "svg"]
+"""Format of figures besides PNG."""
 LAYER = "layer (0: embeddings)"
 
 # Okabe and Ito's palette, which is distinguishable with colour blindness, and black for a seventh model.

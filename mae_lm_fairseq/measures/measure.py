@@ -8,12 +8,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 from mae_lm_fairseq.measures.figures import Line, Panel, plot_panels
-from mae_lm_fairseq.measures.readers import Reader, open_model
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options, Probability
+
+if TYPE_CHECKING:
+    from mae_lm_fairseq.measures.readers import Reader
 
 UNKNOWN_LENGTH = 128
 """Length of the sequences to measure on, in tokens, if that of the training is unknown."""
@@ -68,8 +70,10 @@ class ModelToMeasure:
     trained_length: int | None = None
     ends_lines: bool = False
 
-    def open(self, with_head: bool = False) -> Reader:
+    def open(self, with_head: bool = False) -> "Reader":
         """Return the model with its tokenizer."""
+        from mae_lm_fairseq.measures.readers import open_model  # needs torch
+
         reader = open_model(
             self.path,
             self.data.data_bin,

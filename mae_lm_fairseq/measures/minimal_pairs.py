@@ -43,6 +43,8 @@ TIE = 1e-4
 """Scores that differ by at most this are tied, and count one half. Sums of float32 log-probabilities differ by less
 when the same sentence is computed in another batch."""
 SETTINGS = {"tie": TIE, "resamples": RESAMPLES, "bootstrap_seed": BOOTSTRAP_SEED, "random_weights_seed": RANDOM_SEED}
+GROUPS = {"field": "fields", "phenomenon": "phenomena", "paradigm": "paradigms"}
+"""Keys of the accuracies of groups of pairs, by what a group is."""
 _POINTS = np.array([0, 0.5, 1])
 """For a pair that is wrong, tied, right."""
 
@@ -55,11 +57,12 @@ class Pair(NamedTuple):
 
 
 class Paradigm(NamedTuple):
-    """Pairs of one construction, and the field of grammar that it belongs to."""
+    """Pairs of one construction, and the field of grammar and, in BLiMP, the phenomenon that it belongs to."""
 
     name: str
     field: str
     pairs: list[Pair]
+    phenomenon: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,14 +201,15 @@ class Options(ModelOptions, MinimalPairs):
 
 
 def _table(models: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return tables of the accuracies of models and controls, by label: a summary, by field and by paradigm."""
+    """Return tables of the accuracies of models and controls, by label: a summary, and those of each group."""
     header = ["model", "accuracy", "ties", *CONTROLS]
     summaries = [_summary(label, by_scorer) for label, by_scorer in models.items()]
     lines = [markdown_table(header, summaries)]
     for label, by_scorer in models.items():
         lines += ["", f"## {escaped(label)}"]
-        lines += ["", _groups_table("field", "fields", by_scorer)]
-        lines += ["", _groups_table("paradigm", "paradigms", by_scorer)]
+        for title, key in GROUPS.items():
+            if key in by_scorer["model"]:
+                lines += ["", _groups_table(title, key, by_scorer)]
     return "\n".join(lines)
 
 
@@ -218,7 +222,7 @@ def _summary(label: str, by_scorer: Mapping[str, Any]) -> list[str]:
 
 
 def _groups_table(title: str, key: str, by_scorer: Mapping[str, Any]) -> str:
-    """Return a table with a row for each field or paradigm."""
+    """Return a table with a row for each group."""
     scorers = ["model", *(control for control in CONTROLS if control in by_scorer)]
     rows = []
     for name, accuracy in by_scorer["model"][key].items():
@@ -257,15 +261,16 @@ def _blimp(path: Path) -> Paradigm:
     _, first = rows[0]
     name = first.get("UID")
     field = first.get("field")
+    phenomenon = first.get("linguistics_term")
     pairs = []
     for number, row in rows:
         pair = Pair(row.get("sentence_good"), row.get("sentence_bad"))
         is_of_paradigm = row.get("UID") == name and row.get("field") == field
-        if not is_of_paradigm or not all(map(_is_text, (*pair, name, field))):
+        if not is_of_paradigm or not all(map(_is_text, (*pair, name, field, phenomenon or field))):
             raise UserError(f"{path}: line {number} is not a minimal pair of BLiMP ({row!s:.300}); correct it")
         pairs.append(pair)
     # One of BLiMP's files says syntax/semantics, the others syntax_semantics.
-    return Paradigm(name, field.replace("/", "_"), pairs)
+    return Paradigm(name, field.replace("/", "_"), pairs, phenomenon)
 
 
 def _is_text(cell: Any) -> bool:
@@ -321,32 +326,37 @@ def _scored(sentence: Words) -> list[int]:
 
 
 def accuracies(paradigms: Sequence[Paradigm], scores: np.ndarray) -> dict[str, Any]:
-    """Return the accuracy of each paradigm, of each field and overall, as JSON-serialisable data.
+    """Return the accuracy of each group of paradigms and overall, as JSON-serialisable data.
 
-    Every paradigm counts the same in its field and overall, as in BLiMP's own tables. The 95 % intervals come from
+    Every paradigm counts the same in its group and overall, as in BLiMP's own tables. The 95 % intervals come from
     resampling the pairs of each paradigm.
 
     Args:
         scores: float[pairs, 2], of the grammatical and the ungrammatical sentence, paradigm by paradigm.
 
     Returns:
-        ``overall``, and by name ``fields`` and ``paradigms``: for each ``accuracy``, ``low`` and ``high`` in [0, 1],
-        ``pairs``, and ``ties``, how many of them were tied.
+        ``overall``, and by name ``fields``, ``phenomena`` (if they are known) and ``paradigms``: for each
+        ``accuracy``, ``low`` and ``high`` in [0, 1], ``pairs``, and ``ties``, how many of them were tied.
     """
     generator = np.random.default_rng(BOOTSTRAP_SEED)
     all_outcomes = []
-    by_field: dict[str, list[_Outcomes]] = defaultdict(list)
-    by_paradigm = {}
+    groups = {key: defaultdict(list) for key in GROUPS.values()}
     first = 0
     for paradigm in paradigms:
         last = first + len(paradigm.pairs)
         outcomes = _outcomes(scores[first:last], generator)
         all_outcomes.append(outcomes)
-        by_field[paradigm.field].append(outcomes)
-        by_paradigm[paradigm.name] = _row([outcomes])
+        names = (paradigm.field, paradigm.phenomenon, paradigm.name)
+        for key, name in zip(groups, names, strict=True):
+            if name is not None:
+                groups[key][name].append(outcomes)
         first = last
-    fields = {field: _row(by_field[field]) for field in sorted(by_field)}
-    return {"overall": _row(all_outcomes), "fields": fields, "paradigms": by_paradigm}
+
+    rows = {"overall": _row(all_outcomes)}
+    for key, by_name in groups.items():
+        if by_name:
+            rows[key] = {name: _row(of_group) for name, of_group in by_name.items()}
+    return rows
 
 
 class _Outcomes(NamedTuple):

@@ -14,10 +14,11 @@ Example:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 from mae_lm_fairseq.measures.exclusivity import Exclusivity
 from mae_lm_fairseq.measures.figures import (
+    Format,
     lines_by_layer,
     plot_exclusivity,
     plot_gaps,
@@ -147,11 +148,13 @@ class Options(ModelOptions, Rank):
         tokens: number of tokens to read, evenly spaced in the text.
         seed: seed of masks and resamples.
         bootstrap: number of bootstrap resamples for the intervals.
+        formats: formats in which figures are written besides PNG.
     """
 
     text: File
     tokens: Count = 50_000
     bootstrap: Annotated[int, Argument("N", at_least=2)] = 100
+    formats: Annotated[tuple[Format, ...], Argument("FORMAT")] = ()
 
     def settings(self) -> RankSettings:
         return replace(super().settings(), bootstrap=self.bootstrap)
@@ -188,16 +191,21 @@ class Options(ModelOptions, Rank):
             if model["exclusivity"]:
                 exclusivities[model["label"]] = self.exclusivity_measure.recorded(model["exclusivity"])
 
-        figures = {"ranks.png": plot_ranks, "gaps.png": plot_gaps, "outside.png": plot_outside}
-        names = ["ranks.json", "ranks.csv", *figures]
-        with replacing_files(self.out, "ranks.json", stale=["exclusivity.png"]) as made:
+        figures = {"ranks": plot_ranks, "gaps": plot_gaps, "outside": plot_outside}
+        names = ["ranks.json", "ranks.csv"]
+        stale = ["exclusivity.png"]
+        for ending in get_args(Format):
+            stale += [f"{name}.{ending}" for name in (*figures, "exclusivity")]
+        with replacing_files(self.out, "ranks.json", stale) as made:
             write_json(made / "ranks.json", {**results, "models": models})
             write_csv(made / "ranks.csv", models)
-            for name, plot in figures.items():
-                plot(made / name, models)
             title = f"Exclusive directions{title_end(models)}"
-            if plot_exclusivity(made / "exclusivity.png", title, lines_by_layer(exclusivities)):
-                names.append("exclusivity.png")
+            for ending in ("png", *self.formats):
+                for name, plot in figures.items():
+                    plot(made / f"{name}.{ending}", models)
+                    names.append(f"{name}.{ending}")
+                if plot_exclusivity(made / f"exclusivity.{ending}", title, lines_by_layer(exclusivities)):
+                    names.append(f"exclusivity.{ending}")
         print(f"{self.out}: {', '.join(names)}")
 
 

@@ -7,6 +7,11 @@ if TYPE_CHECKING:
 
 MEASURES: dict[str, "type[Measure]"] = {}
 """Measures by their names; :mod:`mae_lm_fairseq.study.measures` registers those of this package."""
+OURS = (
+    *("loss", "evaluate", "rank", "exclusivity", "probe", "minimal-pairs", "retrieval"),
+    *("finetune", "classification", "tagging", "seconds", "cost"),
+)
+"""Names of the measures of this package, by which a mistake in a plan is reported before these are imported."""
 
 
 def register_measure(measure: "type[Measure]") -> None:

@@ -1,4 +1,4 @@
-"""Speed of training, from its log."""
+"""Speed and cost of training, from its log and options."""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -24,3 +24,24 @@ class Seconds(Measure):
         if not tokens:  # the updates since the last checkpoint are fewer than --log-interval
             return dict.fromkeys(self.value_names())
         return {"per_update": seconds_per_update(model.log), "tokens_per_update": fmean(tokens)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost(Seconds):
+    """Cost of training: updates, tokens of full sequences, FLOPs of their matrix products by formula, and seconds."""
+
+    kind: ClassVar = "cost"
+    values: ClassVar = (Value("updates"), Value("tokens"), Value("flops"), Value("seconds"))
+
+    def measure(self, model: ModelToMeasure) -> dict[str, float | None]:
+        """Return the cost of the updates so far. The seconds are their number times the median of one.
+
+        The FLOPs are None if no formula describes the model.
+        """
+        from mae_lm_fairseq.trained.checkpoint_file import load_as_data  # needs torch
+        from mae_lm_fairseq.training.estimate import tokens_and_flops  # needs fairseq
+
+        state = load_as_data(model.path, mapped=True)
+        updates = state["optimizer_history"][-1]["num_updates"]
+        cost = tokens_and_flops(state["cfg"], model.data.data_bin, updates)
+        return {"updates": updates, **cost, "seconds": updates * seconds_per_update(model.log)}

@@ -23,7 +23,14 @@ from mae_lm_fairseq.tasks.options import check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.trained.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.training.command import arguments
-from mae_lm_fairseq.training.estimate import CPU_FRACTION, duration, matrix_rate, planned_run, vocabulary_size
+from mae_lm_fairseq.training.estimate import (
+    CPU_FRACTION,
+    duration,
+    matrix_rate,
+    planned_run,
+    tokens_and_flops,
+    vocabulary_size,
+)
 from mae_lm_fairseq.training.pretrain import checked_configuration
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
@@ -51,7 +58,32 @@ def check(plan: Plan, needs_files: bool = True) -> list[Any]:
         for number, planned in enumerate(plan.measures):
             with _located(plan, ("measure", number)):
                 planned.measure.check(plan.data)  # reads the files, hours before they are needed
-    return [_configuration(plan, number, needs_files) for number in range(len(plan.models))]
+    configurations = [_configuration(plan, number, needs_files) for number in range(len(plan.models))]
+    with_equal_cost_by_formula(plan, configurations)
+    return configurations
+
+
+def with_equal_cost_by_formula(plan: Plan, configurations: Sequence[Any]) -> Plan:
+    """Return the plan with as many updates of each model as have the tokens or FLOPs of the first one, if it asks.
+
+    Args:
+        configurations: fairseq's configurations of the models, from :func:`check`.
+
+    Raises:
+        UserError: if no formula describes the FLOPs of a model; names it.
+    """
+    equal = plan.train.equal
+    if equal not in ("tokens", "flops"):
+        return plan
+    costs = {}
+    for model, cfg in zip(plan.models, configurations, strict=True):
+        if model.random:
+            continue
+        costs[model.name] = tokens_and_flops(cfg, plan.data.data_bin, plan.train.updates)[equal]
+        if costs[model.name] is None:
+            problem = f'no formula describes the {equal} of {model.name}; use equal = "seconds"'
+            raise plan.document.error(("train", "equal"), problem)
+    return plan.with_equal_cost(costs)
 
 
 def check_data(data: Path) -> None:
@@ -144,6 +176,7 @@ def _located(plan: Plan, key: tuple) -> Iterator[None]:
 
 def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     """Return a table of the trainings of a plan, with the assumptions behind it, and what has no estimate."""
+    plan = with_equal_cost_by_formula(plan, configurations)
     device = DEVICE
     if torch.cuda.is_available():
         device = kind_of_gpu(torch.cuda.get_device_properties(0)) or DEVICE
@@ -155,7 +188,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         if model.random:
             continue
         try:
-            run = planned_run(cfg, vocabulary, plan.train.updates, kind=device, precision=PlannedRun.precision)
+            run = planned_run(cfg, vocabulary, plan.updates_of(model), kind=device)
             costs[model.name] = plan_cost(run)
         except ValueError as problem:
             unknown.append(f"{model.name} ({problem})")
@@ -165,7 +198,8 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     hours = sum(cost.hours * trainings[name] for name, cost in costs.items())
     processes = number * sum(updates > 0 for updates in plan.checkpoints)
     starting = processes * START_SECONDS / 3600
-    lines = [f"{plan.title}: {number} trainings of {plan.train.updates:,} updates, {tokens:,} tokens"]
+    updates = dict.fromkeys(f"{plan.updates_of(model):,}" for model in plan.models)
+    lines = [f"{plan.title}: {number} trainings of {' or '.join(updates)} updates, {tokens:,} tokens"]
     if not torch.cuda.is_available():
         rate = matrix_rate()
         flops = sum(cost.flops.total * cost.run.tokens * trainings[name] for name, cost in costs.items())

@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from difflib import unified_diff
 from itertools import islice, pairwise
@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 import torch
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.measures.seconds import Seconds
+from mae_lm_fairseq.study.checks import check, with_equal_cost_by_formula
 from mae_lm_fairseq.study.looks import Look, new_looks
-from mae_lm_fairseq.study.plan import Plan
+from mae_lm_fairseq.study.plan import Plan, PlannedMeasure, Train
 from mae_lm_fairseq.study.rates import choose, needed_trainings
 from mae_lm_fairseq.study.report import TABLE, Results, write_report
 from mae_lm_fairseq.study.results import Training
@@ -34,6 +36,10 @@ from mae_lm_fairseq.utils.files import make_output_directory, read_record, write
 from mae_lm_fairseq.utils.typed import typed
 
 PLAN = "plan.json"
+SPEED = "speed"
+"""Directory of the study that measures the speed of the models, if the plan asks for equal seconds."""
+TIMED_UPDATES = 25
+"""Number of its updates."""
 
 
 def run_study(plan: Plan, out: Path, jobs: int = 1) -> dict[str, Any]:
@@ -47,12 +53,48 @@ def run_study(plan: Plan, out: Path, jobs: int = 1) -> dict[str, Any]:
         Interrupted: if the program receives SIGINT, SIGTERM or SIGHUP; what is finished is reported.
     """
     workspace = begin(plan, out, jobs)
+    workspace.plan = at_equal_cost(workspace)
     try:
         complete(workspace, jobs, lambda run: collect(workspace))
     finally:
         results = collect(workspace, is_reported=True)
         write_report(out, results)
     return results
+
+
+def at_equal_cost(workspace: Workspace) -> Plan:
+    """Return the plan with the numbers of updates that ``equal`` of ``[train]`` asks for.
+
+    Raises:
+        UserError: if a run that measures speed fails.
+    """
+    plan = workspace.plan
+    if plan.train.equal == "updates":
+        return plan
+    if plan.train.equal == "seconds":
+        return plan.with_equal_cost(_seconds_of_update(workspace))
+    return with_equal_cost_by_formula(plan, check(plan, needs_files=False))
+
+
+def _seconds_of_update(workspace: Workspace) -> dict[str, float]:
+    """Return the seconds of an update of each model that is trained, by name.
+
+    They are the results of a study of few updates, in the directory ``speed``: a study that is resumed finds them.
+    """
+    models = []
+    for model in workspace.plan.models:
+        options = {**model.options, "log-interval": 1}
+        if not model.random:
+            models.append(replace(model, options=options, seeds=1, learning_rates=model.learning_rates[:1]))
+    planned = PlannedMeasure(Seconds.kind, "last", Seconds())
+    plan = replace(workspace.plan, train=Train(TIMED_UPDATES), models=tuple(models), measures=(planned,), rates=None)
+    timed = Workspace(plan, workspace.out / SPEED, workspace.threads, workspace.files)
+    complete(timed)  # one after the other, as runs at the same time slow each other down
+    seconds = {}
+    for training in needed_trainings(timed):
+        [values] = timed.values(training, planned).values()
+        seconds[training.model.name] = values["per_update"]
+    return seconds
 
 
 def complete(workspace: Workspace, jobs: int = 1, after_run: Callable[[Run], Any] = lambda run: None) -> None:
@@ -245,7 +287,8 @@ def _record_looks(workspace: Workspace, history: History, content: Mapping[str, 
 
 def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
     """Return the results of a training; empty if nothing is finished."""
-    records = [record for updates in workspace.plan.checkpoints for record in training.records(updates)]
+    checkpoints = workspace.plan.checkpoints_of(training.model)
+    records = [record for updates in checkpoints for record in training.records(updates)]
     if not records:
         return {}
     results = [record["result"] for record in records]

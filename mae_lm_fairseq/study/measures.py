@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningOptions, GlueOptions, TaggingOptions
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import find_task
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
@@ -24,7 +22,7 @@ from mae_lm_fairseq.measures.probe import ProbeOrControl
 from mae_lm_fairseq.measures.rank import Rank
 from mae_lm_fairseq.measures.registry import register_measure
 from mae_lm_fairseq.measures.retrieval import Retrieval
-from mae_lm_fairseq.measures.seconds import Seconds
+from mae_lm_fairseq.measures.seconds import Cost, Seconds
 from mae_lm_fairseq.text.tables import read_table, write_table
 from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced
@@ -90,6 +88,8 @@ class GlueTask(FineTuning):
     task: str
 
     def check(self, data: Data) -> None:
+        from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # needs fairseq
+
         super().check(data)
         sets = GlueFiles(find_task(self.task), data.glue_dir)
         for split in sets.splits:
@@ -97,6 +97,8 @@ class GlueTask(FineTuning):
 
     def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development set."""
+        from mae_lm_fairseq.finetuning.driver import finetune  # needs fairseq
+
         options = self.options_of_model(model)
         return finetune(GlueOptions(task=self.task, glue_dir=model.data.glue_dir, **options))
 
@@ -154,6 +156,8 @@ class FineTuningOnFiles(FineTuning):
 
     def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the results on the development file, and on the test file if there is one."""
+        from mae_lm_fairseq.finetuning.driver import finetune  # needs fairseq
+
         train = self.training_file(model.kept)
         options = self.options_with(train, **self.options_of_model(model))
         return finetune(options)
@@ -239,6 +243,6 @@ class Tagging(FineTuningOnFiles):
 
 for measure in (
     Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
-    GlueTask, Classification, Tagging, Seconds,
+    GlueTask, Classification, Tagging, Seconds, Cost,
 ):  # fmt: skip
     register_measure(measure)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
+from mae_lm_fairseq.measures.figures import Format
 from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, Value
-from mae_lm_fairseq.measures.registry import MEASURES
-from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
+from mae_lm_fairseq.measures.registry import MEASURES, OURS
+from mae_lm_fairseq.measures.seconds import Cost
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS, OVER_TIME
 from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
@@ -42,11 +43,13 @@ class Train(Options):
         warmup: number of warm-up updates.
         checkpoints: numbers of updates after which a model is measured; the last update is always one. After 0, the
             ``start`` of a model is.
+        equal: what all trainings have as much of as the first one; the numbers of updates of the others follow.
     """
 
     updates: Count
     warmup: Natural = 0
     checkpoints: tuple[Natural, ...] = ()
+    equal: Literal["updates", "tokens", "flops", "seconds"] = "updates"
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,10 @@ class Rates(Options):
 
 @dataclass(frozen=True)
 class Plan:
-    """A study, checked in itself; :mod:`~mae_lm_fairseq.study.checks` checks it against files and fairseq."""
+    """A study, checked in itself; :mod:`~mae_lm_fairseq.study.checks` checks it against files and fairseq.
+
+    ``updates`` are the models' numbers of updates, by name, if they are not that of ``[train]``.
+    """
 
     document: Document
     title: str
@@ -175,11 +181,40 @@ class Plan:
     contrasts: tuple[Contrast, ...]
     rates: Rates | None
     looks: tuple[int, ...] = ()
+    formats: tuple[Format, ...] = ()
+    updates: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def checkpoints(self) -> list[int]:
         """Numbers of updates after which models are measured, ascending; the last update is one."""
         return sorted({*self.train.checkpoints, self.train.updates})
+
+    def updates_of(self, model: Model) -> int:
+        """Return the number of updates of a model."""
+        return self.updates.get(model.name, self.train.updates)
+
+    def scaled(self, updates: int, model: Model) -> int:
+        """Return the updates of a model that are the same fraction of its training as ``updates`` are of the plan's.
+
+        It is at least 1, unless ``updates`` are 0.
+        """
+        nearest = round(updates * self.updates_of(model) / self.train.updates)
+        return max(nearest, min(updates, 1))
+
+    def checkpoints_of(self, model: Model, planned: PlannedMeasure | None = None) -> list[int]:
+        """Return the numbers of updates after which a model is measured, by a measure or by any, ascending."""
+        checkpoints = planned.checkpoints(self.checkpoints) if planned else self.checkpoints
+        return sorted({self.scaled(updates, model) for updates in checkpoints})
+
+    def with_equal_cost(self, costs: Mapping[str, float]) -> "Plan":
+        """Return the plan with as many updates of each model as cost as much as those of the first one.
+
+        Args:
+            costs: the costs of equal numbers of updates, by the names of the models that are trained, in their order.
+        """
+        of_first, *_ = costs.values()
+        whole_cost = self.train.updates * of_first
+        return replace(self, updates={name: max(1, round(whole_cost / cost)) for name, cost in costs.items()})
 
     def model(self, name: str) -> Model:
         return next(model for model in self.models if model.name == name)
@@ -228,7 +263,7 @@ def parse_plan(text: str, name: str) -> Plan:
     """
     document = Document(text, name)
     content = document.content
-    tables = {"title", "data", "train", "options", "model", "measure", "contrast", "rates", "looks"}
+    tables = {"title", "data", "train", "options", "model", "measure", "contrast", "rates", "looks", "formats"}
     unknown = sorted(content.keys() - tables)
     if unknown:
         raise document.error((unknown[0],), f"unknown key; there are {', '.join(sorted(tables))}")
@@ -247,11 +282,18 @@ def parse_plan(text: str, name: str) -> Plan:
         train=read("train", Train),
         options=read("options", Mapping[str, Any], {}),
         models=_read_array(document, "model", partial(document.read, Model)),
-        measures=_read_array(document, "measure", partial(_read_measure, document)),
+        measures=(),
         contrasts=_read_array(document, "contrast", partial(document.read, Contrast)),
         rates=read("rates", Rates) if "rates" in content else None,
         looks=read("looks", tuple[int, ...], []),
+        formats=read("formats", tuple[Format, ...], []),
     )
+    # The measures need torch, for which mistakes in other tables and in the names of measures do not wait.
+    _read_array(document, "measure", partial(_check_kind, document))
+    planned_measures = _read_array(document, "measure", partial(_read_measure, document))
+    if plan.train.equal != "updates":
+        planned_measures += (PlannedMeasure(Cost.kind, "last", Cost()),)
+    plan = replace(plan, measures=planned_measures)
     _check(plan)
     return replace(plan, measures=tuple(_at_trained_length(plan, planned) for planned in plan.measures))
 
@@ -300,12 +342,19 @@ def _read_array(document: Document, key: str, read: Callable[[Any, tuple], Item]
     return tuple(read(table, (key, number)) for number, table in enumerate(tables))
 
 
-def _read_measure(document: Document, table: Any, key: tuple) -> PlannedMeasure:
+def _check_kind(document: Document, table: Any, key: tuple) -> None:
     if not isinstance(table, Mapping) or "kind" not in table:
         raise document.error(key, "kind is missing")
     kind = table["kind"]
-    if kind not in MEASURES:
-        raise document.error((*key, "kind"), f"{kind!r} is not one of {', '.join(MEASURES)}")
+    kinds = dict.fromkeys([*OURS, *MEASURES])
+    if kind not in kinds:
+        raise document.error((*key, "kind"), f"{kind!r} is not one of {', '.join(kinds)}")
+
+
+def _read_measure(document: Document, table: Any, key: tuple) -> PlannedMeasure:
+    from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
+
+    kind = table["kind"]
     at = document.read(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
     options = {name: value for name, value in table.items() if name not in ("kind", "name", "at")}
     measure = document.read(MEASURES[kind], options, key)

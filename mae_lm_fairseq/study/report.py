@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER
 from mae_lm_fairseq.measures.measure import Measure
-from mae_lm_fairseq.measures.seconds import Seconds
+from mae_lm_fairseq.measures.seconds import Cost, Seconds
 from mae_lm_fairseq.study.contrasts import Outcome, outcomes
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.looks import marked
@@ -21,6 +21,7 @@ from mae_lm_fairseq.study.tables import (
     are_by_layer,
     cells,
     constants,
+    cost_cell,
     lines_of,
     long_table,
     mean_cell,
@@ -48,6 +49,10 @@ NOTES = """\
   {least:.4f}, or half of that if it is one-sided.
 - ± below is the standard deviation over the seeds, every one of which is in `results.json`.
 - *Not shown* is no evidence of the opposite. Descriptive contrasts have no verdict."""
+
+EQUAL_COST = """\
+The models were trained for equal {equal}. Below, the updates of checkpoints are those of the first model. The others \
+were measured at the same fractions of their own."""
 
 EXPLORATORY = """
 - *Exploratory*: seeds were added, or the prediction was changed, after results had been seen, so that p is too small. \
@@ -172,11 +177,14 @@ def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
     if done != trainings:
         lines += [f"**Incomplete: {done} of {trainings} trainings have all measurements.**", ""]
     lines += _identical(identical)
+    if plan.train.equal != "updates":
+        lines += [EQUAL_COST.format(equal=plan.train.equal), "", _costs_and_scores(results), ""]
 
     tested = results.tested()
     if tested:
         lines += ["## Contrasts", "", contrast_table(tested, identical), "", _notes(plan, tested), ""]
-        plot_contrasts(directory / f"{CONTRASTS}.png", tested, plan)
+        for ending in ("png", *plan.formats):
+            plot_contrasts(directory / f"{CONTRASTS}.{ending}", tested, plan)
         lines += [f"![contrasts]({CONTRASTS}.png)", ""]
     looks = content.get("looks")
     if looks:
@@ -198,6 +206,20 @@ def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
         names = escaped(f"{first} and {second}")
         lines += [f"**{names} are identical in every value**: their differences in the plan have no effect.", ""]
     return lines
+
+
+def _costs_and_scores(results: Results) -> str:
+    """Return a table of the cost of the models' trainings, and of what the contrasts are about."""
+    costs = [f"{Cost.kind}.{value.name}" for value in Cost.values]
+    columns = dict.fromkeys([*costs, *(contrast.of for contrast in results.plan.contrasts)])
+    rows = []
+    for model in results.plan.models:
+        row = [model.name]
+        for text in columns:
+            seeds, value = results.value_by_seed(model.name, text)
+            row.append(cost_cell(ENDPOINTS["last"](value)) if seeds and value.is_measured else "-")
+        rows.append(row)
+    return markdown_table(["model", *columns], rows)
 
 
 def _untested(plan: Plan, tested: Iterable[Outcome], is_complete: bool) -> list[str]:
@@ -335,6 +357,7 @@ def _of_run(results: Results, run: dict[str, Any], text: str, endpoint: str) -> 
 
 def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list[str]:
     """Return the section of a measure, after drawing its figure in a directory."""
+    plan = results.plan
     measured = results.table(planned)
     last = results.last_checkpoint(planned)
     table = of_all_seeds(measured, last)
@@ -349,8 +372,10 @@ def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list
     lines += [f"After {last:,} updates:", "", *_final(final, values.shown, models)]
     lines += _above_entropy(final)
     lines += _by_updates(table, values.shown)
-    figure = directory / f"{planned.name}.png"
-    if plot_measure(figure, planned, table, constant):
+    for ending in (*plan.formats, "png"):
+        figure = directory / f"{planned.name}.{ending}"
+        is_drawn = plot_measure(figure, planned, table, constant)
+    if is_drawn:
         lines += [f"![{title}]({quote(figure.name)})", ""]
     if values.same:
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in values.same.items())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mae_lm_fairseq.measures.figures import Line
-from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.output import markdown_table, with_spread
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -91,10 +91,15 @@ def mean_cell(numbers: np.ndarray) -> str:
     """Return mean and standard deviation over the seeds; numbers that are not defined do not count."""
     if np.isnan(numbers).all():
         return "-"
-    mean = f"{np.nanmean(numbers):.4g}"
+    mean = np.nanmean(numbers)
     if len(numbers) == 1:
-        return mean
-    return f"{mean} ± {np.nanstd(numbers, ddof=1):.2g}"
+        return f"{mean:.4g}"
+    return with_spread(mean, np.nanstd(numbers, ddof=1), ".4g", ".2g")
+
+
+def cost_cell(numbers: np.ndarray) -> str:
+    """Return a number that all seeds have in full, such as one of updates, or else the mean and the deviation."""
+    return f"{numbers[0]:,.6g}" if np.ptp(numbers) == 0 else mean_cell(numbers)
 
 
 def seeds_cell(numbers: np.ndarray) -> str:

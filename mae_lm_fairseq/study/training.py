@@ -63,7 +63,7 @@ def options_of(plan: Plan, model: Model) -> dict[str, Any]:
     """
     stated = {**plan.options, **model.options}
     options = _schedule(plan, model, stated)
-    longest_interval = max(1, plan.train.updates // 4)
+    longest_interval = max(1, plan.updates_of(model) // 4)
     options["log-interval"] = min(options["log-interval"], longest_interval)
     options |= stated
     if not {"update-freq", "max-tokens"} & stated.keys():
@@ -88,14 +88,16 @@ def _schedule(plan: Plan, model: Model, stated: Mapping[str, Any]) -> dict[str, 
     if scheduler != of_recipe:
         del chosen["lr_scheduler"]
     options = as_options(chosen)
+    updates = plan.updates_of(model)
+    warmup = plan.scaled(plan.train.warmup, model)
     if scheduler in ("polynomial_decay", "cosine", "inverse_sqrt", "fixed"):
-        options["warmup-updates"] = plan.train.warmup
+        options["warmup-updates"] = warmup
     if scheduler == "polynomial_decay":
-        options["total-num-update"] = plan.train.updates
+        options["total-num-update"] = updates
     if scheduler == "cosine":
-        options["lr-period-updates"] = plan.train.updates - plan.train.warmup
+        options["lr-period-updates"] = updates - warmup
     if stated.get("mask-prob-end"):
-        options["mask-prob-updates"] = plan.train.updates
+        options["mask-prob-updates"] = updates
     return options
 
 
@@ -108,7 +110,7 @@ def train_options(plan: Plan, training: Training, updates: int, save: Path) -> d
         options.setdefault("finetune-from-model", training.model.start)
     return options | {
         "save-dir": save,
-        "save-interval-updates": max(1, plan.train.updates // SAVED),
+        "save-interval-updates": max(1, plan.updates_of(training.model) // SAVED),
         "keep-interval-updates": 1,
         "no-epoch-checkpoints": True,
         "disable-validation": True,
@@ -160,7 +162,7 @@ class Workspace:
         return [self.training(model, rate, seed) for seed in seeds]
 
     def _key_of_training(self, training: Training) -> str:
-        options = train_options(self.plan, training, self.plan.train.updates, Path())
+        options = train_options(self.plan, training, self.plan.updates_of(training.model), Path())
         inputs = {"data": self.files[str(self.plan.data.data_bin)]}
         if training.model.start is not None:
             inputs["finetune-from-model"] = self.files[str(training.model.start)]
@@ -180,16 +182,17 @@ class Workspace:
         """Return what the plan measures of a training after a number of updates."""
         by_key = {}
         for planned in self.plan.measures:
-            if updates in planned.checkpoints(self.plan.checkpoints):
+            if updates in self.plan.checkpoints_of(training.model, planned):
                 by_key[self.key(planned, training.model)] = planned
         return ToMeasure(training, updates, self.plan.data, by_key)
 
     def values(self, training: Training, planned: PlannedMeasure) -> dict[int, dict[str, Any]]:
-        """Return the values of a measure of a training, by number of updates."""
+        """Return the values of a measure of a training, by the checkpoints of the plan."""
         key = self.key(planned, training.model)
         values = {}
         for updates in planned.checkpoints(self.plan.checkpoints):
-            by_key = training.values_by_key(updates)
+            own_updates = self.plan.scaled(updates, training.model)
+            by_key = training.values_by_key(own_updates)
             if key in by_key:
                 values[updates] = by_key[key]
         return values
@@ -219,7 +222,7 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
     latest = _latest_update(plan, training)
     runs = {}
     before = None
-    for updates in plan.checkpoints:
+    for updates in plan.checkpoints_of(training.model):
         if updates == 0:
             runs[0] = _run_of_start(workspace, training)
             continue
@@ -233,7 +236,8 @@ def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
 
 def _latest_update(plan: Plan, training: Training) -> int:
     """Return how far a training has gone: to a checkpoint of the plan, or to one that is saved for resuming."""
-    reached = [updates for updates in plan.checkpoints if training.result(updates).exists()]
+    checkpoints = plan.checkpoints_of(training.model)
+    reached = [updates for updates in checkpoints if training.result(updates).exists()]
     for path in training.folder.glob("checkpoints/checkpoint_*_*.pt"):
         _, _, updates = path.stem.rpartition("_")  # checkpoint_EPOCH_UPDATES
         reached.append(int(updates))
@@ -249,7 +253,7 @@ def _run_to(workspace: Workspace, training: Training, updates: int, before: Run 
     """
     plan = workspace.plan
     save = training.folder / (f"checkpoints-{updates}" if is_late else "checkpoints")
-    is_last_of_directory = is_late or updates == plan.train.updates
+    is_last_of_directory = is_late or updates == plan.updates_of(training.model)
     first = before.updates[1] if before else 0
     to_measure = workspace.to_measure(training, updates)
     time_to_measure = _time_to_measure(plan, to_measure)

@@ -1,13 +1,15 @@
 """Length of a training before it starts: epochs of the text, and hours by the cost planner; and warnings."""
 
+import contextlib
 import timeit
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import PlannedRun, kind_of_gpu
@@ -109,7 +111,15 @@ class TrainingRun(PlannedRun):
         return self.own_network
 
 
-def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, kind: str, precision: str) -> PlannedRun:
+def planned_run(
+    cfg: Any,
+    vocabulary: int,
+    updates: int,
+    *,
+    devices: int = 1,
+    kind: str = PlannedRun.device_kind,
+    precision: str = PlannedRun.precision,
+) -> PlannedRun:
     """Return a training for the cost planner.
 
     Args:
@@ -147,6 +157,20 @@ def planned_run(cfg: Any, vocabulary: int, updates: int, *, devices: int = 1, ki
         precision=precision,
         own_network=network,
     )
+
+
+def tokens_and_flops(cfg: Mapping[str, Any], data_bin: Path, updates: int) -> dict[str, float | None]:
+    """Return the tokens of a training with full sequences, and its FLOPs; None if no formula describes the model.
+
+    Args:
+        cfg: the configuration of fairseq-train, or that of a checkpoint.
+    """
+    cfg = OmegaConf.create(cfg, flags={"allow_objects": True})
+    cost = {"tokens": updates * tokens_per_update(cfg, processes=1), "flops": None}
+    with contextlib.suppress(ValueError):
+        run = planned_run(cfg, vocabulary_size(data_bin), updates)
+        cost["flops"] = run.tokens * flops_per_token(run).total
+    return cost
 
 
 def vocabulary_size(data_bin: Path) -> int:

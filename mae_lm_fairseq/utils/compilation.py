@@ -4,15 +4,15 @@ import functools
 from collections.abc import Callable
 
 import torch
-import torch._dynamo.config
 from torch import Tensor
-from torch._inductor import config as inductor
-from torch.fx.experimental import _config as shape_config
 
 
 @functools.cache
 def compiled(function: Callable) -> Callable:
     """Compile a function of tensors, modules, integers and tuples of them, without graph breaks."""
+    import torch._dynamo.config  # takes as long as importing torch itself
+    from torch.fx.experimental import _config as shape_config
+
     # Sizes that are equal in one batch by chance must not be compiled as equal.
     shape_config.use_duck_shape = False
     # Graphs that are split for DistributedDataParallel have no dynamic sizes (pytorch 140229).
@@ -26,6 +26,8 @@ def inductor_options() -> dict[str, bool]:
     No measurement chooses the code, so that a resumed run has the same; casts of a layer's weights are one kernel, as
     launching one takes the host longer than the GPU needs for it; no number of tokens is a guard.
     """
+    from torch._inductor import config as inductor
+
     names = "deterministic", "combo_kernels", "triton.mix_order_reduction_non_strict_mode"
     return dict.fromkeys(names, True) if hasattr(inductor.triton, names[2].partition(".")[2]) else {}
 

@@ -11,6 +11,8 @@ from typing import TextIO
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 15
+ROUNDING = 1e-12
+"""Relative rounding error of a mean of float64 numbers: it is smaller, and what is measured differs by more."""
 
 
 def configure_logging() -> None:
@@ -109,6 +111,17 @@ def code_block(language: str, lines: Sequence[str]) -> list[str]:
 
 def _longest_run(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
+
+
+def with_spread(mean: float, deviation: float, mean_form: str, deviation_form: str) -> str:
+    """Format a mean with its standard deviation, which is 0 if it is only a rounding error of equal values.
+
+    Args:
+        mean_form, deviation_form: their formats, such as ``.4g``.
+    """
+    if deviation < ROUNDING * abs(mean):
+        deviation = 0.0
+    return f"{mean:{mean_form}} ± {deviation:{deviation_form}}"
 
 
 def accuracy_cell(row: Mapping[str, float]) -> str:

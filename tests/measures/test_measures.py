@@ -70,6 +70,25 @@ class TestMinimalPairs:
         assert report.count("\n## ") == 3
         assert "| MAE-LM | " in report
 
+    def test_report_has_the_phenomena_of_blimp(self, bundles, tmp_path):
+        for number, (good, bad) in enumerate(PAIRS):
+            row = {
+                "sentence_good": good,
+                "sentence_bad": bad,
+                "field": "syntax",
+                "linguistics_term": f"term {number % 2}",
+            }
+            (tmp_path / f"{number}.jsonl").write_text(json.dumps({**row, "UID": f"paradigm {number}"}))
+        run("minimal-pairs", bundles["mae_lm_tiny"], "--pairs", tmp_path, "--out", tmp_path / "out")
+        report = (tmp_path / "out" / "report.md").read_text()
+        for group, names in {"field": ["syntax"], "phenomenon": ["term 0", "term 1"]}.items():
+            _, table = report.split(f"| {group} | pairs | ")
+            assert [line.split(" | ")[0] for line in table.splitlines()[2 : 2 + len(names)]] == [
+                f"| {n}" for n in names
+            ]
+        [model] = results_of(tmp_path / "out")["models"].values()
+        assert [*model["scores"]["random weights"]["phenomena"]] == ["term 0", "term 1"]
+
     def test_accuracy_is_that_of_the_scores(self, bundles, zorro, tmp_path):
         run("minimal-pairs", bundles["mae_lm_tiny"], "--pairs", zorro, "--out", tmp_path)
         hub = MAELMModel.from_pretrained(bundles["mae_lm_tiny"])

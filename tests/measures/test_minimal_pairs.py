@@ -127,6 +127,20 @@ def test_paradigms_count_the_same():
     assert (found["fields"]["y"]["pairs"], found["fields"]["y"]["ties"]) == (5, 2)
 
 
+def test_accuracies_by_phenomenon(tmp_path):
+    """BLiMP's files name it; Zorro's and those of others may not, and have no such accuracies."""
+    ellipsis, island = {"linguistics_term": "ellipsis"}, {"linguistics_term": "island_effects"}
+    for name, term in {"a": island, "b": ellipsis, "c": island, "d": {}}.items():
+        write_blimp(tmp_path, {**ROW, "UID": name, **term}, name=name)
+    paradigms = read_paradigms(tmp_path)
+    scores = np.array([[1, 0], [0, 0], [0, 1], [1, 0]], dtype=float)
+    phenomena = accuracies(paradigms, scores)["phenomena"]
+    assert {name: row["accuracy"] for name, row in phenomena.items()} == {"island_effects": 0.5, "ellipsis": 0.5}
+    assert {name: row["pairs"] for name, row in phenomena.items()} == {"island_effects": 2, "ellipsis": 1}
+    assert phenomena["ellipsis"]["ties"] == 1
+    assert "phenomena" not in accuracies(paradigms[3:], scores[3:])
+
+
 def test_intervals_are_those_of_resampled_pairs():
     """The standard error of a paradigm's accuracy is the binomial one."""
     rows = np.random.default_rng(0).random((2, 400)) < 0.7

@@ -149,9 +149,16 @@ def test_code_in_a_directory_is_not_run(random_weights, tmp_path, monkeypatch):
 def test_a_text_of_one_document_has_ranks_and_no_exclusivity(folder, tmp_path, capsys):
     (tmp_path / "text").write_text((folder / "text").read_text().replace("\n\n", "\n"), encoding="utf-8")
     options = ["--text", tmp_path / "text", "--data-bin", folder / "data", "--out", tmp_path / "out", "--bootstrap", 5]
+    (tmp_path / "out").mkdir()
+    for name in ("ranks.svg", "exclusivity.pdf", "mine.pdf"):
+        (tmp_path / "out" / name).touch()
+    options += ["--formats", "pdf"]
     run(folder / "mae_lm_tiny" / "checkpoint.pt", *options, "--tokens", 1500, "--tokens-per-sample", 32)
+    figures = {path.name for path in (tmp_path / "out").glob("*.[ps][dnv][fg]")}
+    endings = ("png", "pdf")
+    assert figures == {"mine.pdf", *(f"{name}.{ending}" for name in ("ranks", "gaps", "outside") for ending in endings)}
+    assert (tmp_path / "out" / "ranks.pdf").read_bytes().startswith(b"%PDF-")
     [model] = json.loads((tmp_path / "out" / "ranks.json").read_text())["models"]
     assert model["ranks"]
     assert model["exclusivity"] == []
-    assert not (tmp_path / "out" / "exclusivity.png").exists()
     assert "has a single document" in capsys.readouterr().out

@@ -359,6 +359,39 @@ def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, h
     assert list(losses["parts"]) == ["4", "6"]
 
 
+def test_trainings_of_equal_seconds(here):
+    """MAE-LM, with three times as many sequences per update, is slower; the last checkpoints are compared."""
+    plan = PLAN.replace("warmup = 2", 'warmup = 2\ncheckpoints = [3]\nequal = "seconds"').replace(
+        "seeds = 2", "seeds = 1"
+    )
+    plan = plan.replace("decoder-layers = 1", "decoder-layers = 1, update-freq = 3").partition(
+        '[[measure]]\nkind = "rank"'
+    )
+    plan = parse_plan(plan[0], "plan.toml")
+    content = run_study(plan, Path("seconds"), 2)
+    per_update = {}
+    for path in Path("seconds/speed/runs").glob("*/training-25.json"):
+        [values] = read_record(path)["result"]["measures"].values()
+        per_update[path.parent.name.partition("-seed")[0]] = values["per_update"]
+    updates = {"MLM": 6, "MAE-LM": max(1, round(6 * per_update["MLM"] / per_update["MAE-LM"]))}
+    assert updates["MAE-LM"] < 6
+
+    for run in content["runs"]:
+        folder, last = Path("seconds/runs", run["directory"]), updates[run["model"]]
+        checkpoints = {max(1, round(last / 2)), last}
+        assert {path.name for path in folder.glob("models/*")} == {f"{number}.pt" for number in checkpoints}
+        assert [*run["measures"]["loss"]] == ["3", "6"]  # the checkpoints of the plan
+        measured = read_record(folder / f"training-{last}.json")["result"]["measures"].values()
+        assert run["measures"]["loss"]["6"] in measured
+        cost = run["measures"]["cost"]["6"]
+        assert (cost["updates"], cost["tokens"]) == (last, last * 32 * 4 * (3 if run["model"] == "MAE-LM" else 1))
+        assert cost["flops"] > 0
+        assert 0 < cost["seconds"] < 60
+    before = results(Path("seconds"))
+    run_study(plan, Path("seconds"), 2)
+    assert results(Path("seconds")) == before  # the recorded speed holds
+
+
 def test_a_checkpoint_is_added_below_an_interrupted_training(here, tmp_path):
     """A training that was saved after update 5 cannot end at update 4."""
     plan = parse_plan(PLAN.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]"), "plan.toml")

@@ -1,12 +1,13 @@
 """Plans of studies: reading, errors with their lines, shipped plans, checks against fairseq and costs."""
 
 import re
+import sys
 from dataclasses import fields, replace
 
 import pytest
 
 from mae_lm_fairseq.measures.measure import Data
-from mae_lm_fairseq.measures.registry import MEASURES
+from mae_lm_fairseq.measures.registry import MEASURES, OURS
 from mae_lm_fairseq.study.checks import check, check_data, count_trainings, dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.study.measures import Tagging
@@ -132,6 +133,37 @@ def test_mistakes_are_named(right, wrong, named):
         check(parse_plan(PLAN.replace(right, wrong, 1), "plan.toml"), needs_files=False)
 
 
+IN_ANOTHER_PROCESS = """
+import sys
+from mae_lm_fairseq import cli
+sys.argv = ["mae-lm", "study", "plan.toml"]
+try:
+    cli.main()
+finally:
+    assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        *(("text = ", "txt = "), ("updates =", "updaets ="), ('"mae_lm_tiny"', '"mae_lm_tinny"')),
+        *(("predicted =", "predict ="), ("halve =", "half ="), ('"seconds"', '"second"')),
+    ],
+)
+def test_mistakes_of_names_do_not_wait_for_torch(right, wrong, run_cli, tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN.replace(right, wrong, 1))
+    done = run_cli([sys.executable, "-c", IN_ANOTHER_PROCESS], cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: plan.toml: ")
+    assert wrong.split()[0].strip('"') in done.stderr
+
+
+def test_the_names_of_our_measures_are_known_before_they_are_imported():
+    ours = [kind for kind, measure in MEASURES.items() if measure.__module__.startswith("mae_lm_fairseq.")]
+    assert tuple(ours) == OURS
+
+
 def test_the_validation_split_is_masked_as_in_training():
     text = PLAN.replace('kind = "loss"', 'kind = "loss"\non = "valid"')
     check(parse_plan(text, "plan.toml"), needs_files=False)
@@ -224,8 +256,18 @@ STUDIES = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("page", ["finetuning.md", "studies.md"])
 def test_the_documented_plans_are_valid(page):
-    [text] = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    text, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
     check(parse_plan(text, page), needs_files=False)
+
+
+def test_the_documented_plan_at_equal_flops():
+    """The page states its numbers of updates."""
+    text, train = re.findall(r"```toml\n(.*?)```", STUDIES, re.DOTALL)
+    beginning, _, rest = text.partition("[train]\n")
+    _, _, rest = rest.partition("\n\n")
+    plan = parse_plan(f"{beginning}{train}\n{rest}", "studies.md")
+    [stated] = re.findall(r"`(\d+ trainings of .*? updates)`", STUDIES)
+    assert f": {stated}, " in dry_run(plan, check(plan, needs_files=False))
 
 
 def test_the_documentation_has_every_key():

@@ -123,6 +123,21 @@ def test_every_figure_that_the_report_names_exists(written):
     assert {path.name for path in written.glob("*.png")} == {"probe.png", "rank at 80 %.png", "exclusivity.png"}
 
 
+def test_figures_in_further_formats(report_of, tmp_path):
+    results = content()
+    results["plan"] = (
+        'formats = ["pdf", "svg"]\n' + PLAN + RATES.partition("[[contrast]]")[2].join(["[[contrast]]", ""])
+    )
+    results["plan"] = results["plan"].partition('[[contrast]]\nname = "B"')[0]
+    text = report_of(results)
+    names = {"contrasts", "probe", "rank at 80 %", "exclusivity"}
+    for ending, beginning in {"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}.items():
+        figures = [*tmp_path.glob(f"*.{ending}")]
+        assert {path.stem for path in figures} == names
+        assert all(path.read_bytes().startswith(beginning) for path in figures)
+    assert {*re.findall(r"!\[.*?\]\(\S+\.(\w+)\)", text)} == {"png"}
+
+
 def test_figures_speak_words_and_draw_baselines(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(measure, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
@@ -161,6 +176,35 @@ def test_the_report_of_an_interrupted_study_says_so(report_of):
     text = report_of(results)
     assert "**Incomplete: 3 of 4 trainings have all measurements.**" in text
     assert "Not tested, as results are missing: A." in text
+
+
+def test_costs_are_beside_the_scores(report_of):
+    results = content()
+    results["plan"] = PLAN.replace("updates = 8", 'updates = 8\nequal = "flops"')
+    results["plan"] += '[[contrast]]\nname = "A"\nof = "probe.accuracy"\nmodel = "MLM"\nless = "MAE-LM"\n'
+    for run in results["runs"]:
+        updates = 12_500 if run["model"] == "MLM" else 6
+        cost = {"updates": updates, "tokens": 3e9, "flops": None, "seconds": updates * run["seed"] / 10}
+        run["measures"]["cost"] = {"8": cost}
+    text = report_of(results)
+    assert "The models were trained for equal flops." in text
+    header = "| model | cost.updates | cost.tokens | cost.flops | cost.seconds | probe.accuracy |"
+    assert f"{header}\n| --- | --- | --- | --- | --- | --- |\n| MLM | 12,500 | 3e+09 | - | 1875 ± 8.8e+02 |" in text
+    assert "| MAE-LM | 6 | 3e+09 | - | 0.9 ± 0.42 | 51.58 ± 0.71 |" in text
+
+
+@pytest.mark.parametrize("spread", [0, 1e-13])
+def test_rounding_errors_are_no_spread(spread, report_of):
+    """The mean of three times 82.3 is not 82.3."""
+    results = content()
+    results["plan"] = PLAN.replace("seeds = 2", "seeds = 3")
+    for run in [*results["runs"][::2]]:
+        results["runs"].append({**run, "seed": 3})
+    for run in results["runs"]:
+        run["measures"] = json.loads(json.dumps(run["measures"]))
+        run["measures"]["probe"]["8"]["accuracy"] = [82.3, 82.3 + spread * run["seed"]]
+    section = report_of(results).split("## ")[1]
+    assert "| MLM | 82.3 ± 0 | 82.3 ± 0 |" in section
 
 
 @pytest.mark.parametrize(("loss", "models"), [(6.5, ["MLM; MAE-LM"]), (6.0, ["MLM; MAE-LM"]), (5.9, [])])
