@@ -231,6 +231,7 @@ TESTS = {
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "check_splits": "end_to_end/test_fairseq_options.py",
     "report_splits_without_validation": "end_to_end/test_fairseq_options.py",
+    "name_missing_files_of_gpt2": "fairseq_patches/test_data.py",
     "read_options": "fairseq_patches/test_parsing.py",
     "suppress_warnings": "end_to_end/test_pretrain.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
