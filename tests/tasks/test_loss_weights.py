@@ -10,7 +10,10 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.measures.evaluation import Loss
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.finetuning import save_pretrained
 from tests.support.training import RECIPE, batches, set_up
 from tests.tasks.test_masking_rates import training_iterator
 
@@ -144,6 +147,15 @@ def test_half_precision_does_not_round_the_weights(data_bin):
     common = SimpleNamespace(fp16=False, bf16=True)
     converted = Trainer._fp_convert_sample(SimpleNamespace(cfg=SimpleNamespace(common=common)), batch)
     assert torch.equal(converted["loss_weights"], batch["loss_weights"])
+
+
+def test_studies_measure_at_one_rate_without_weights(data_bin, tmp_path):
+    """Two models with the same random weights, of a usual training and of diffusion."""
+    losses = []
+    for name, options in {"usual": [], "diffusion": DIFFUSION}.items():
+        path = save_pretrained(tmp_path / f"{name}.pt", data_bin, "mae_lm_tiny", *options)
+        losses.append(Loss(on="valid").measure(ModelToMeasure(label=name, path=path, data=Data(data_bin=data_bin))))
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(
