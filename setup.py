@@ -13,7 +13,7 @@ setup(
     package_data={"mae_lm_fairseq.study": ["plans/*.toml"], "mae_lm_fairseq": ["*/*.toml", "*/*/*.toml"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
-        # The maintained build of fairseq 0.12 that current pip installs and Python 3.11 imports.
+        # The build of fairseq 0.12 that current pip installs and Python 3.11 imports. Nobody develops fairseq any more.
         "fairseq-fixed>=0.12.3.1",
         # Before 2.6, torch.load runs code in pickles by default, and fairseq loads checkpoints with that default.
         "torch>=2.6",

@@ -137,6 +137,9 @@ compares most treatments at size tiny ([results](../../scripts/results/treatment
   `mae_lm_mask_later`. `--mask-states` says how many states ExLM has per `[MASK]`.
 - Random and kept tokens are not `[MASK]`: the encoder of MAE-LM and 3ML sees them, and the decoder
   predicts the original ones. `mae_lm_exlm*` refuses them.
+- In masked diffusion, the loss of each sequence is divided by its masking rate
+  ([pretraining](../pretraining.md#masked-diffusion)). The options work with every preset but
+  `mae_lm_exlm*`, which refuses them. With `mae_lm`, the encoder does not see the `[MASK]` tokens.
 - ExLM's loss is a sum over alignments of targets to states. All other losses are cross-entropies.
   `mae-lm evaluate` measures each target's probability under its marginal distribution over the
   alignments, which can be compared with other presets.
@@ -152,6 +155,8 @@ _MENG = "[Meng et al., 2024](https://arxiv.org/abs/2302.02060)"
 _LIAO = "[Liao et al., 2022](https://arxiv.org/abs/2211.04898)"
 _DEVLIN = "[Devlin et al., 2019](https://arxiv.org/abs/1810.04805)"
 _ZHENG = "[Zheng et al., 2025](https://arxiv.org/abs/2501.13397)"
+_SAHOO = "[Sahoo et al., 2024](https://arxiv.org/abs/2406.07524)"
+_NIE = "[Nie et al., 2025](https://arxiv.org/abs/2502.09992)"
 _WETTIG = "[Wettig et al., 2023](https://arxiv.org/abs/2202.08005)"
 # Treatment; what the encoder and the decoder see at predicted positions; who proposed it; preset or options; for its
 # cost, preset, masking rate and the fraction of the predicted tokens that are masked.
@@ -183,6 +188,8 @@ TREATMENTS = [
      "`--mask-prob 0.3 --mask-prob-end 0.05`", "mae_lm_roberta", 0.175, 1),
     ("rate drawn from 15 to 50 %", "`[MASK]`", "none", "[R2MAE, 2025](https://arxiv.org/abs/2509.21650), per sequence",
      "`--mask-prob-range 0.15,0.5`", "mae_lm_roberta", 0.325, 1),
+    ("masked diffusion: rate drawn from 0 to 1", "`[MASK]`", "none", f"{_SAHOO}; {_NIE}",
+     "`--mask-prob-range 0.001,0.999 --loss-weight inverse-rate`", "mae_lm_roberta", 0.5, 1),
     ("higher rate, 40 %", "`[MASK]`", "none", _WETTIG, "`--mask-prob 0.4`", "mae_lm_roberta", 0.4, 1),
 ]  # fmt: skip
 
@@ -224,6 +231,7 @@ TESTS = {
     "accumulate_batches_that_have_sequences": "end_to_end/test_torchrun.py",
     "check_splits": "end_to_end/test_fairseq_options.py",
     "report_splits_without_validation": "end_to_end/test_fairseq_options.py",
+    "name_missing_files_of_gpt2": "fairseq_patches/test_data.py",
     "read_options": "fairseq_patches/test_parsing.py",
     "suppress_warnings": "end_to_end/test_pretrain.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",

@@ -28,6 +28,7 @@ from tests.support import ROOT
 from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, anchors, blocks, links, prose
 from tests.support.glue import make_rows, write_official
+from tests.support.tokenizers import fairseq_files, paragraphs
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 DOCS = ROOT / "docs"
@@ -41,7 +42,8 @@ GENERATED = (
 )
 SPEED = (RESULTS / "speed" / "README.md").read_text(encoding="utf-8")
 TUTORIAL = [block for block in BLOCKS if block.page.name == "tutorial.md"]
-RUN = [block for block in BLOCKS if block.test == "run" and block not in TUTORIAL]
+FROM_FAIRSEQ = [block for block in BLOCKS if block.page.name == "from-fairseq.md"]
+RUN = [block for block in BLOCKS if block.test == "run" and block not in TUTORIAL + FROM_FAIRSEQ]
 DRY = [block for block in BLOCKS if block.test == "dry run"]
 
 
@@ -322,6 +324,35 @@ def test_the_tutorial_runs_from_start_to_end(tmp_path, mae_lm, run_cli, monkeypa
         assert block.test == "run"
         run_block(block, directory, mae_lm, run_cli, monkeypatch)
     assert (directory / "predictions.tsv").read_text(encoding="utf-8").startswith("text\tpackage\t")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(FROM_FAIRSEQ[:4], id="pretraining"),
+        pytest.param(FROM_FAIRSEQ, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_the_commands_of_fairseqs_readmes_run(commands, tmp_path, mae_lm, run_cli, monkeypatch):
+    """From start to end, on small files in place of those that the READMEs download."""
+    lines = paragraphs(120)
+    for name, content in zip(("encoder.json", "vocab.bpe", "dict.txt"), fairseq_files(lines, 300), strict=True):
+        write_file(tmp_path / "gpt2_bpe" / name, content.decode())
+    splits = {"train": lines, "valid": lines, "dev": lines[:16]}  # fairseq drops batches of fewer than 8 blocks
+    for split, texts in splits.items():
+        text = "\n".join(texts) + "\n"
+        write_file(tmp_path / "wikitext-103-raw" / f"wiki.{split}.raw", text)
+        write_file(tmp_path / "aclImdb" / f"{split}.input0", text)
+        write_file(tmp_path / "aclImdb" / f"{split}.label", "0\n1\n" * (len(texts) // 2))
+    for block in commands:
+        assert block.test == "run"
+        run_block(block, tmp_path, mae_lm, run_cli, monkeypatch)
+
+
+def write_file(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def run_block(block, tmp_path, mae_lm, run_cli, monkeypatch) -> None:

@@ -142,7 +142,9 @@ class AlignmentHead(LMHead):
         self.clones = config.mask_states
         self.transitions = Transitions(config.encoder_embed_dim)
 
-    def loss(self, states: Tensor, targets: Tensor, layout: BatchLayout) -> tuple[Tensor, Tensor | None]:
+    def loss(
+        self, states: Tensor, targets: Tensor, layout: BatchLayout, loss_weights: None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the summed loss, and the number of correct predictions; in training None, as it costs as much.
 
         A prediction is correct if its target is the most likely token at the state that is the most likely one of the
@@ -155,10 +157,13 @@ class AlignmentHead(LMHead):
             states: [number of states, dim] of all ``[MASK]`` tokens.
             targets: [number predicted] int64.
             layout: layout of the batch.
+            loss_weights: None, as there is no loss of single positions.
 
         Raises:
-            ValueError: if the predicted positions are not those of the ``[MASK]`` tokens.
+            ValueError: if the predicted positions are not those of the ``[MASK]`` tokens, or there are weights.
         """
+        if loss_weights is not None:
+            raise ValueError(f"the alignment loss of mask_states {self.clones} cannot weight positions")
         masked = layout.masked
         is_expanded = len(states) == self.clones * len(targets)
         if len(targets) != masked.index.numel() or not is_expanded:

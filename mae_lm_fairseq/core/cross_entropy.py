@@ -13,7 +13,12 @@ KERNEL_BYTES = 1 << 27
 
 
 def linear_cross_entropy(
-    states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, kernel: Callable | None = None
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    kernel: Callable | None = None,
+    loss_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the summed cross-entropy of ``states @ weight.T + bias`` and the number of correct predictions.
 
@@ -25,18 +30,26 @@ def linear_cross_entropy(
         weight, bias: [V, dim] and [V].
         targets: [N] int64.
         kernel: :func:`~mae_lm_fairseq.core.kernels.fused_loss.cross_entropy_`, which takes logits in any precision.
+        loss_weights: [N] float32, the factor of each position's loss; None if all are 1.
 
     Returns:
         The loss, a float32 scalar, and the number of positions whose largest logit is the target's, an int64 scalar.
     """
     # Inside an autograd function, neither torch.is_grad_enabled() nor ctx.needs_input_grad knows of torch.no_grad().
-    return _LinearCrossEntropy.apply(states, weight, bias, targets, torch.is_grad_enabled(), kernel)
+    return _LinearCrossEntropy.apply(states, weight, bias, targets, torch.is_grad_enabled(), kernel, loss_weights)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, trains: bool, kernel: Callable | None
+        ctx,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        trains: bool,
+        kernel: Callable | None,
+        loss_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         loss = torch.zeros((), device=states.device)
         correct = torch.zeros((), dtype=torch.int64, device=states.device)
@@ -52,6 +65,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = F.linear(states[part], weight, bias)
             error = logits if kernel else logits.float()
             losses, is_correct = compute(error, targets[part], trains)
+            if loss_weights is not None:
+                losses = losses.flatten() * loss_weights[part]
+                error *= loss_weights[part, None]  # of logits, if it does not train
             loss += losses.sum()
             correct += is_correct.sum()
             if trains:
@@ -65,7 +81,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         gradients = []
         for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
             gradients.append(gradient.mul_(grad_loss).to(dtype))
-        return *gradients, None, None, None
+        return *gradients, None, None, None, None
 
 
 def _cross_entropy_(logits: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:

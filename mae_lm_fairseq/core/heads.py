@@ -36,13 +36,20 @@ class LMHead(nn.Module):
         """Convert hidden states [N, dim] to logits [N, vocabulary]; ``layout`` is not used."""
         return F.linear(self.transform(states), self.weight, self.bias)
 
-    def loss(self, states: Tensor, targets: Tensor, layout: BatchLayout | None = None) -> tuple[Tensor, Tensor]:
+    def loss(
+        self,
+        states: Tensor,
+        targets: Tensor,
+        layout: BatchLayout | None = None,
+        loss_weights: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Return the summed cross-entropy against ``targets`` [N] and the number of correct predictions.
 
-        Does not materialise all logits of ``states`` [N, dim]; ``layout`` is not used.
+        Does not materialise all logits of ``states`` [N, dim]; ``layout`` is not used. ``loss_weights`` [N] float32 are
+        factors of the positions' cross-entropies.
         """
         kernel = self.loss_kernel if states.is_cuda else None
-        return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets, kernel)
+        return linear_cross_entropy(self.transform(states), self.weight, self.bias, targets, kernel, loss_weights)
 
     def transform(self, states: Tensor) -> Tensor:
         """Convert hidden states [N, dim] to the vectors [N, dim] that are compared with the token embeddings."""

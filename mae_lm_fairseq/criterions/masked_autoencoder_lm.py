@@ -5,8 +5,9 @@ import math
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
+from torch import Tensor
 
-from mae_lm_fairseq.core.packing import restore
+from mae_lm_fairseq.core.packing import BatchLayout, restore
 
 
 @register_criterion("masked_autoencoder_lm")
@@ -19,6 +20,11 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
     target, and a prediction is that of the state which is the most likely one for the target; ``accuracy`` is logged in
     validation only.
 
+    Batches with ``loss_weights`` [B], of ``--loss-weight inverse-rate``, have the loss of masked diffusion: the
+    cross-entropies of a sequence are divided by its masking rate, and their sum by the number of all tokens. A sequence
+    without predicted tokens adds only its tokens. The expected value is a bound of the negative log-likelihood per
+    token, and ``ppl`` one of the perplexity.
+
     Computing the loss needs no host-device synchronisation if batches include their layout, as those of
     ``masked_autoencoder_lm`` do. For a batch without predicted tokens, loss and gradients are zero.
     """
@@ -28,7 +34,7 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         self.pad = task.target_dictionary.pad()
 
     def forward(self, model, sample: dict, reduce: bool = True):
-        """Return the summed loss in nats, the number of predicted tokens, and the values to log."""
+        """Return the summed loss in nats, the number of tokens to divide it by, and the values to log."""
         tokens, target = sample["net_input"]["src_tokens"], sample["target"]
         if "layout" in sample:
             layout = restore(sample["layout"])
@@ -37,14 +43,16 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
             is_predicted = target.ne(self.pad)
             layout = model.layout_of(tokens, is_predicted, sample["net_input"].get("early_masks"))
             targets = target[is_predicted]
-        loss, extra = model(tokens, method="masked_loss", layout=layout, targets=targets)
-        sample_size = targets.numel()
+        weights = _weights_of_positions(sample, layout)
+        loss, extra = model(tokens, method="masked_loss", layout=layout, targets=targets, loss_weights=weights)
+        sample_size = targets.numel() if weights is None else sample["ntokens"]
         log = {
             "loss": loss.detach(),
             "encoder_tokens": extra["encoder_tokens"],
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
             "sample_size": sample_size,
+            "predicted": targets.numel(),
         }
         if extra["correct"] is not None:
             log["correct"] = extra["correct"]
@@ -54,17 +62,18 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):
-        """Log averages over the predicted tokens of all processes.
+        """Log averages over the tokens of all processes.
 
-        Without predicted tokens the loss is NaN, with weight zero: fairseq would average -1 in if there were none.
+        Without tokens to divide by, the loss is NaN, with weight zero: fairseq would average -1 in if there were none.
         """
         total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
-        predicted = total["sample_size"]
+        size = total["sample_size"]
+        predicted = total["predicted"]
         tokens = total["ntokens"]
         loss = math.nan
-        if predicted > 0:
-            loss = total["loss"] / predicted / math.log(2)
-        metrics.log_scalar("loss", loss, predicted, round=3)
+        if size > 0:
+            loss = total["loss"] / size / math.log(2)
+        metrics.log_scalar("loss", loss, size, round=3)
         metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["loss"].avg))
         if predicted > 0 and "correct" in total:
             accuracy = 100 * total["correct"] / predicted
@@ -76,3 +85,11 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def _weights_of_positions(sample: dict, layout: BatchLayout) -> Tensor | None:
+    """Return the weight of each predicted position, [number predicted] float32; None if all count alike."""
+    if "loss_weights" not in sample:
+        return None
+    weights = sample["loss_weights"].float()
+    return weights.index_select(0, layout.predicted.packed_rows())

@@ -33,6 +33,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         data.accumulate_batches_that_have_sequences,
         data.check_splits,
         data.report_splits_without_validation,
+        data.name_missing_files_of_gpt2,
         loading.read_checkpoints_as_data,
         loading.check_checkpoints_before_restoring,
         resuming.resume_from_newest_checkpoint,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from fairseq.data import bucket_pad_length_dataset, data_utils, iterators
+from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq.fairseq_patches.hooks import TaskHooks
@@ -64,3 +65,20 @@ def report_splits_without_validation(check: Callable, cfg: Any) -> None:
         check(cfg)
     except ValueError as error:
         raise UserError(f"--valid-subset {cfg.dataset.valid_subset}: {first_line(error)}") from error
+
+
+@patch(GPT2BPE, "__init__")
+def name_missing_files_of_gpt2(read: Callable, bpe: GPT2BPE, cfg: GPT2BPEConfig) -> None:
+    """Name the files of GPT-2's byte-level BPE that are missing, and the options for them.
+
+    ``RobertaModel.from_pretrained`` assumes this tokenizer and downloads its files, also for a model with another one.
+    Without a connection, or without the package ``requests``, that ended in a traceback about the download.
+    """
+    try:
+        read(bpe, cfg)
+    except (ImportError, OSError, ValueError) as error:
+        raise UserError(
+            f"bpe gpt2 cannot read {cfg.gpt2_encoder_json} and {cfg.gpt2_vocab_bpe}: {first_line(error)}; name the "
+            "files that the data was encoded with (gpt2_encoder_json, gpt2_vocab_bpe), another tokenizer (bpe), or "
+            "bpe=None for token ids alone"
+        ) from error

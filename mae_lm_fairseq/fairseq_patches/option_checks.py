@@ -269,6 +269,15 @@ CHECKS = (
         lambda cfg: getattr(cfg.criterion, "_name", None) == "masked_lm" and getattr(cfg.model, "mask_states", 1) > 1,
         "is not the loss of --mask-states {cfg.model.mask_states}; choose --criterion masked_autoencoder_lm",
     ),
+    # It would weight all predicted tokens alike.
+    Check(
+        "--criterion masked_lm",
+        lambda cfg: (
+            getattr(cfg.criterion, "_name", None) == "masked_lm"
+            and str(getattr(cfg.task, "loss_weight", "equal")) != "equal"
+        ),
+        "ignores --loss-weight {cfg.task.loss_weight}; choose --criterion masked_autoencoder_lm",
+    ),
     Check(
         "--task masked_lm",
         lambda cfg: (

@@ -86,6 +86,7 @@ class Loss(Measure, MaskedText):
             model.path,
             model.data.data_bin,
             mask_prob=self.mask_prob,
+            loss_weight="equal",
             leave_unmasked_prob=0.0,
             random_token_prob=0.0,
             mask_whole_words=False,

@@ -19,7 +19,7 @@ from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, warn_of_long_words, word_starts
-from mae_lm_fairseq.tasks.masking_rates import NumberedSequences, number_batches, variable_rate
+from mae_lm_fairseq.tasks.masking_rates import LossWeightsDataset, NumberedSequences, number_batches, variable_rate
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
 from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
 from mae_lm_fairseq.tasks.splits import check_token_ids, first_directory, load_dictionary, load_sequences
@@ -94,6 +94,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         dataset = self._regular_dataset(source, RightPadDataset(target, pad_idx=pad))
         if self.rate is not None:
             dataset = NumberedSequences(dataset, masked=(source, target))
+            if self.rate.weights_loss:
+                dataset = LossWeightsDataset(dataset, self.rate)
         if self.cfg.mask_in_encoder > 0:
             dataset = EarlyMasksDataset(dataset, self.mask_idx, self.cfg.mask_in_encoder, self.cfg.seed)
         needs = NEEDED_BY_SOME if self.layout_needs is None else self.layout_needs
@@ -190,7 +192,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         super().reduce_metrics(logging_outputs, criterion)
         log_throughput(logging_outputs, self.peak_flops)
         if self.rate is not None:
-            predicted = sum(log.get("sample_size", 0) for log in logging_outputs)
+            # fairseq's masked_lm divides by the predicted tokens, and does not log them apart.
+            predicted = sum(log.get("predicted", log.get("sample_size", 0)) for log in logging_outputs)
             tokens = sum(log.get("ntokens", 0) for log in logging_outputs)
             metrics.log_scalar("mask_prob", predicted / max(tokens, 1), tokens, round=4)
 

@@ -3,13 +3,16 @@
 Data workers do not know the update, and load batches ahead. So the main process numbers the batches: workers receive
 :class:`TrainingSequence`, and :class:`NumberedSequences` passes the update on to the masks. Validation asks for plain
 indices, which get the fixed rate ``--mask-prob``.
+
+With ``--loss-weight inverse-rate``, the loss is that of masked diffusion (Sahoo et al., NeurIPS 2024, arXiv 2406.07524;
+Nie et al., 2025, arXiv 2502.09992): random rates weight it, in validation as well.
 """
 
 import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -74,6 +77,7 @@ class RateSchedule:
     end: float
     updates: int
     shape: str
+    weights_loss: ClassVar = False
 
     def at(self, updates: int) -> float:
         """Return the rate after a number of updates."""
@@ -93,13 +97,17 @@ class RateSchedule:
 
 @dataclass(frozen=True)
 class RateRange:
-    """Rate of each sequence drawn uniformly from ``low`` to ``high``, by seed, epoch and index of the sequence."""
+    """Rate of each sequence drawn uniformly from ``low`` to ``high``, by seed, epoch and index of the sequence.
+
+    With ``weights_loss``, the loss of a sequence is divided by its rate, and validation draws rates as well.
+    """
 
     low: float
     high: float
     seed: int
+    weights_loss: bool = False
 
-    def of(self, epoch: int, index: int, updates: int) -> float:
+    def of(self, epoch: int, index: int, updates: int | None = None) -> float:
         """Return the rate of a sequence; ``updates`` is not used."""
         # The 2 separates these draws from those of masks and of early masks.
         return np.random.default_rng((2, self.seed, epoch, index)).uniform(self.low, self.high)
@@ -120,6 +128,11 @@ def variable_rate(cfg: Any) -> RateSchedule | RateRange | None:
         raise UserError("--mask-prob-schedule and --mask-prob-updates have no effect without --mask-prob-end")
     if cfg.mask_prob_range is not None:
         return _range(cfg)
+    if weights_by_rate(cfg):
+        raise UserError(
+            f"--loss-weight {cfg.loss_weight} needs rates that differ from sequence to sequence; add --mask-prob-range "
+            "0.001,0.999"
+        )
     if cfg.mask_prob_end is None:
         return None
     if not 0 < cfg.mask_prob_end < 1:
@@ -139,7 +152,12 @@ def _range(cfg: Any) -> RateRange:
         low = high = 0.0
     if not 0 < low < high < 1:
         raise UserError(f"--mask-prob-range {cfg.mask_prob_range}: give two rising numbers in (0, 1), such as 0.15,0.5")
-    return RateRange(low, high, cfg.seed)
+    return RateRange(low, high, cfg.seed, weights_by_rate(cfg))
+
+
+def weights_by_rate(cfg: Any) -> bool:
+    """Return whether the loss of a sequence is divided by its masking rate."""
+    return str(cfg.loss_weight) == "inverse-rate"
 
 
 def schedule_updates(cfg: Any) -> int:
@@ -153,8 +171,8 @@ class VariableMasksDataset(MaskTokensDataset):
     """fairseq's ``MaskTokensDataset`` with a ``rate`` for each sequence and update.
 
     Attributes:
-        updates: number of updates before the one that trains on the next sequence; None where nothing is trained, and
-            the rate is ``mask_prob``.
+        updates: number of updates before the one that trains on the next sequence; None where nothing is trained. The
+            rate is then ``mask_prob``, unless rates weight the loss.
     """
 
     def __init__(self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange, **masking):
@@ -164,7 +182,7 @@ class VariableMasksDataset(MaskTokensDataset):
         self.updates: int | None = None
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if self.updates is None:
+        if self.updates is None and not self.rate.weights_loss:
             rate = self.fixed_rate
         else:
             rate = self.rate.of(self.epoch, index, self.updates)
@@ -194,3 +212,30 @@ class NumberedSequences(BaseWrapperDataset):
         for masked in self.masked:
             masked.updates = updates
         return self.dataset[index]
+
+
+class LossWeightsDataset(BaseWrapperDataset):
+    """Adds ``loss_weights`` [B] to every batch: one over the masking rate of each sequence.
+
+    They are float64, because fairseq's trainer rounds float32 tensors of a batch to half precision.
+
+    Args:
+        dataset: dataset whose batches have ``id`` [B].
+        rate: rate of the sequences.
+    """
+
+    def __init__(self, dataset: FairseqDataset, rate: RateRange):
+        super().__init__(dataset)
+        self.rate = rate
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int):
+        super().set_epoch(epoch)
+        self.epoch = epoch
+
+    def collater(self, samples: list) -> dict:
+        batch = self.dataset.collater(samples)
+        if batch:
+            rates = [self.rate.of(self.epoch, sequence) for sequence in batch["id"].tolist()]
+            batch["loss_weights"] = 1 / torch.tensor(rates, dtype=torch.float64)
+        return batch

@@ -9,11 +9,13 @@ from omegaconf import II
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
+from mae_lm_fairseq.tasks.masking_rates import weights_by_rate
 from mae_lm_fairseq.tasks.sequences import MIN_SAMPLE_TOKENS
 from mae_lm_fairseq.utils.command_line import Argument
 from mae_lm_fairseq.utils.errors import UserError
 
 MASK_PROB_SCHEDULES = ChoiceEnum(["linear", "cosine"])
+LOSS_WEIGHTS = ChoiceEnum(["equal", "inverse-rate"])
 
 
 @dataclass
@@ -47,6 +49,13 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
     mask_prob_range: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={"help": "draw the masking rate of each training sequence from a range, such as 0.15,0.5"},
+    )
+    loss_weight: LOSS_WEIGHTS = field(
+        default="equal",
+        metadata={
+            "help": "weight of a sequence's loss: that of its predicted tokens, or, with inverse-rate, divided by its "
+            "masking rate and by all tokens (masked diffusion)"
+        },
     )
     repeat_tokens: int = field(
         default=1,
@@ -116,6 +125,11 @@ def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConf
         raise UserError(
             f"--leave-unmasked-prob {kept} and --random-token-prob {random} contradict --mask-states "
             f"{network.mask_states}, whose loss aligns the targets to <mask> tokens; both must be 0"
+        )
+    if network.mask_states > 1 and weights_by_rate(cfg):
+        raise UserError(
+            f"--loss-weight {cfg.loss_weight} weights single targets, and the loss of --mask-states "
+            f"{network.mask_states} is that of all targets of a sequence; remove it, or choose another preset"
         )
     if fraction > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(

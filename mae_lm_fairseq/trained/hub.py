@@ -15,7 +15,7 @@ from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.span_windows import DOC_STRIDE, TOKENS_PER_SAMPLE, SpanWindows
 from mae_lm_fairseq.text.squad import Paragraph, Question
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, Tokenizer
-from mae_lm_fairseq.text.tokenizer_files import missing_tokenizer
+from mae_lm_fairseq.text.tokenizer_files import NAMES, missing_tokenizer
 from mae_lm_fairseq.trained.answers import Answers, answer_all
 from mae_lm_fairseq.trained.conversion import why_no_predictions
 from mae_lm_fairseq.trained.info import MULTI_LABEL
@@ -284,7 +284,10 @@ class MAELMHubInterface(nn.Module):
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise ValueError("this model has no tokenizer; pass token ids")
+            raise ValueError(
+                f"this model has no tokenizer; pass token ids, or put the files of its tokenizer ({NAMES}) into its "
+                "data_bin and load it again"
+            )
         return self.tokenizer
 
     def _ids(self, text: Text) -> Tensor:

@@ -30,13 +30,16 @@ class TrainedModel(nn.Module):
         self.mask = mask
         self.dictionary = dictionary
 
-    def masked_loss(self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor) -> tuple[Tensor, dict]:
+    def masked_loss(
+        self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor, loss_weights: Tensor | None = None
+    ) -> tuple[Tensor, dict]:
         """Compute the head's summed loss of the predicted tokens, without materialising all logits.
 
         Args:
             src_tokens: [B, T] int64.
             layout: layout of the batch, which masked_autoencoder_lm adds to its batches.
             targets: [number predicted] int64.
+            loss_weights: [number predicted] float32, the factor of each position's loss; None if all are 1.
 
         Returns:
             The loss in nats, and a dictionary with ``encoder_tokens``, the number of tokens that the encoder sees (mean
@@ -45,7 +48,7 @@ class TrainedModel(nn.Module):
         self.resolve_backend(src_tokens.device)
         with self._precision(src_tokens):
             predicted_states = self.autoencoder.predicted_states(src_tokens, layout)
-            loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets, layout)
+            loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets, layout, loss_weights)
         return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
 
     def predicted_logits(

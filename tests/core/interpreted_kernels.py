@@ -270,3 +270,19 @@ def test_comparison_of_the_loss(monkeypatch, chunk):
     assert difference_of_loss(cross_entropy_, head, torch.bfloat16) < TOLERANCES_ON_A_GPU[torch.bfloat16]
     doubled = lambda *inputs: (2 * cross_entropy_(*inputs)[0], inputs[1])  # noqa: E731
     assert difference_of_loss(doubled, head, torch.float32) > 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_reach_the_loss(dtype):
+    head = network("mae_lm", **SMALL).lm_head
+    generator = torch.Generator().manual_seed(SEED)
+    states = torch.randn(9, head.weight.shape[1], generator=generator)
+    weights = 1 / torch.rand(9, generator=generator)
+    leaves = [x.detach().to(dtype).requires_grad_() for x in (states, head.weight, head.bias)]
+    results = []
+    for kernel in (cross_entropy_, None):
+        loss, _ = cross_entropy.linear_cross_entropy(*leaves, torch.arange(9), kernel, weights)
+        results.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        largest = theirs.abs().max().item()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCES[dtype] * largest)

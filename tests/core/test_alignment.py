@@ -128,6 +128,13 @@ def test_a_loss_needs_a_target_at_every_mask_and_nowhere_else(preset):
             loss_of(model, tokens, others)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_loss_of_all_targets_has_no_weights_of_single_ones(preset):
+    model = network(preset).eval()
+    with pytest.raises(ValueError, match="mask_states 4"):
+        model.lm_head.loss(torch.zeros(4, 16), torch.zeros(1).long(), None, torch.ones(1))
+
+
 def test_networks_start_from_the_weights_of_their_preset_without_expansion():
     """In everything but the expansion and the decoder, which is drawn after it."""
     for preset, plain in (("mae_lm_exlm_decoder", "mae_lm"), ("mae_lm_exlm", "mae_lm_roberta")):

@@ -36,6 +36,29 @@ def test_value_count_and_gradients(monkeypatch, positions_in_a_chunk):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def like_a_kernel(logits, targets, gradient):
+    """Return losses [N] in place of [N, 1]."""
+    return [values.flatten() for values in cross_entropy._cross_entropy_(logits, targets, gradient)]
+
+
+@pytest.mark.parametrize("kernel", [None, like_a_kernel])
+def test_weights_of_positions(monkeypatch, kernel):
+    monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", 10 * VOCABULARY)
+    monkeypatch.setattr(cross_entropy, "KERNEL_BYTES", 10 * VOCABULARY * 4)
+    tensors, targets = inputs()
+    weights = 1 / torch.rand(N, generator=torch.Generator().manual_seed(1))
+    loss, correct = linear_cross_entropy(*tensors, targets, kernel, weights)
+    losses = F.cross_entropy(F.linear(*tensors), targets, reduction="none")
+    expected = (weights * losses).sum()
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    assert correct == plain(tensors, targets)[1]
+    ours, theirs = (torch.autograd.grad(3 * summed, tensors) for summed in (loss, expected))
+    for gradient, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(gradient, reference, rtol=0, atol=1e-6 * reference.abs().max().item())
+    with torch.no_grad():
+        assert torch.equal(linear_cross_entropy(*tensors, targets, kernel, weights)[0], loss)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     tensors, targets = inputs(dtype)

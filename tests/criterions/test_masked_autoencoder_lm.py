@@ -115,8 +115,9 @@ def test_training_does_not_wait_for_an_accuracy_that_costs_as_much_as_the_loss(d
 
 
 def test_updates_without_masked_tokens_do_not_change_the_average_loss():
-    log = {"loss": 0.0, "correct": 0, "encoder_tokens": 5, "ntokens": 5, "nsentences": 1, "sample_size": 0}
-    usual = log | {"loss": 3 * math.log(2), "correct": 1, "encoder_tokens": 3, "sample_size": 2}
+    log = {"loss": 0.0, "correct": 0, "encoder_tokens": 5, "ntokens": 5, "nsentences": 1}
+    log |= {"sample_size": 0, "predicted": 0}
+    usual = log | {"loss": 3 * math.log(2), "correct": 1, "encoder_tokens": 3, "sample_size": 2, "predicted": 2}
     with metrics.aggregate() as aggregate:
         for logs in ([log, log], [usual, log], [log]):
             MaskedAutoencoderLMCriterion.reduce_metrics(logs)

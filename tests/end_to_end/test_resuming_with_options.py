@@ -147,6 +147,7 @@ OTHERS = [
     *(["--sample-break-mode", mode] for mode in ("none", "eos", "complete")),
     ["--mask-prob-end", 0.4, "--mask-prob-schedule", "cosine"],
     ["--mask-prob-range", "0.1,0.4"],
+    ["--mask-prob-range", "0.001,0.999", "--loss-weight", "inverse-rate"],
     ["--mask-multiple-length", 2, "--mask-stdev", 0.5],
     ["--leave-unmasked-prob", 0.1, "--random-token-prob", 0.1, "--freq-weighted-replacement"],
     ["--mask-whole-words"],

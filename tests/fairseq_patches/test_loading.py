@@ -11,9 +11,11 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
+from fairseq.models.roberta import RobertaModel
 
 import mae_lm_fairseq
-from tests.support.fairseq_commands import STATE, refusal
+from tests.support.fairseq_commands import SETTINGS, STATE, refusal
+from tests.support.finetuning import train_here
 
 mae_lm_fairseq.register()
 
@@ -88,6 +90,16 @@ class TestReading:
         assert "not a checkpoint of fairseq" in refusal(
             checkpoint_utils.load_checkpoint_to_cpu, str(tmp_path / "pytorch_model.bin")
         )
+
+    def test_fairseqs_own_model_resumes_and_loads(self, data_bin, tmp_path):
+        """Without the patch, torch refuses the file, which holds a configuration."""
+        options = [data_bin, *SETTINGS, "--cpu", "--save-dir", tmp_path, "--disable-validation", "--max-update"]
+        for updates in (1, 3):
+            train_here(*options, updates)
+            history = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)["optimizer_history"]
+            assert history[-1]["num_updates"] == updates
+        loaded = RobertaModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(data_bin), bpe=None)
+        assert loaded.extract_features(torch.tensor([0, 5, 6, 2])).shape == (1, 4, 16)
 
     def test_checkpoint_reaches_the_other_process(self, tmp_path):
         path = str(tmp_path / "checkpoint.pt")

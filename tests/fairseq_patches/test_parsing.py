@@ -172,6 +172,9 @@ REFUSED = {
     "--bf16 does not work with --freeze-encoder-updates 5": (*(*OURS, *FROZEN, "--memory-efficient-bf16"),),
     "--amp": (*OURS, "--amp"),
     "--criterion masked_lm is not the loss of --mask-states 4": ("--arch", "mae_lm_exlm_tiny"),
+    "--criterion masked_lm ignores --loss-weight inverse-rate": (
+        *(*OURS, "--task", "masked_autoencoder_lm", "--criterion", "masked_lm", "--loss-weight", "inverse-rate"),
+    ),
     "--task masked_lm": (*("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm"),),
     "--criterion cross_entropy": (*OURS, "--criterion", "cross_entropy"),
     "--criterion label_smoothed_cross_entropy": (

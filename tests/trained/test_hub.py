@@ -98,6 +98,14 @@ class TestText:
         assert hub.decode(hub.encode("<mask><mask>s")) == "<mask> <mask>s"
 
 
+def test_a_model_without_tokenizer_names_its_files(checkpoints, text_data, tmp_path):
+    (tmp_path / "dict.txt").symlink_to(text_data / "dict.txt")
+    loaded = MAELMModel.from_pretrained(checkpoints["mae_lm_tiny"], tmp_path)
+    assert loaded.extract_features([0, 5, 2]).shape[1] == 3
+    with pytest.raises(ValueError, match=r"sentencepiece\.bpe\.model.*encoder\.json and vocab\.bpe.*data_bin"):
+        loaded.encode("The fox")
+
+
 class TestInputs:
     """Inputs that would silently be taken for something else are refused."""
 
