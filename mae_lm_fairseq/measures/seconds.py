@@ -20,7 +20,11 @@ class Seconds(Measure):
 
     def measure(self, model: ModelToMeasure) -> dict[str, float | None]:
         """Return median seconds and mean number of tokens per update, from the log."""
-        tokens = [float(record["wpb"]) for record in read_records(model.log, "train_inner").values()]
-        if not tokens:  # the updates since the last checkpoint are fewer than --log-interval
+        records = []
+        for updates, record in read_records(model.log, "train_inner").items():
+            if model.timed is None or updates in model.timed:
+                records.append(record)
+        if not records:  # the updates are fewer than --log-interval
             return dict.fromkeys(self.value_names())
-        return {"per_update": seconds_per_update(model.log), "tokens_per_update": fmean(tokens)}
+        tokens = fmean(float(record["wpb"]) for record in records)
+        return {"per_update": seconds_per_update(records), "tokens_per_update": tokens}
