@@ -26,6 +26,7 @@ from torch import distributed
 from torch.multiprocessing import ProcessExitedException
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from mae_lm_fairseq.fairseq_patches.keeping import keep_weights
 from mae_lm_fairseq.fairseq_patches.patching import wrap
 from mae_lm_fairseq.utils.signals import heed_parent_only, ignore_until_the_end, requests_to_end, say, signals_blocked
 
@@ -261,6 +262,7 @@ def _save_if_asked_to_end(
     valid_subsets: list[str],
     end_of_epoch: bool,
 ) -> Any:
+    keep_weights(trainer, epoch_itr.state_dict)
     try:
         if _ending is None or not _ending.is_due():
             return validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)

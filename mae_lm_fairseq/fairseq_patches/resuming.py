@@ -26,6 +26,7 @@ from fairseq.file_io import PathManager
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
+from mae_lm_fairseq.fairseq_patches.keeping import check_kept, keep_weights
 from mae_lm_fairseq.fairseq_patches.option_checks import DEFAULT_RESTORE_FILE
 from mae_lm_fairseq.fairseq_patches.patching import patch, wrap
 from mae_lm_fairseq.fairseq_patches.preemption import from_first_process, make_up_for_validation
@@ -73,6 +74,8 @@ def resume_from_newest_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **
     after = len(iterator.dataset)
     if iterator.iterations_in_epoch and before not in (None, after):
         raise UserError(f"the data changed: {before:,} sequences per epoch at the checkpoint, {after:,} now; {remedy}")
+    check_kept(trainer)
+    keep_weights(trainer, lambda: extra_state["train_iterator"])  # of a checkpoint that was saved without --keep-at
 
     _restore_patience(extra_state or {})
     resets = cfg.reset_lr_scheduler or cfg.reset_optimizer

@@ -119,7 +119,7 @@ class Sweep:
             train_command(self.setup.data, options, extra),
             directory / "result.json",
             read_result=partial(_evaluate_best_checkpoint, self.setup.evaluate),
-            updates=(0, self.updates),
+            updates=self.updates,
             clean_up=keep_best_checkpoint,
         )
 

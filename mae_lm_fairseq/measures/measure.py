@@ -55,6 +55,7 @@ class ModelToMeasure:
         random_weights: replace the trained weights by random ones, as before training.
         kept: path, without an ending, of what the measure keeps; None to keep nothing.
         log: the log of its training.
+        timed: the updates in the log whose duration counts; None for all.
         trained_length: maximum length of a sequence in training, in tokens, if a verb has opened it and it is known.
         ends_lines: whether lines end with ``</s>`` even if it is of ``transformers``, as those of a model beside it do.
     """
@@ -67,6 +68,7 @@ class ModelToMeasure:
     random_weights: bool = False
     kept: Path | None = None
     log: Path | None = None
+    timed: range | None = None
     trained_length: int | None = None
     ends_lines: bool = False
 

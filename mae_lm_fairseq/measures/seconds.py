@@ -1,5 +1,6 @@
 """Speed and cost of training, from its log and options."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
@@ -20,10 +21,20 @@ class Seconds(Measure):
 
     def measure(self, model: ModelToMeasure) -> dict[str, float | None]:
         """Return median seconds and mean number of tokens per update, from the log."""
-        tokens = [float(record["wpb"]) for record in read_records(model.log, "train_inner").values()]
-        if not tokens:  # the updates since the last checkpoint are fewer than --log-interval
+        records = timed_records(model)
+        if not records:  # the updates are fewer than --log-interval
             return dict.fromkeys(self.value_names())
-        return {"per_update": seconds_per_update(model.log), "tokens_per_update": fmean(tokens)}
+        tokens = fmean(float(record["wpb"]) for record in records)
+        return {"per_update": seconds_per_update(records), "tokens_per_update": tokens}
+
+
+def timed_records(model: ModelToMeasure) -> list[Mapping[str, str]]:
+    """Return what the log says of the updates that a measure of speed counts."""
+    records = []
+    for updates, record in read_records(model.log, "train_inner").items():
+        if model.timed is None or updates in model.timed:
+            records.append(record)
+    return records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,4 +55,4 @@ class Cost(Seconds):
         state = load_as_data(model.path, mapped=True)
         updates = state["optimizer_history"][-1]["num_updates"]
         cost = tokens_and_flops(state["cfg"], model.data.data_bin, updates)
-        return {"updates": updates, **cost, "seconds": updates * seconds_per_update(model.log)}
+        return {"updates": updates, **cost, "seconds": updates * seconds_per_update(timed_records(model))}

@@ -133,11 +133,8 @@ def print_measured(workspace: Workspace, run: Run) -> None:
         for planned in workspace.plan.measures:
             names[workspace.key(planned, model)] = planned.name
 
-    name = run.name
-    if run.updates:
-        name += f", after {run.updates[1]:,} updates"
     for key, values in read_result(run)["measures"].items():
-        print(f"{name}: {names[key]}: {_in_one_line(values)}", flush=True)
+        print(f"{run.name}: {names[key]}: {_in_one_line(values)}", flush=True)
 
 
 def _in_one_line(values: Mapping[str, Any]) -> str:

@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.study.plan import Model, PlannedMeasure
-from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.untrained import write_untrained
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import KEPT, file_sha256, read_record
 from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.utils.versions import commit, machine, versions
-from mae_lm_fairseq.utils.writing import remove, replacing_file
+from mae_lm_fairseq.utils.writing import remove
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,12 @@ class Training:
         """Return the checkpoint after a number of updates, without the state of the optimizer; after 0, the start."""
         if updates == 0 and self.model.start is not None:
             return self.model.start
-        return self.folder / "models" / f"{updates}.pt"
+        return self.models / f"{updates}.pt"
+
+    @property
+    def models(self) -> Path:
+        """Directory of the checkpoints that are measured."""
+        return self.folder / "models"
 
     def result(self, updates: int) -> Path:
         """Return the result file of the run that trains to a number of updates."""
@@ -56,7 +59,8 @@ class Training:
     def records(self, updates: int) -> list[dict[str, Any]]:
         """Return the content of the result files of a checkpoint.
 
-        First comes that of the run that trains and measures, then those of runs that only measure.
+        First comes that of a run that trains until there, then those of runs that measure. In earlier versions, the
+        first one measured as well.
         """
         paths = sorted(self.folder.glob(f"measures-{updates}-*.json"))
         result = self.result(updates)
@@ -80,12 +84,16 @@ class ToMeasure:
         training: the training.
         updates: the number of updates.
         data: the files of the study.
+        log: log of the training.
+        timed: the updates since the checkpoint of the plan before.
         measures: the measures by key.
     """
 
     training: Training
     updates: int
     data: Data
+    log: Path
+    timed: range
     measures: Mapping[str, PlannedMeasure]
 
     @property
@@ -99,43 +107,34 @@ class ToMeasure:
         return replace(self, measures=lacking)
 
 
-def keep_and_measure(run: Run, to_measure: ToMeasure, save: Path) -> dict[str, Any]:
-    """Keep the last checkpoint in ``save``, without the state of its optimizer, and measure it."""
-    state = load_as_data(save / "checkpoint_last.pt")
-    reached = state["optimizer_history"][-1]["num_updates"]
-    updates = to_measure.updates
+def training_result(run: Run, updates: int, save: Path) -> dict[str, Any]:
+    """Return the result of a training, whose models others measure.
+
+    Args:
+        updates: the number of updates that it was to make.
+        save: directory of its checkpoints for resuming.
+
+    Raises:
+        UserError: if it has ended after another number of updates.
+    """
+    reached = saved_updates(save / "checkpoint_last.pt")
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
-    keep(state, to_measure.checkpoint)
-    return measure_checkpoint(run, to_measure)
+    return _result({}, 0.0, {})
 
 
-def keep_untrained_and_measure(run: Run, to_measure: ToMeasure, words: Sequence[str], save: Path) -> dict[str, Any]:
-    """Keep a model with random weights in place of a trained one, and measure it.
+def write_random(run: Run, words: Sequence[str], path: Path) -> dict[str, Any]:
+    """Write a model with random weights in place of a trained one, and return the result of this.
 
     Args:
         words: arguments of the fairseq-train that would train it.
-        save: directory of the checkpoint with optimizer state, which is not kept.
     """
-    path = save / "checkpoint_untrained.pt"
     write_untrained(words, path)
-    keep(load_as_data(path), to_measure.checkpoint)
-    return measure_checkpoint(run, to_measure)
-
-
-def keep(state: dict[str, Any], path: Path) -> None:
-    """Write the state of a checkpoint without that of its optimizer."""
-    del state["last_optimizer_state"]
-    state["optimizer_history"] = state["optimizer_history"][-1:]
-    for name in ("previous_training_time", "metrics"):  # on a CPU, the file is the same if it is trained again
-        state["extra_state"].pop(name, None)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_file(path) as file:
-        torch.save(state, file)
+    return _result({}, 0.0, {})
 
 
 def measure_checkpoint(run: Run, to_measure: ToMeasure) -> dict[str, Any]:
-    """Measure a kept checkpoint; return the values by the measures' keys, the seconds, and what measured."""
+    """Measure a checkpoint; return the values by the measures' keys, the seconds, and what measured."""
     training = to_measure.training
     updates = to_measure.updates
     began = time.monotonic()
@@ -151,18 +150,30 @@ def measure_checkpoint(run: Run, to_measure: ToMeasure) -> dict[str, Any]:
             masks=training.model.masks,
             random_weights=measure.random_weights,
             kept=kept,
-            log=training.result(updates).with_suffix(".log"),
+            log=to_measure.log,
+            timed=to_measure.timed,
         )
         values[key] = measure.recorded(measure.measure(model))
         moments = kept.with_suffix(".safetensors")
         if moments.exists():
             hashes[moments.name] = file_sha256(moments)
+    return _result(values, time.monotonic() - began, hashes)
+
+
+def _result(measures: Mapping[str, Any], seconds: float, hashes: Mapping[str, str]) -> dict[str, Any]:
+    """Return the result of a run, and what it was made with.
+
+    Args:
+        measures: the values by the measures' keys.
+        seconds: duration of measuring.
+        hashes: the hashes of what measures have kept, by the names of the files.
+    """
     return {
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
-        "seconds": round(time.monotonic() - began, 1),
-        "measures": values,
+        "seconds": round(seconds, 1),
+        "measures": measures,
         KEPT: hashes,
     }
 

@@ -1,10 +1,10 @@
-"""Trainings of a study: one model, learning rate and seed, from checkpoint to checkpoint.
+"""Trainings of a study: one model, learning rate and seed, and the runs that train and measure it.
 
-A training is a chain of ``fairseq-train`` runs, each of which ends at a checkpoint of the plan and resumes from the one
-before. So checkpoints can be at any number of updates, and each is measured while training goes on.
+A training is one ``fairseq-train`` run, which keeps the model at the checkpoints of the plan (``--keep-at``). Runs that
+measure wait for the files of the models.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 
+from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, without_defaults
 from mae_lm_fairseq.study.results import (
     ToMeasure,
     Training,
-    keep_and_measure,
-    keep_untrained_and_measure,
     measure_checkpoint,
     remove_checkpoints,
+    training_result,
+    write_random,
 )
 from mae_lm_fairseq.training.command import (
     arguments,
@@ -29,7 +30,7 @@ from mae_lm_fairseq.training.command import (
     unattended_settings,
 )
 from mae_lm_fairseq.training.keys import key_of, run_key
-from mae_lm_fairseq.training.runner import Run, keep_everything
+from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.settings import recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256
@@ -43,7 +44,7 @@ RESERVED_OPTIONS = {
     *("arch", "task", "seed", "max-update", "warmup-updates", "total-num-update", "finetune-from-model"),
     *("save-dir", "restore-file", "user-dir", "log-format", "no-save", "save-interval-updates"),
     *("keep-interval-updates", "cpu", "distributed-world-size", "no-save-optimizer-state"),
-    *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader"),
+    *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader", "keep-at", "keep-dir"),
     # They write outside of the output directory, start a program, or connect to a server.
     *("log-file", "tensorboard-logdir", "save-predictions", "plasma-path", "use-plasma-view"),
     *("aim-repo", "aim-run-hash", "wandb-project", "azureml-logging"),
@@ -55,8 +56,8 @@ RESERVED_OPTIONS = {
 def options_of(plan: Plan, model: Model) -> dict[str, Any]:
     """Return the options of fairseq-train for a model, without those of one training.
 
-    They are the recipe's, then the plan's, then the model's. Schedules have the length of the whole training, not of
-    the run until a checkpoint. With another schedule than the recipe's, the plan states its further options.
+    They are the recipe's, then the plan's, then the model's. Schedules have the length of the training. With another
+    schedule than the recipe's, the plan states its further options.
 
     Raises:
         UserError: if the recipe's number of sequences cannot be divided into batches of this size.
@@ -184,7 +185,13 @@ class Workspace:
         for planned in self.plan.measures:
             if updates in self.plan.checkpoints_of(training.model, planned):
                 by_key[self.key(planned, training.model)] = planned
-        return ToMeasure(training, updates, self.plan.data, by_key)
+        log = training.result(updates).with_suffix(".log")
+        if not log.exists():  # no run ends there
+            log = training.result(self.plan.updates_of(training.model)).with_suffix(".log")
+        checkpoints = self.plan.checkpoints_of(training.model)
+        before = max((number for number in checkpoints if number < updates), default=0)
+        timed = range(before + 1, updates + 1)
+        return ToMeasure(training, updates, self.plan.data, log, timed, by_key)
 
     def values(self, training: Training, planned: PlannedMeasure) -> dict[int, dict[str, Any]]:
         """Return the values of a measure of a training, by the checkpoints of the plan."""
@@ -199,103 +206,95 @@ class Workspace:
 
 
 def runs_of(workspace: Workspace, training: Training) -> list[Run]:
-    """Return the runs of a training: to every checkpoint, and of measures that a checkpoint lacks."""
-    runs = []
-    for updates, run in training_runs(workspace, training).items():
-        runs.append(run)
-        lacking = workspace.to_measure(training, updates).lacking()
-        if run.result.exists() and lacking.measures:
-            runs.append(_run_that_measures(workspace, lacking))
-    return runs
+    """Return the runs of a training: those that train, and those that measure a model as soon as it is there."""
+    return [*training_runs(workspace, training), *measuring_runs(workspace, training)]
 
 
-def training_runs(workspace: Workspace, training: Training) -> dict[int, Run]:
-    """Return the runs that train, and then measure, by the number of updates at their end.
+def training_runs(workspace: Workspace, training: Training) -> list[Run]:
+    """Return the runs that train: to the last update, and again to each checkpoint that was added too late.
 
-    A checkpoint that was added to the plan after training had gone further is trained again from the first update, in a
+    Such a checkpoint was added to the plan after training had gone further. It is trained from the first update, in a
     directory for resuming of its own.
     """
     plan = workspace.plan
     if training.model.random:
-        return {plan.train.updates: _run_without_training(workspace, training)}
+        return [_run_without_training(workspace, training)]
 
-    latest = _latest_update(plan, training)
-    runs = {}
-    before = None
-    for updates in plan.checkpoints_of(training.model):
-        if updates == 0:
-            runs[0] = _run_of_start(workspace, training)
-            continue
-        is_late = updates < latest and not training.result(updates).exists()
-        if is_late:
-            before = None
-        before = _run_to(workspace, training, updates, before, is_late)
-        runs[updates] = before
+    reached = _reached_update(plan, training)
+    runs = []
+    kept = []
+    for updates in filter(None, plan.checkpoints_of(training.model)):  # after 0, the start is measured
+        of_its_own = training.folder / f"checkpoints-{updates}"
+        can_be_kept = updates >= reached or training.checkpoint(updates).exists()
+        is_late = not can_be_kept and not training.records(updates)
+        if is_late or of_its_own.exists():
+            runs.append(_run_to(workspace, training, updates, [updates], of_its_own))
+        elif can_be_kept:
+            kept.append(updates)
+    last = plan.updates_of(training.model)
+    runs.append(_run_to(workspace, training, last, kept, training.folder / "checkpoints"))
     return runs
 
 
-def _latest_update(plan: Plan, training: Training) -> int:
-    """Return how far a training has gone: to a checkpoint of the plan, or to one that is saved for resuming."""
-    checkpoints = plan.checkpoints_of(training.model)
-    reached = [updates for updates in checkpoints if training.result(updates).exists()]
-    for path in training.folder.glob("checkpoints/checkpoint_*_*.pt"):
-        _, _, updates = path.stem.rpartition("_")  # checkpoint_EPOCH_UPDATES
-        reached.append(int(updates))
-    return max(reached, default=0)
+def _reached_update(plan: Plan, training: Training) -> int:
+    """Return how far a training has gone: to its end, or to what is saved for resuming."""
+    last = plan.updates_of(training.model)
+    if training.result(last).exists():
+        return last
+    saved = training.folder.glob("checkpoints/checkpoint*.pt")
+    return max(map(saved_updates, saved), default=0)
 
 
-def _run_to(workspace: Workspace, training: Training, updates: int, before: Run | None, is_late: bool) -> Run:
-    """Return the run that trains to a checkpoint, and measures it.
+def _run_to(workspace: Workspace, training: Training, updates: int, kept: Sequence[int], save: Path) -> Run:
+    """Return the run that trains from the first update, or from what is saved for resuming.
 
     Args:
-        before: the run whose last update it resumes from; None to begin with the first update.
-        is_late: whether the training has gone further, so that it needs a directory for resuming of its own.
+        updates: the number of updates at its end.
+        kept: numbers of updates after which the model is kept.
+        save: directory for resuming.
     """
     plan = workspace.plan
-    save = training.folder / (f"checkpoints-{updates}" if is_late else "checkpoints")
-    is_last_of_directory = is_late or updates == plan.updates_of(training.model)
-    first = before.updates[1] if before else 0
-    to_measure = workspace.to_measure(training, updates)
-    time_to_measure = _time_to_measure(plan, to_measure)
-    weight = updates - first + time_to_measure
+    options = train_options(plan, training, updates, save)
+    options |= {"keep-at": ",".join(map(str, kept)), "keep-dir": training.models}
     return Run(
         name=training.name,
-        command=train_command(plan.data.data_bin, train_options(plan, training, updates, save)),
+        command=train_command(plan.data.data_bin, options),
         result=training.result(updates),
-        read_result=partial(keep_and_measure, to_measure=to_measure, save=save),
-        updates=(first, updates),
-        clean_up=partial(remove_checkpoints, folder=save) if is_last_of_directory else keep_everything,
-        after=[before] if before else [],
-        weight=weight,
-        evaluation=time_to_measure / weight,
+        read_result=partial(training_result, updates=updates, save=save),
+        updates=updates,
+        clean_up=partial(remove_checkpoints, folder=save),
+        weight=updates,
+        evaluation=0.0,
     )
-
-
-def _run_of_start(workspace: Workspace, training: Training) -> Run:
-    """Return the run that measures the start of a training."""
-    measure = partial(measure_checkpoint, to_measure=workspace.to_measure(training, 0))
-    return Run(training.name, (), training.result(0), measure, weight=0)
 
 
 def _run_without_training(workspace: Workspace, training: Training) -> Run:
-    """Return the run that measures a model with random weights, where others are measured after the last update."""
+    """Return the run that writes a model with random weights, which stands for one after the last update."""
     plan = workspace.plan
-    last = plan.train.updates
-    save = training.folder / "checkpoints"
-    words = arguments(plan.data.data_bin, train_options(plan, training, last, save))
-    to_measure = workspace.to_measure(training, last)
-    return Run(
-        name=training.name,
-        command=(),
-        result=training.result(last),
-        read_result=partial(keep_untrained_and_measure, to_measure=to_measure, words=words, save=save),
-        clean_up=partial(remove_checkpoints, folder=save),
-        weight=_time_to_measure(plan, to_measure),
-    )
+    last = plan.updates_of(training.model)
+    words = arguments(plan.data.data_bin, train_options(plan, training, last, training.folder))
+    write = partial(write_random, words=words, path=training.checkpoint(last))
+    return Run(training.name, (), training.result(last), write, weight=0.0)
+
+
+def measuring_runs(workspace: Workspace, training: Training) -> list[Run]:
+    """Return the runs that measure: finished ones, and those of checkpoints that lack a measure or any result."""
+    plan = workspace.plan
+    runs = []
+    checkpoints = plan.checkpoints_of(training.model)
+    for updates in checkpoints[-1:] if training.model.random else checkpoints:
+        to_measure = workspace.to_measure(training, updates)
+        everything = _run_that_measures(workspace, to_measure)
+        if everything.result.exists():
+            runs.append(everything)
+        lacking = to_measure.lacking()
+        if lacking.measures or not training.records(updates):
+            runs.append(_run_that_measures(workspace, lacking))
+    return runs
 
 
 def _run_that_measures(workspace: Workspace, to_measure: ToMeasure) -> Run:
-    """Return a run of measures alone, of a checkpoint that was measured before."""
+    """Return a run of measures, which waits for the model."""
     training = to_measure.training
     updates = to_measure.updates
     key = key_of([*to_measure.measures])
@@ -304,10 +303,6 @@ def _run_that_measures(workspace: Workspace, to_measure: ToMeasure) -> Run:
         command=(),
         result=training.folder / f"measures-{updates}-{key}.json",
         read_result=partial(measure_checkpoint, to_measure=to_measure),
-        weight=_time_to_measure(workspace.plan, to_measure),
+        needs=to_measure.checkpoint,
+        weight=TIME_OF_A_MEASURE * workspace.plan.updates_of(training.model) * len(to_measure.measures),
     )
-
-
-def _time_to_measure(plan: Plan, to_measure: ToMeasure) -> float:
-    """Return the estimated duration of some measures, in updates."""
-    return TIME_OF_A_MEASURE * plan.train.updates * len(to_measure.measures)

@@ -8,6 +8,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig
 from omegaconf import II
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.fairseq_patches.keeping import updates_to_keep
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
 from mae_lm_fairseq.tasks.masking_rates import weights_by_rate
 from mae_lm_fairseq.tasks.sequences import MIN_SAMPLE_TOKENS
@@ -84,6 +85,16 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
             "help": "do not train the encoder, with the token embeddings that the head shares, in the first N updates"
         },
     )
+    keep_at: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "keep the weights after these numbers of updates, such as 500,1000, as N.pt, without the "
+            "optimizer's state"
+        },
+    )
+    keep_dir: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "directory of the weights that --keep-at keeps (default: --save-dir)"}
+    )
     ddp_timeout: int = field(
         default=DDP_TIMEOUT,
         metadata={"help": "seconds that a process waits for the others of a job before it ends with an error message"},
@@ -115,6 +126,9 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
         raise UserError("--shorten-method random_crop depends on the timing of threads; use truncate or none")
     if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
         raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
+    kept = updates_to_keep(cfg.keep_at, cfg.max_update)
+    if cfg.keep_dir and not kept:
+        raise UserError(f"--keep-dir {cfg.keep_dir} has no effect without --keep-at; remove it")
 
 
 def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConfig):

@@ -47,10 +47,10 @@ class Run:
             :func:`~mae_lm_fairseq.training.keys.run_key`; its log, with the suffix ``.log``, is beside it.
         read_result: returns the content of the result file, JSON-serialisable, when the command has ended; called in
             the run's process, so it must be picklable: a function of a module, or a partial of one.
-        updates: numbers of updates of fairseq-train before and after the run, for the progress display.
+        updates: number of updates of fairseq-train at the end of the run, for the progress display.
         clean_up: is called in the run's process once the result file is written, and again for a run that was done
             before, because the process may have been killed in between; removes what only resuming needs.
-        after: runs that must be finished before this one is started.
+        needs: file that must exist before this run is started, which another run makes.
         weight: expected duration relative to the other runs, for the estimated time left.
         evaluation: expected fraction of it that :attr:`read_result` takes.
     """
@@ -59,9 +59,9 @@ class Run:
     command: Sequence[str]
     result: Path
     read_result: Callable[["Run"], dict]
-    updates: tuple[int, int] | None = None
+    updates: int | None = None
     clean_up: Callable[["Run"], None] = keep_everything
-    after: Sequence["Run"] = ()
+    needs: Path | None = None
     weight: float = 1.0
     evaluation: float = 0.1
 
@@ -73,17 +73,14 @@ class Run:
         """Return the fraction of the updates in the log, in [0, 1]; 0 if their number is unknown."""
         if self.updates is None:
             return 0.0
-        first, last = self.updates
-        done = max(0, last_update(self.log) - first)
-        return min(1.0, done / (last - first))
+        return min(1.0, last_update(self.log) / self.updates)
 
     def progress(self) -> str:
         """Return the current update, if known, and the phase."""
         current = phase(self.log) if self.command else "evaluating"
         if self.updates is None:
             return current
-        _, last = self.updates
-        return f"update {last_update(self.log):,} of {last:,}, {current}"
+        return f"update {last_update(self.log):,} of {self.updates:,}, {current}"
 
 
 def run_all(
@@ -101,7 +98,7 @@ def run_all(
 
     Raises:
         UserError: if a run fails. Active runs are ended first, and no others are started, unless a run fails after its
-            first updates, as one that diverges does.
+            first updates, as one that diverges does, or reads what another one has made.
         Interrupted: if the program receives SIGINT, SIGTERM, SIGHUP or SIGUSR1. Active runs are ended first: those that
             train save their last update, unless another signal follows.
     """
@@ -117,7 +114,7 @@ def run_all(
                 waiting.remove(run)
                 active.append(_Active.start(run, threads, free.pop(0)))
             if not active:
-                break  # what is waiting needs runs that have failed
+                break  # what is waiting needs what failed runs would have made
             time.sleep(POLL_SECONDS)
             show([entry.run for entry in active])
             ended = [entry for entry in active if not entry.process.is_alive()]
@@ -126,7 +123,7 @@ def run_all(
                 free.append(entry.environment)
                 if failure := entry.failure():
                     entry.end(signal.SIGKILL)  # what it has started
-                    if entry.run.fraction_done() <= entry.done_before:
+                    if entry.run.needs is None and entry.run.fraction_done() <= entry.done_before:
                         raise UserError(failure)
                     failures.append(failure)
                     print(f"{failure}; other runs go on", flush=True)
@@ -134,6 +131,8 @@ def run_all(
                     finished(entry.run)
     if failures:
         raise UserError("; ".join(failures))
+    for run in waiting:
+        raise UserError(f"{run.name} needs {run.needs}, which does not exist, and no run makes it")
     return [read_result(run) for run in runs]
 
 
@@ -147,10 +146,9 @@ def read_result(run: Run) -> dict[str, Any]:
 
 
 def _first_ready(waiting: Sequence[Run]) -> Run | None:
-    for run in waiting:
-        if all(before.result.exists() for before in run.after):
-            return run
-    return None
+    """Return the run to start next. One without a command comes first: it reads what is made, so results come early."""
+    ready = [run for run in waiting if run.needs is None or run.needs.exists()]
+    return min(ready, key=lambda run: bool(run.command), default=None)
 
 
 def _is_done(run: Run) -> bool:
@@ -282,8 +280,9 @@ def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
         return total
 
     def show(active: Sequence[Run]) -> None:
-        current = [f"{_name(run, runs)}: {run.progress()}" for run in active]
-        bar.set_postfix_str("; ".join([_count(runs), *current]), refresh=False)
+        number_done = sum(run.result.exists() for run in runs)
+        current = [f"{run.name}: {run.progress()}" for run in active]
+        bar.set_postfix_str("; ".join([f"{number_done} of {len(runs)} runs done", *current]), refresh=False)
         weight = done()
         # A run that resumes goes back to its last checkpoint; the time left is estimated from there.
         bar.initial = min(bar.initial, weight)
@@ -297,21 +296,6 @@ def _progress(runs: Sequence[Run]) -> Iterator[Callable[[Sequence[Run]], None]]:
             yield show
         finally:
             show([])
-
-
-def _count(runs: Sequence[Run]) -> str:
-    """Return how many runs are done; those of one training count once."""
-    names = {run.name for run in runs}
-    left = {run.name for run in runs if not run.result.exists()}
-    return f"{len(names - left)} of {len(names)} runs done"
-
-
-def _name(run: Run, runs: Sequence[Run]) -> str:
-    """Return the name of a run; of a training in several runs, with how many are done."""
-    results = [other.result.exists() for other in runs if other.name == run.name]
-    if len(results) == 1:
-        return run.name
-    return f"{run.name} ({sum(results)} of {len(results)})"
 
 
 def _wait_for_other_runner(run: Run, log: BinaryIO) -> None:

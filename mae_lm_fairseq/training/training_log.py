@@ -8,6 +8,7 @@ import json
 import math
 import re
 import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +30,16 @@ _PHASES = {
 def read_records(path: Path, stage: str) -> dict[int, dict]:
     """Return the records of one stage of a log, by number of updates.
 
-    An interrupted run repeats the updates after its last checkpoint in the same file; the later record is used.
+    An interrupted run repeats the updates after its last checkpoint in the same file; the later record is used. There
+    are none if the file is missing.
 
     Args:
         stage: ``train_inner`` (every ``--log-interval`` updates), ``train`` (every epoch) or a validation split.
     """
     prefix = "" if stage == "train_inner" else f"{stage}_"
     records = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
         _, _, message = line.partition(f" | {stage} | ")
         try:
             content = json.loads(message)
@@ -59,15 +62,18 @@ def loss_curve(path: Path, stage: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array(updates, dtype=int), np.array(losses) * NATS_PER_BIT
 
 
-def seconds_per_update(path: Path) -> float:
+def seconds_per_update(records: Iterable[Mapping[str, str]]) -> float:
     """Return the median duration of an update in seconds, without validation and saving.
 
-    The median is robust against other load on the machine. It is NaN if the log has no measurement.
+    The median is robust against other load on the machine. It is NaN if there is no measurement.
+
+    Args:
+        records: the records of ``train_inner``.
     """
     # Not from the logged updates per second, which have two decimals only. fairseq logs a speed of 0 for its first
     # update, before the first measurement.
     durations = []
-    for record in read_records(path, "train_inner").values():
+    for record in records:
         tokens_per_second = float(record["wps"])
         if tokens_per_second > 0:
             durations.append(float(record["wpb"]) / tokens_per_second)

@@ -7,11 +7,12 @@ import numpy as np
 from fairseq import tasks, utils
 from fairseq.trainer import Trainer
 
+from mae_lm_fairseq.fairseq_patches.keeping import save_weights
 from mae_lm_fairseq.training.pretrain import parse_configuration
 
 
 def write_untrained(words: Sequence[str], path: Path) -> None:
-    """Write the checkpoint of a model with the random weights that its training would begin with.
+    """Write a model with the random weights that its training would begin with, as ``--keep-at`` writes one.
 
     Args:
         words: arguments of fairseq-train, whose ``--seed`` decides on the weights.
@@ -23,6 +24,4 @@ def write_untrained(words: Sequence[str], path: Path) -> None:
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    trainer.consolidate_optimizer()
-    trainer.save_checkpoint(str(path), extra_state={"train_iterator": {"epoch": 1}})
+    save_weights(trainer, path, {"train_iterator": {"epoch": 1}})

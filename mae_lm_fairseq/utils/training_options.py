@@ -19,7 +19,8 @@ SAVING = {
 """Without effect unless fairseq validates when it saves: the best checkpoint depends on it."""
 WITHOUT_EFFECT = {
     *LOGGING,
-    *("save-dir", "user-dir", "num-workers", "data-buffer-size", "dataset-impl", "plasma-path", "use-plasma-view"),
+    *("save-dir", "keep-at", "keep-dir", "user-dir", "plasma-path", "use-plasma-view"),
+    *("num-workers", "data-buffer-size", "dataset-impl"),
     *("distributed-init-method", "distributed-port", "distributed-rank", "distributed-no-spawn", "device-id"),
     *("distributed-num-procs", "nprocs-per-node", "heartbeat-timeout", "ddp-timeout", "all-gather-list-size"),
     *("empty-cache-freq", "debug-param-names"),

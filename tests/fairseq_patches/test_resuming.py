@@ -118,7 +118,7 @@ def test_the_schedule_takes_the_step_of_a_finished_epoch(resets, epoch, iteratio
         data_parallel_rank=0,
         get_num_updates=lambda: 7,
         cumulative_training_time=lambda: 0,
-        cfg=SimpleNamespace(checkpoint=cfg, optimization=optimization),
+        cfg=SimpleNamespace(checkpoint=cfg, optimization=optimization, task=None),
     )
     iterator = SimpleNamespace(epoch=epoch, iterations_in_epoch=iterations, dataset=[])
 

@@ -23,11 +23,10 @@ import torch
 from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import TaggingOptions
-from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.engine import begin, collect
-from mae_lm_fairseq.study.plan import Model, Plan, parse_plan
+from mae_lm_fairseq.study.plan import Plan, parse_plan
 from mae_lm_fairseq.study.report import write_report
-from mae_lm_fairseq.study.results import ToMeasure, Training, keep_and_measure, remove_checkpoints
+from mae_lm_fairseq.study.results import remove_checkpoints, training_result
 from mae_lm_fairseq.text import parts
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.manifest import MANIFEST
@@ -382,10 +381,9 @@ def _trained(checkpoint: Path) -> None:
 
 def _end_training() -> None:
     folder = Path("out/runs/run")
-    training = Training(Model("MAE-LM", "mae_lm_tiny"), None, 1, folder)
     save = folder / "checkpoints"
-    read = partial(keep_and_measure, to_measure=ToMeasure(training, 1, Data(None), {}), save=save)
-    _execute(Run("run", (), training.result(1), read, clean_up=partial(remove_checkpoints, folder=save)))
+    read = partial(training_result, updates=1, save=save)
+    _execute(Run("run", (), folder / "training-1.json", read, clean_up=partial(remove_checkpoints, folder=save)))
 
 
 def _training_problem() -> str | None:

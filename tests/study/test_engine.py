@@ -26,12 +26,14 @@ from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
 from mae_lm_fairseq.study.engine import begin, changes, needed_runs, run_study
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.rates import needed_trainings
-from mae_lm_fairseq.study.training import training_runs
+from mae_lm_fairseq.study.training import train_options, training_runs
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.trained.file_checks import compared_files
+from mae_lm_fairseq.training.command import arguments
+from mae_lm_fairseq.training.keys import values_of_words
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
-from tests.support.processes import fork, runs_in_children, wait_for
+from tests.support.processes import fairseq_train, fork, kill_with_children, runs_in_children, wait_for
 from tests.support.tagging import sentences, write_conllu
 
 PLAN = """
@@ -140,7 +142,7 @@ def results(out: Path) -> dict:
     content = read_record(out / "results.json")
     for run in content["runs"]:
         del run["seconds"]
-        run["commands"] = [re.sub(r"--save-dir \S+ ", "", command) for command in run["commands"]]
+        run["commands"] = [re.sub(r" --(save|keep)-dir \S+", "", command) for command in run["commands"]]
     return content
 
 
@@ -242,7 +244,7 @@ class TestPlanThatChanged:
             runs = needed_runs(begin(parse_plan(text, "plan.toml"), tmp_path / "out", 1))
             lacking = [run for run in runs if not run.result.exists()]
             trained = {run.result.parent.name.rpartition("-")[0] for run in lacking if run.command}
-            return trained, {run.name for run in lacking if not run.command}
+            return trained, {run.name for run in lacking if not run.command and run.needs.exists()}
 
         return missing
 
@@ -345,18 +347,40 @@ class TestPlanThatChanged:
         assert problem.startswith(f"{paths[0]} is damaged")
 
 
-def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, here):
-    """Trained in two parts, or once to the end and again to update 4: the models are equal."""
+WITH_CHECKPOINT = ONE_MODEL.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]")
+WITH_CHECKPOINT += '[[measure]]\nkind = "loss"\ntokens = 500\n'
+"""A plan of one training that is measured after updates 4 and 6."""
+
+
+@pytest.fixture(scope="module")
+def at_once(directory):
+    """Return the directory of a finished study by this plan."""
+    (directory / "checkpoint.toml").write_text(WITH_CHECKPOINT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        study.main(study.Options(plan="checkpoint.toml", out=Path("at-once"), jobs=2))
+    return directory / "at-once"
+
+
+def test_a_training_is_one_process(at_once):
+    [run] = results(at_once)["runs"]
+    [command] = run["commands"]
+    assert "--max-update 6" in command
+    assert command.endswith("--keep-at 4,6")
+    assert [*run["measures"]["loss"]] == ["4", "6"]
+    [folder] = (at_once / "runs").iterdir()
+    names = {path.name for path in folder.rglob("*") if path.suffix != ".log"}
+    assert {"models", "4.pt", "6.pt", "training-6.json"} < names
+    assert len(names) == 6  # and a file of each measurement
+
+
+def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, at_once, here):
+    """Kept while training goes on, or trained once to the end and again to update 4: the models are equal."""
     shutil.copytree(finished, here / "later")
-    plan = ONE_MODEL.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]")
-    plan += '[[measure]]\nkind = "loss"\ntokens = 500\n'
-    losses = {}
-    for out in ("parts", "later"):
-        [run] = run_study(parse_plan(plan, "plan.toml"), Path(out), 2)["runs"]
-        losses[out] = run["measures"]["loss"]
-        assert not list((here / out).rglob("checkpoints*"))
-    assert losses["parts"] == losses["later"]
-    assert list(losses["parts"]) == ["4", "6"]
+    [run] = run_study(parse_plan(WITH_CHECKPOINT, "plan.toml"), Path("later"), 2)["runs"]
+    assert [re.search(r"--keep-at (\S+)", command)[1] for command in run["commands"]] == ["4", "6"]
+    assert run["measures"] == results(at_once)["runs"][0]["measures"]
+    assert not list((here / "later").rglob("checkpoints*"))
 
 
 def test_trainings_of_equal_seconds(here):
@@ -370,7 +394,7 @@ def test_trainings_of_equal_seconds(here):
     plan = parse_plan(plan[0], "plan.toml")
     content = run_study(plan, Path("seconds"), 2)
     per_update = {}
-    for path in Path("seconds/speed/runs").glob("*/training-25.json"):
+    for path in Path("seconds/speed/runs").glob("*/measures-25-*.json"):
         [values] = read_record(path)["result"]["measures"].values()
         per_update[path.parent.name.partition("-seed")[0]] = values["per_update"]
     updates = {"MLM": 6, "MAE-LM": max(1, round(6 * per_update["MLM"] / per_update["MAE-LM"]))}
@@ -381,8 +405,8 @@ def test_trainings_of_equal_seconds(here):
         checkpoints = {max(1, round(last / 2)), last}
         assert {path.name for path in folder.glob("models/*")} == {f"{number}.pt" for number in checkpoints}
         assert [*run["measures"]["loss"]] == ["3", "6"]  # the checkpoints of the plan
-        measured = read_record(folder / f"training-{last}.json")["result"]["measures"].values()
-        assert run["measures"]["loss"]["6"] in measured
+        [record] = folder.glob(f"measures-{last}-*.json")
+        assert run["measures"]["loss"]["6"] in read_record(record)["result"]["measures"].values()
         cost = run["measures"]["cost"]["6"]
         assert (cost["updates"], cost["tokens"]) == (last, last * 32 * 4 * (3 if run["model"] == "MAE-LM" else 1))
         assert cost["flops"] > 0
@@ -392,23 +416,80 @@ def test_trainings_of_equal_seconds(here):
     assert results(Path("seconds")) == before  # the recorded speed holds
 
 
-def test_a_checkpoint_is_added_below_an_interrupted_training(here, tmp_path):
-    """A training that was saved after update 5 cannot end at update 4."""
-    plan = parse_plan(PLAN.replace("warmup = 2", "warmup = 2\ncheckpoints = [4]"), "plan.toml")
+def test_a_study_that_is_killed_with_a_kept_model_loses_nothing(at_once, here):
+    """Killed when a model is kept, when the training has ended, and when the first measurement has."""
+    killed = here / "kept"
+    for written in ("models/4.pt", "training-6.json", "measures-*.json"):
+        process = fork(study.main, study.Options(plan="checkpoint.toml", out=killed, jobs=2))
+        wait_for(lambda name=written: [*killed.glob(f"runs/*/{name}")])
+        kill_with_children(process)
+    run_study(parse_plan(WITH_CHECKPOINT, "checkpoint.toml"), killed, 2)
+    assert results(killed) == results(at_once)
+    assert not list(killed.rglob("checkpoints*"))
+
+
+def test_a_training_that_an_earlier_version_began_goes_on(at_once, here):
+    """It ended at each checkpoint and measured there; its models need not be there any more."""
+    plan = parse_plan(WITH_CHECKPOINT, "checkpoint.toml")
+    workspace = begin(plan, here / "earlier", 2)
+    training = workspace.training(plan.models[0], None, 1)
+    words = arguments(here / "data-bin", train_options(plan, training, 4, training.folder / "checkpoints"))
+    assert fairseq_train(*words, threads=workspace.threads).returncode == 0
+    measures = {workspace.key(plan.measures[0], plan.models[0]): {"loss": 9.0}}
+    result = {"commit": None, "machine": "a", "versions": {}, "seconds": 1.0, "measures": measures}
+    training.result(4).write_text(json.dumps({"command": ["train"], "seconds": 3.0, "result": result}))
+    [run] = run_study(plan, here / "earlier", 2)["runs"]
+    losses = results(at_once)["runs"][0]["measures"]["loss"]
+    assert run["measures"]["loss"] == {"4": {"loss": 9.0}, "6": losses["6"]}
+    assert len(run["commands"]) == 2
+    assert "checkpoint_last.pt (epoch 1 @ 4 updates)" in training.result(6).with_suffix(".log").read_text()
+
+
+def test_what_of_a_changed_list_of_checkpoints_is_trained_again(here, tmp_path):
+    """A training that was saved after update 5 cannot keep update 4, unless that is kept, or has been measured."""
+    plan = parse_plan(WITH_CHECKPOINT, "plan.toml")
     workspace = begin(plan, tmp_path, 1)
     training = workspace.training(plan.models[0], None, 1)
-    (training.folder / "checkpoints").mkdir(parents=True)
-    for saved, first in ((4, "checkpoints"), (5, "checkpoints-4")):
-        (training.folder / "checkpoints" / f"checkpoint_1_{saved}.pt").touch()
-        commands = [run.command for run in training_runs(workspace, training).values()]
-        directories = [Path(command[command.index("--save-dir") + 1]).name for command in commands]
-        assert directories == [first, "checkpoints"]
+    last = training.folder / "checkpoints" / "checkpoint_last.pt"
+
+    def planned() -> list[tuple[str, str]]:
+        """Return the directory for resuming of each training, and what it keeps."""
+        commands = [run.command for run in training_runs(workspace, training)]
+        options = [values_of_words(command) for command in commands]
+        return [(Path(*values["save-dir"]).name, *values["keep-at"]) for values in options]
+
+    in_one = [("checkpoints", "4,6")]
+    again = [("checkpoints-4", "4"), ("checkpoints", "6")]
+    last.parent.mkdir(parents=True)
+    for saved_after, expected in ((4, in_one), (5, again)):
+        torch.save({"optimizer_history": [{"num_updates": saved_after}]}, last)
+        assert planned() == expected
+    training.models.mkdir()
+    training.checkpoint(4).touch()
+    assert planned() == in_one
+    (training.folder / "checkpoints-4").mkdir()  # killed before its result was written
+    assert planned() == again
+
+    (training.folder / "checkpoints-4").rmdir()
+    training.checkpoint(4).unlink()
+    made_by = {"commit": None, "machine": "a machine", "versions": {}, "seconds": 0.0, "measures": {}}
+    measured = training.folder / "measures-4-key.json"
+    measured.write_text(json.dumps({"command": [], "seconds": 1.0, "result": made_by}))
+    assert planned() == [("checkpoints", "6")]
 
 
 def test_seconds_of_fewer_updates_than_the_log_interval_are_unknown(tmp_path):
     (tmp_path / "log").touch()
     trained = ModelToMeasure(label="seconds", path=tmp_path / "4.pt", data=Data(tmp_path), log=tmp_path / "log")
     assert Seconds().measure(trained) == {"per_update": None, "tokens_per_update": None}
+
+
+def test_seconds_are_those_of_the_updates_since_the_checkpoint_before(tmp_path):
+    record = 'x | INFO | train_inner | {{"wpb": "{}", "wps": "10", "num_updates": "{}"}}\n'
+    (tmp_path / "log").write_text("".join(record.format(10 * update, update) for update in range(1, 7)))
+    data = Data(tmp_path)
+    trained = ModelToMeasure(label="a", path=tmp_path, data=data, log=tmp_path / "log", timed=range(3, 6))
+    assert Seconds().measure(trained) == {"per_update": 4, "tokens_per_update": 40}
 
 
 RATES = """

@@ -104,12 +104,19 @@ def test_a_run_without_a_command_calls_a_function_in_another_process(run, tmp_pa
     assert found == {"threads": "3", "device": "7", "given": [1]}
 
 
-def test_a_run_starts_after_those_that_it_needs(run, tmp_path):
+def test_a_run_that_needs_a_file_waits_for_it_and_comes_before_those_with_a_command(tmp_path, run):
     order = []
-    first = run("first", "import time; time.sleep(0.5);" + leave("one"))
-    second = run("second", leave("two"), after=[first])
-    run_all([second, first], jobs=2, finished=lambda run: order.append(run.name))
-    assert order == ["first", "second"]
+    first, last = run("first", leave("one")), run("last", leave("two"))
+    needs = Run("needs", (), tmp_path / "result.json", process_of, needs=tmp_path / "first" / "left")
+    run_all([needs, first, last], finished=lambda run: order.append(run.name))
+    assert order == ["first", "needs", "last"]
+
+
+def test_a_file_that_no_run_makes_is_named(tmp_path, run):
+    needs = run("needs", leave("one"), needs=tmp_path / "missing.pt")
+    with pytest.raises(UserError, match=r"^needs needs .*missing\.pt"):
+        run_all([needs])
+    assert not needs.log.exists()
 
 
 def test_jobs_limits_how_many_run_at_once(run, tmp_path):
@@ -256,8 +263,8 @@ def test_others_go_on_after_a_run_that_fails_in_training(run, capsys):
         print('x | INFO | train_inner | {"num_updates": "30", "lr": "1"}', flush=True)
         raise SystemExit("error: the loss is nan")
         """
-    fails, other = run("fails", program, updates=(0, 40)), run("other", leave("other"))
-    needs = run("needs", leave("needs"), after=[fails])
+    fails, other = run("fails", program, updates=40), run("other", leave("other"))
+    needs = run("needs", leave("needs"), needs=fails.result)
     with pytest.raises(UserError, match=r"^fails failed \(exit code 1\), .* ends: the loss is nan$"):
         run_all([fails, needs, other])
     assert read_result(other) == {"text": "other"}
@@ -269,6 +276,15 @@ def test_others_go_on_after_a_run_that_fails_in_training(run, capsys):
     assert not later.log.exists()
 
 
+def test_others_go_on_after_a_run_that_reads_what_another_one_made(run, tmp_path):
+    (tmp_path / "made").touch()
+    fails = run("fails", "raise SystemExit('error: the measure')", needs=tmp_path / "made")
+    other = run("other", leave("other"))
+    with pytest.raises(UserError, match=r"the measure$"):
+        run_all([fails, other])
+    assert read_result(other) == {"text": "other"}
+
+
 def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
     monkeypatch.setattr("mae_lm_fairseq.utils.output.SECONDS_BETWEEN_LINES", 0.1)
     program = """
@@ -277,11 +293,10 @@ def test_progress_inside_a_run_is_shown(run, capsys, monkeypatch):
         open(sys.argv[1] + "/left", "w").write("")
         time.sleep(1)
         """
-    training = run("training", program, updates=(0, 40))
+    training = run("training", program, updates=40)
     run_all([training])
     assert re.search(r"68%\|.*left, 0 of 1 runs done; training: update 30 of 40, training", capsys.readouterr().out)
-    assert replace(training, updates=(0, 20)).fraction_done() == 1.0
-    assert replace(training, updates=(20, 40)).fraction_done() == 0.5
+    assert replace(training, updates=20).fraction_done() == 1.0
 
 
 def test_orphans_of_a_killed_runner_are_waited_for(run, capfd):

@@ -51,7 +51,7 @@ def test_seconds_per_update_ignore_a_slow_interval_and_the_time_before_the_first
     """In a slow interval, the machine was busy otherwise. fairseq logs a speed of 0 before it has measured one."""
     record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
     log.write_text("".join(record.format(speed, number) for number, speed in enumerate(speeds)))
-    np.testing.assert_equal(seconds_per_update(log), seconds)
+    np.testing.assert_equal(seconds_per_update(read_records(log, "train_inner").values()), seconds)
 
 
 def test_last_update_reads_the_end_of_the_file(log, tmp_path):
