@@ -12,7 +12,7 @@ Example:
 from dataclasses import dataclass
 from typing import Annotated
 
-from mae_lm_fairseq.study.checks import check, dry_run
+from mae_lm_fairseq.study.checks import check, dry_run, equal_starts
 from mae_lm_fairseq.study.engine import PLAN, run_study
 from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.study.report import TABLE
@@ -56,6 +56,8 @@ def main(options: Options) -> None:
     import pandas  # noqa: F401  and in tables
 
     check(plan)
+    for sentence in equal_starts(plan):
+        print(sentence, flush=True)
     owned = (PLAN, RESULTS, REPORT, TABLE, "runs")
     with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm study", owned):
         run_study(plan, options.out, options.jobs)
