@@ -41,7 +41,9 @@ GENERATED = (
 )
 SPEED = (RESULTS / "speed" / "README.md").read_text(encoding="utf-8")
 TUTORIAL = [block for block in BLOCKS if block.page.name == "tutorial.md"]
-RUN = [block for block in BLOCKS if block.test == "run" and block not in TUTORIAL]
+FROM_SCRATCH = [block for block in BLOCKS if block.page.name == "from-scratch.md" and block.test == "run"]
+IN_ORDER = [*TUTORIAL, *FROM_SCRATCH]
+RUN = [block for block in BLOCKS if block.test == "run" and block not in IN_ORDER]
 DRY = [block for block in BLOCKS if block.test == "dry run"]
 
 
@@ -322,6 +324,19 @@ def test_the_tutorial_runs_from_start_to_end(tmp_path, mae_lm, run_cli, monkeypa
         assert block.test == "run"
         run_block(block, directory, mae_lm, run_cli, monkeypatch)
     assert (directory / "predictions.tsv").read_text(encoding="utf-8").startswith("text\tpackage\t")
+
+
+@pytest.mark.integration
+def test_an_encoder_from_scratch_runs_from_start_to_end(workspace, tmp_path, mae_lm, run_cli, monkeypatch, capsys):
+    """The page prints that the class of ``transformers`` computes the same, and the vectors' sizes."""
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / name).symlink_to(workspace / name)
+    for block in FROM_SCRATCH:
+        if "sentence_transformers" in block.text:
+            assert capsys.readouterr().out.endswith("ModernBertModel True\n")
+            pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+        run_block(block, tmp_path, mae_lm, run_cli, monkeypatch)
+    assert capsys.readouterr().out.endswith("(2, 128)\n")
 
 
 def run_block(block, tmp_path, mae_lm, run_cli, monkeypatch) -> None:

@@ -39,7 +39,8 @@ class Options(Base):
         recipe: settings of the training (default: development for tiny and small, base, large++).
         encoder: configuration of an encoder of transformers, config.json or its directory. Its sizes replace the
             preset's, and its vocabulary is the data-bin's.
-        dry_run: only print the size of the training and the command; measure the duration where no formula has it.
+        dry_run: only print the size of the training, an estimate of its duration, and the command. With --encoder, 20
+            updates are measured for the estimate.
         flags: flags of fairseq-train, which override the recipe.
     """
 
@@ -47,7 +48,7 @@ class Options(Base):
     data_bin: Annotated[str, Argument("DATA_BIN", positional=True)]
     save_dir: Annotated[str, Argument("SAVE_DIR", positional=True)]
     recipe: Annotated[Literal[*RECIPES], Argument("NAME")] | None = None
-    encoder: Annotated[Path, Argument("DIR")] | None = None
+    encoder: Annotated[Path, Argument("PATH")] | None = None
     dry_run: bool = False
     flags: Annotated[tuple[str, ...], Argument("FLAGS", positional=True, rest=True)] = ()
 

@@ -180,13 +180,13 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
             f"On this machine, which has no GPU, about {duration(computing + starting)}: at {CPU_FRACTION:.0%} of the "
             f"{rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
         )
-    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    machine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for name, run in runs.items():
         if run.is_wrapped:
-            each = duration(measured_hours(run, here))
+            length = duration(measured_hours(run, machine))
             lines.append(
-                f"{name}: {each} each on this machine, in addition. {MEASURED_UPDATES} updates were measured, because "
-                "no formula describes the layers of transformers."
+                f"{name}: {length} per training on this machine, which the figures below lack. {MEASURED_UPDATES} "
+                "updates were measured, because no formula describes the layers of transformers."
             )
     lines += equal_starts(plan)
     lines += [

@@ -88,18 +88,6 @@ def without_code(content: Any) -> Any:
     return content
 
 
-def code_keys(content: Any) -> Iterator[str]:
-    """Yield the keys of JSON, at any depth, that :func:`without_code` leaves out."""
-    if isinstance(content, dict):
-        for name, value in content.items():
-            if name in _CODE:
-                yield name
-            yield from code_keys(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from code_keys(value)
-
-
 def file_without_code(name: str, content: bytes) -> bytes:
     """Return a JSON file of ``transformers`` after :func:`without_code`; its very bytes if nothing is dropped.
 

@@ -21,7 +21,7 @@ from mae_lm_fairseq.trained.reading import check_model_exists
 from mae_lm_fairseq.trained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import MOST_JSON_BYTES, read_bytes
-from mae_lm_fairseq.utils.hugging_face import code_keys
+from mae_lm_fairseq.utils.hugging_face import without_code
 from mae_lm_fairseq.wrapped.network import build_network, describe, options_of, padding_id
 
 _ROLES = {"pad": PAD, "bos": BOS, "cls": BOS, "eos": EOS, "sep": EOS}
@@ -52,8 +52,9 @@ def encoder_options(path: Path, architecture: str, data_bin: Path) -> dict[str, 
     with content_errors(path):
         read_config(content, path)
         config = json.loads(content)
-        for key in code_keys(config):
-            raise UserError(f"{path}: {key} leads to code or to other files, which are never read; remove it")
+        for name, value in config.items():
+            if without_code({name: value}) != {name: value}:
+                raise UserError(f"{path}: {name} leads to code or to other files, which are never read; remove it")
         description = describe(_with_tokens_of(config, order, len(symbols)))
         return _options(description, architecture, len(symbols))
 

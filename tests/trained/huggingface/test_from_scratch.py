@@ -111,7 +111,7 @@ def test_every_type_can_be_built(kind, text_data, tmp_path):
 
 REFUSED = [
     ({"auto_map": {"AutoModel": "evil.Model"}}, "auto_map leads to code"),
-    ({"inner": [{"_attn_implementation": "someone/kernel"}]}, "_attn_implementation leads to code"),
+    ({"inner": [{"_attn_implementation": "someone/kernel"}]}, "inner leads to code"),
     ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config leads to code"),
     ({"model_type": "gpt2"}, "'gpt2'"),
     ({"model_type": "mae_lm"}, "'mae_lm'"),
