@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq.training.estimate import describe_length
 from mae_lm_fairseq.training.pretrain import configure
 from mae_lm_fairseq.training.untrained import write_untrained
 from mae_lm_fairseq.wrapped.network import stock_config
@@ -115,6 +116,9 @@ def test_a_dry_run_measures_and_starts_nothing(mae_lm, workspace):
     _, length, _, printed = done.stdout.splitlines()
     assert length.endswith(" on this machine, measured by 20 updates")
     assert printed.startswith("fairseq-train data-bin ")
+    _, cfg = configure("mae_lm_tiny", str(workspace / "data-bin"), "saved", FEW, None, workspace / "bert")
+    not_measured, *_ = describe_length(cfg, 1, [workspace / "data-bin"])
+    assert not_measured.endswith("no formula describes the layers of transformers; --dry-run measures them")
     wrong = mae_lm(*command, "bert", "--tokens-per-sample", "81", cwd=workspace)
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr.splitlines()[-1] == (
