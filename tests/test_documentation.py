@@ -43,7 +43,9 @@ GENERATED = (
 SPEED = (RESULTS / "speed" / "README.md").read_text(encoding="utf-8")
 TUTORIAL = [block for block in BLOCKS if block.page.name == "tutorial.md"]
 FROM_FAIRSEQ = [block for block in BLOCKS if block.page.name == "from-fairseq.md"]
-RUN = [block for block in BLOCKS if block.test == "run" and block not in TUTORIAL + FROM_FAIRSEQ]
+FROM_SCRATCH = [block for block in BLOCKS if block.page.name == "from-scratch.md" and block.test == "run"]
+IN_ORDER = [*TUTORIAL, *FROM_FAIRSEQ, *FROM_SCRATCH]
+RUN = [block for block in BLOCKS if block.test == "run" and block not in IN_ORDER]
 DRY = [block for block in BLOCKS if block.test == "dry run"]
 
 
@@ -353,6 +355,19 @@ def test_the_commands_of_fairseqs_readmes_run(commands, tmp_path, mae_lm, run_cl
 def write_file(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.integration
+def test_an_encoder_from_scratch_runs_from_start_to_end(workspace, tmp_path, mae_lm, run_cli, monkeypatch, capsys):
+    """The page prints that the class of ``transformers`` computes the same, and the vectors' sizes."""
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / name).symlink_to(workspace / name)
+    for block in FROM_SCRATCH:
+        if "sentence_transformers" in block.text:
+            assert capsys.readouterr().out.endswith("ModernBertModel True\n")
+            pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+        run_block(block, tmp_path, mae_lm, run_cli, monkeypatch)
+    assert capsys.readouterr().out.endswith("(2, 128)\n")
 
 
 def run_block(block, tmp_path, mae_lm, run_cli, monkeypatch) -> None:

@@ -44,7 +44,9 @@ def main(options: Options) -> None:
         print(listing())
         return
     plan = read_plan(options.plan)
-    from mae_lm_fairseq.study.checks import check, dry_run  # needs fairseq, for which mistakes in the plan do not wait
+
+    # These need fairseq, for which mistakes in the plan do not wait.
+    from mae_lm_fairseq.study.checks import check, dry_run, equal_starts
     from mae_lm_fairseq.study.engine import PLAN, SPEED, run_study
     from mae_lm_fairseq.study.report import TABLE
 
@@ -57,6 +59,8 @@ def main(options: Options) -> None:
     import pandas  # noqa: F401  and in tables
 
     check(plan)
+    for sentence in equal_starts(plan):
+        print(sentence, flush=True)
     owned = (PLAN, RESULTS, REPORT, TABLE, "runs", SPEED)
     with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm study", owned):
         run_study(plan, options.out, options.jobs)

@@ -316,9 +316,10 @@ class MaskedAutoencoderConfig:
         )
 
     def _check_wrapped(self):
+        rule = "contradicts wrapped, whose layers are those of transformers"
         for name in self._changed(_NOT_WRAPPED):
-            self._require(False, name, "contradicts wrapped")
-        self._require(self.mask_join is not MaskJoin.encoder, "mask_join", "contradicts wrapped")
+            self._require(False, name, rule)
+        self._require(self.mask_join is not MaskJoin.encoder, "mask_join", rule)
 
     def _changed(self, names: Iterable[str]) -> list[str]:
         """Return which options do not have their default."""
@@ -326,7 +327,8 @@ class MaskedAutoencoderConfig:
 
     def _require(self, holds: bool, name: str, rule: str):
         if not holds:
-            raise ValueError(f"{name} {getattr(self, name)} {rule}")
+            value = plain_values(self)[name]
+            raise ValueError(f"{name} {value} {rule}")
 
 
 _SMALL_SCALE = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}

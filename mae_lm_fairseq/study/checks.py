@@ -19,8 +19,9 @@ from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import RESERVED_OPTIONS, train_options
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
-from mae_lm_fairseq.tasks.options import check_masking, check_options
+from mae_lm_fairseq.tasks.options import check_length, check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
+from mae_lm_fairseq.trained.huggingface.from_scratch import encoder_options
 from mae_lm_fairseq.trained.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.estimate import (
@@ -32,6 +33,7 @@ from mae_lm_fairseq.training.estimate import (
     vocabulary_size,
 )
 from mae_lm_fairseq.training.pretrain import checked_configuration
+from mae_lm_fairseq.training.timing import MEASURED_UPDATES, measured_hours
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
 
@@ -109,6 +111,9 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         problem = 'does not apply to the loss on the validation split; remove it, or on = "valid"'
         raise plan.document.error((*key, "masks"), problem)
 
+    if model.encoder is not None:
+        with _located(plan, (*key, "encoder")):
+            encoder_options(model.encoder, model.arch, plan.data.data_bin)
     with _located(plan, key):
         rate = model.learning_rates[0] if model.learning_rates else None
         training = Training(model if needs_files else replace(model, start=None), rate, 1)
@@ -119,6 +124,8 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         network = core_config(cfg.model)
         check_options(cfg.task)
         check_masking(cfg.task, network)
+        if model.encoder is not None:
+            check_length(cfg.task, network.max_positions, f"max_position_embeddings of {model.encoder}")
         variable_rate(cfg.task)
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
@@ -182,19 +189,22 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         device = kind_of_gpu(torch.cuda.get_device_properties(0)) or DEVICE
     vocabulary = vocabulary_size(plan.data.data_bin)
     trainings = {model.name: count_trainings(plan, model) for model in plan.models}
-    costs = {}
+    runs, costs = {}, {}
     unknown = []
     for model, cfg in zip(plan.models, configurations, strict=True):
         if model.random:
             continue
         try:
             run = planned_run(cfg, vocabulary, plan.updates_of(model), kind=device)
-            costs[model.name] = plan_cost(run)
         except ValueError as problem:
             unknown.append(f"{model.name} ({problem})")
+            continue
+        runs[model.name] = run
+        if not run.is_wrapped:
+            costs[model.name] = plan_cost(run)
 
     number = sum(trainings.values())
-    tokens = sum(cost.run.tokens * trainings[name] for name, cost in costs.items())
+    tokens = sum(run.tokens * trainings[name] for name, run in runs.items())
     hours = sum(cost.hours * trainings[name] for name, cost in costs.items())
     processes = number * sum(updates > 0 for updates in plan.checkpoints)
     starting = processes * START_SECONDS / 3600
@@ -208,6 +218,15 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
             f"On this machine, which has no GPU, about {duration(computing + starting)}: at {CPU_FRACTION:.0%} of the "
             f"{rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
         )
+    machine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for name, run in runs.items():
+        if run.is_wrapped:
+            length = duration(measured_hours(run, machine))
+            lines.append(
+                f"{name}: {length} per training on this machine, which the figures below lack. {MEASURED_UPDATES} "
+                "updates were measured, because no formula describes the layers of transformers."
+            )
+    lines += equal_starts(plan)
     lines += [
         f"{processes:,} starts of processes, one for each checkpoint, take {duration(starting)} of it.",
         f"On one {device} {duration(hours + starting)}:",
@@ -222,6 +241,19 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
     lines.append(f"not included: {'; '.join([*unknown, _without_estimate(plan)])}.")
     return "\n".join(lines)
+
+
+def equal_starts(plan: Plan) -> list[str]:
+    """Return a sentence for each model whose seeds all start from the weights of one model."""
+    sentences = []
+    for model in plan.models:
+        seeds = len(model.all_seeds)
+        if model.start is not None and seeds > 1:
+            sentences.append(
+                f"{model.name}: its {seeds} seeds start from equal weights, those of {model.start}. They differ in "
+                "masks, dropout and the order of the text."
+            )
+    return sentences
 
 
 def _row(name: str, trainings: int, cost: Cost | None) -> list[str]:

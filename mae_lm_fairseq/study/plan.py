@@ -62,7 +62,8 @@ class Model:
         options: options of fairseq-train, which take precedence over those of the plan.
         seeds: the seeds, or their number N for 1 to N.
         learning_rates: learning rates, of which ``[rates]`` chooses one; by default the one of options or recipe.
-        start: a checkpoint or bundle to start from.
+        start: a checkpoint or bundle to start from, with equal weights for all seeds.
+        encoder: configuration of an encoder of transformers, which takes the place of the architecture's.
         random: keep the random weights of each seed, without training; measured where others are after the last update.
         masks: where the ``[MASK]`` tokens are when the model is measured: as in pretraining, or nowhere (random tokens
             stand in their place).
@@ -74,6 +75,7 @@ class Model:
     seeds: tuple[int, ...] | int = 1
     learning_rates: tuple[float, ...] = ()
     start: Path | None = None
+    encoder: Path | None = None
     random: bool = False
     masks: Literal["trained", "nowhere"] = "trained"
 

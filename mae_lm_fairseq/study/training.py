@@ -22,6 +22,7 @@ from mae_lm_fairseq.study.results import (
     training_result,
     write_random,
 )
+from mae_lm_fairseq.trained.huggingface.from_scratch import encoder_options
 from mae_lm_fairseq.training.command import (
     arguments,
     as_options,
@@ -84,6 +85,8 @@ def _schedule(plan: Plan, model: Model, stated: Mapping[str, Any]) -> dict[str, 
         stated: options that the plan states; another learning rate schedule takes the place of the recipe's.
     """
     chosen = settings(model.arch)
+    if model.encoder is not None:
+        chosen["model"] |= encoder_options(model.encoder, model.arch, plan.data.data_bin)
     of_recipe = chosen["lr_scheduler"]["_name"]
     scheduler = stated.get("lr-scheduler", of_recipe)
     if scheduler != of_recipe:

@@ -21,7 +21,7 @@ from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, warn_of_long_words, word_starts
 from mae_lm_fairseq.tasks.masking_rates import LossWeightsDataset, NumberedSequences, number_batches, variable_rate
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
-from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_masking, check_options
+from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig, check_length, check_masking, check_options
 from mae_lm_fairseq.tasks.splits import check_token_ids, first_directory, load_dictionary, load_sequences
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.text.tokenizer import MASK
@@ -124,11 +124,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         model = super().build_model(cfg, from_checkpoint)
-        if model.max_positions() is not None and self.cfg.tokens_per_sample > model.max_positions():
-            raise UserError(
-                f"--tokens-per-sample {self.cfg.tokens_per_sample} is more than the model's "
-                f"--max-positions {model.max_positions()}; lower it, or raise --max-positions"
-            )
+        check_length(self.cfg, model.max_positions())
         if isinstance(model, MAELMModel):
             self._take_needs_of(model)
             return model

@@ -131,6 +131,20 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
         raise UserError(f"--keep-dir {cfg.keep_dir} has no effect without --keep-at; remove it")
 
 
+def check_length(cfg: MaskedAutoencoderLMConfig, longest: int | None, limit: str = "--max-positions"):
+    """Reject sequences that are longer than a model allows.
+
+    Args:
+        longest: number of positions of the model; None for any number.
+        limit: the option or the key that decides on it.
+    """
+    if longest is not None and cfg.tokens_per_sample > longest:
+        raise UserError(
+            f"--tokens-per-sample {cfg.tokens_per_sample} is more than the {longest} positions of the model; lower it, "
+            f"or raise {limit}"
+        )
+
+
 def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConfig):
     """Reject options of masking that contradict the network, or would have no effect."""
     fraction = cfg.mask_in_encoder

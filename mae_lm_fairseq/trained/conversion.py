@@ -120,28 +120,40 @@ def _with_options_of(preset: str, config: MaskedAutoencoderConfig) -> MaskedAuto
     return replace(config, **options)
 
 
+def with_position_bias(config: MaskedAutoencoderConfig) -> MaskedAutoencoderConfig:
+    """Return a configuration with a decoder, if it has one, that knows the distances between tokens.
+
+    The decoder has the encoder's relative position bias, or one of its own around an encoder without. Around a wrapped
+    encoder whose layers know them, it is made of such layers if the sizes fit.
+    """
+    if not config.decoder_layers:
+        return config
+    if config.wrapped:
+        own_type = replace(config, decoder_relative_buckets=0)
+        if has_own_decoder(own_type):
+            return own_type
+    bias = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
+    return replace(config, **bias)
+
+
 def new_decoder(
     config: MaskedAutoencoderConfig, weights: dict[str, Tensor]
 ) -> tuple[MaskedAutoencoderConfig, dict[str, Tensor]]:
     """Return a configuration with a new decoder around a trained encoder, and the weights that it starts from.
 
-    The decoder has the encoder's relative position bias, or one of its own around an encoder without: it learned far
-    faster than without a bias, and faster from the encoder's last layers than from random weights (docs/adapting.md).
-    It starts from these layers, the layer norm whose output the first of them reads, and positions. Cross-attention
-    has no counterpart in the encoder. There are no weights if the decoder has layers of other sizes than the encoder,
-    or more.
+    Of :func:`with_position_bias`, it learned far faster than without, and faster from the encoder's last layers than
+    from random weights (docs/adapting.md). It starts from these layers, the layer norm whose output the first of them
+    reads, and positions. Cross-attention has no counterpart in the encoder. There are no weights if the decoder has
+    layers of other sizes than the encoder, or more.
     """
-    if config.wrapped:
-        own_type = replace(config, decoder_relative_buckets=0)
-        if has_own_decoder(own_type):
-            named = {name.removeprefix(NETWORK): weight for name, weight in weights.items()}
-            copied = own_decoder(own_type, named)
-            return own_type, {NETWORK + name: weight for name, weight in copied.items()}
+    config = with_position_bias(config)
     if not config.decoder_layers:
         return config, {}
+    if config.wrapped and has_own_decoder(config):
+        named = {name.removeprefix(NETWORK): weight for name, weight in weights.items()}
+        copied = own_decoder(config, named)
+        return config, {NETWORK + name: weight for name, weight in copied.items()}
 
-    bias = {"decoder_relative_buckets": config.relative_buckets} if config.relative_buckets else OWN_BIAS
-    config = replace(config, **bias)
     encoder, decoder = config.encoder, config.decoder
     below = encoder.layers - decoder.layers
     are_alike = (encoder.dim, encoder.ffn_dim, encoder.heads) == (decoder.dim, decoder.ffn_dim, decoder.heads)

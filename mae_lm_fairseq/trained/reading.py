@@ -50,7 +50,7 @@ MODEL_TYPE = "mae_lm"
 """Type of the model in ``config.json``, for ``transformers``."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 """Names of models on the Hugging Face hub: an owner, and the owner's name of the model."""
-_OF_FILES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+_OF_FILES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".json")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.text.data_bin import DICTIONARY, count_tokens
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.training.settings import tokens_per_update
+from mae_lm_fairseq.training.timing import MEASURED_UPDATES, measured_hours
 from mae_lm_fairseq.utils.errors import UserError
 
 CPU_FRACTION = 0.5
@@ -42,14 +43,18 @@ def warnings_about(cfg: Any) -> Iterator[str]:
         )
 
 
-def describe_length(cfg: Any, processes: int, data: Sequence[Path]) -> Iterator[str]:
-    """Yield sentences on a training: its epochs of the text and its duration, and what a kill costs at most."""
+def describe_length(cfg: Any, processes: int, data: Sequence[Path], may_measure: bool = False) -> Iterator[str]:
+    """Yield sentences on a training: its epochs of the text and its duration, and what a kill costs at most.
+
+    Args:
+        may_measure: whether some updates may be computed, if no formula describes the network.
+    """
     updates = cfg.optimization.max_update
     if not updates:
         yield "no estimate of the duration: --max-update does not limit it"
         return
     try:
-        in_hours, where = _estimate(cfg, processes, data[0])
+        in_hours, where = _estimate(cfg, processes, data[0], may_measure)
     except ValueError as problem:  # a training that the planner does not describe may still be what the user wants
         yield _epochs(cfg, processes, data) + f"no estimate of the duration: {problem}"
         return
@@ -72,7 +77,7 @@ def _epochs(cfg: Any, processes: int, data: Sequence[Path]) -> str:
     return f"at most {epochs:,.3g} epochs of this text ({tokens_of_text:,} tokens); "
 
 
-def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:
+def _estimate(cfg: Any, processes: int, data_bin: Path, may_measure: bool) -> tuple[float, str]:
     is_gpu = torch.cuda.is_available() and not cfg.common.cpu
     kind = kind_of_gpu(torch.cuda.get_device_properties(0)) if is_gpu else None
     run = planned_run(
@@ -83,6 +88,11 @@ def _estimate(cfg: Any, processes: int, data_bin: Path) -> tuple[float, str]:
         kind=kind or PlannedRun.device_kind,
         precision=_precision(cfg),
     )
+    if run.is_wrapped:
+        if not may_measure:
+            raise ValueError("no formula describes the layers of transformers; --dry-run measures them")
+        device = torch.device("cuda" if is_gpu else "cpu")
+        return measured_hours(run, device), f"on this machine, measured by {MEASURED_UPDATES} updates"
     flops = flops_per_token(run)
     if is_gpu:
         name = kind or f"GPU, as {PlannedRun.device_kind}"
@@ -106,6 +116,11 @@ class TrainingRun(PlannedRun):
 
     own_network: MaskedAutoencoderConfig
 
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the layers are those of ``transformers``, which no formula of this package describes."""
+        return self.own_network.wrapped is not None
+
     def network_config(self) -> MaskedAutoencoderConfig:
         """Return the network configuration of the training."""
         return self.own_network
@@ -119,18 +134,15 @@ def planned_run(
     devices: int = 1,
     kind: str = PlannedRun.device_kind,
     precision: str = PlannedRun.precision,
-) -> PlannedRun:
+) -> TrainingRun:
     """Return a training for the cost planner.
 
     Args:
         precision: one of :data:`~mae_lm_fairseq.cost.planned_run.PRECISION_NAMES`.
 
     Raises:
-        ValueError: if so little is masked that no token of a sequence is, or the encoder is wrapped.
+        ValueError: if so little is masked that no token of a sequence is.
     """
-    network = core_config(cfg.model)
-    if network.wrapped:
-        raise ValueError("the layers are those of transformers, whose cost is not known")
     length = cfg.task.tokens_per_sample
     limits = []
     if cfg.dataset.batch_size is not None:
@@ -155,7 +167,7 @@ def planned_run(
         devices=devices,
         device_kind=kind,
         precision=precision,
-        own_network=network,
+        own_network=core_config(cfg.model),
     )
 
 
@@ -169,7 +181,8 @@ def tokens_and_flops(cfg: Mapping[str, Any], data_bin: Path, updates: int) -> di
     cost = {"tokens": updates * tokens_per_update(cfg, processes=1), "flops": None}
     with contextlib.suppress(ValueError):
         run = planned_run(cfg, vocabulary_size(data_bin), updates)
-        cost["flops"] = run.tokens * flops_per_token(run).total
+        if not run.is_wrapped:
+            cost["flops"] = run.tokens * flops_per_token(run).total
     return cost
 
 

@@ -18,6 +18,9 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.optim import fused_adam
 
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
+from mae_lm_fairseq.models.architectures import core_config
+from mae_lm_fairseq.tasks.options import check_length
+from mae_lm_fairseq.trained.huggingface.from_scratch import encoder_options
 from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
 from mae_lm_fairseq.training.estimate import describe_length, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
@@ -46,20 +49,26 @@ cli_main()
 def main(options: Any) -> None:
     """Print what will be trained, and replace this process by fairseq-train, which checks paths and options."""
     data = options.data_bin
-    words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe)
+    words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe, options.encoder)
     number, rank = processes(cfg)
-    shards = [Path(data)] if "://" in data else list(map(Path, data.split(os.pathsep)))  # as fairseq splits them
     if rank == 0:
         print(f"{options.preset}: {describe_amount(cfg, number)}")
-        for sentence in describe_length(cfg, number, shards):
+        for sentence in describe_length(cfg, number, shards_of(data), options.dry_run):
             print(sentence)
         for warning in warnings_about(cfg):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
+    if options.dry_run:
+        return
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first. Signals wait until it handles them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     os.execv(sys.executable, [sys.executable, "-c", _START, *words])
+
+
+def shards_of(data: str) -> list[Path]:
+    """Return the data-bins of an argument as fairseq splits it."""
+    return [Path(data)] if "://" in data else list(map(Path, data.split(os.pathsep)))
 
 
 def parse_configuration(words: list[str]):
@@ -114,21 +123,31 @@ def optimizer(cfg, extra: Sequence[str]) -> dict[str, Any]:
 
 
 def configure(
-    architecture: str, data: str, save_dir: str, extra: Sequence[str], name: str | None = None
+    architecture: str,
+    data: str,
+    save_dir: str,
+    extra: Sequence[str],
+    name: str | None = None,
+    encoder: Path | None = None,
 ) -> tuple[list[str], Any]:
     """Return all arguments of fairseq-train, and its configuration, except for the batch size of validation.
 
-    The arguments are the recipe's, this machine's, and the user's, which come last and take precedence.
+    The arguments are the recipe's, those of a configuration of ``transformers``, this machine's, and the user's, which
+    come last and take precedence.
 
     Raises:
-        UserError: if the architecture does not exist, or the sequences of an update cannot be divided by the processes
-            or are unknown.
+        UserError: if the architecture does not exist, the configuration cannot be used, sequences are longer than the
+            network allows, or the sequences of an update cannot be divided by the processes or are unknown.
     """
     chosen = settings(architecture, name)
+    if encoder is not None:
+        chosen["model"] |= encoder_options(encoder, architecture, shards_of(data)[0])
     chosen["checkpoint"]["save_dir"] = save_dir
     # 0 marks options that the user did not set.
     unset = ["--batch-size", "0", "--update-freq", "0"]
     cfg = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
+    if encoder is not None:
+        check_length(cfg.task, core_config(cfg.model).max_positions, f"max_position_embeddings of {encoder}")
     of_machine = {"common": precision(cfg), "optimizer": optimizer(cfg, extra)}
     batch_size = cfg.dataset.batch_size or chosen["dataset"]["batch_size"]
     if cfg.optimization.update_freq == [0]:

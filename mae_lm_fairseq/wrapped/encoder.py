@@ -86,7 +86,16 @@ class WrappedEncoder(_Wrapped):
         self.first_position = first_position(model)
         self.dim = model.config.hidden_size
         self.max_positions = max_positions
-        self.embed_tokens.padding_idx = pad  # the original's row is another token's here
+        self._move_padding(pad)
+
+    def _move_padding(self, pad: int):
+        """Exchange the rows of our token for padding and of the original's, which is zero in most new models."""
+        table = self.embed_tokens
+        if table.padding_idx is not None:
+            rows = [pad, table.padding_idx]
+            with torch.no_grad():
+                table.weight[rows] = table.weight[rows[::-1]]
+        table.padding_idx = pad
 
     @property
     def embed_tokens(self) -> nn.Embedding:

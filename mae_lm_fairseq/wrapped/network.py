@@ -68,8 +68,7 @@ def options_of(description: str) -> dict[str, Any]:
     layers_inside = getattr(config, "inner_group_num", 1)
     if layers_inside != 1:
         raise ValueError(f"inner_group_num is {layers_inside}, but this package only supports 1")
-    with configuration_errors(), torch.device("meta"):
-        base = import_transformers().AutoModel.from_config(config)
+    base = _base_on_meta(description)
     ffn_dim = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", 4 * config.hidden_size)
     rates = {}
     for option, names in _DROPOUTS.items():
@@ -85,6 +84,17 @@ def options_of(description: str) -> dict[str, Any]:
         "wrapped": description,
         **rates,
     }
+
+
+@lru_cache
+def _base_on_meta(description: str) -> nn.Module:
+    with configuration_errors(), torch.device("meta"):
+        return import_transformers().AutoModel.from_config(stock_config(description))
+
+
+def padding_id(description: str) -> int | None:
+    """Return the id of the token for padding in the embeddings of a wrapped encoder; some types have a fixed one."""
+    return _base_on_meta(description).get_input_embeddings().padding_idx
 
 
 class StatesOfCaller(nn.Module):

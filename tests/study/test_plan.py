@@ -241,16 +241,6 @@ def test_random_weights_cost_no_training():
     assert report.startswith(f"{plan.title}: {len(second.all_seeds)} trainings of")
 
 
-def test_a_wrapped_encoder_has_no_estimate():
-    plan = read_plan("quickstart")
-    configurations = check(plan, needs_files=False)
-    configurations[0].model.wrapped = "{}"
-    report = dry_run(plan, configurations)
-    wrapped, other = plan.models
-    assert re.search(rf"\| {wrapped.name} \| 1( \| -){{5}} \|\n\| {other.name} \| 1 \| [1-9]", report)
-    assert f"not included: {wrapped.name} (the layers are those of transformers, whose cost is not known); " in report
-
-
 STUDIES = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
 
 
