@@ -80,6 +80,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             sequences,
             self.dictionary,
             self.rate,
+            self.cfg.mask_function,
             mask_idx=self.mask_idx,
             seed=self.cfg.seed,
             mask_prob=self.cfg.mask_prob,
@@ -90,6 +91,9 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             mask_multiple_length=self.cfg.mask_multiple_length,
             mask_stdev=self.cfg.mask_stdev,
         )
+        if self.cfg.mask_function is not None:
+            source.check()
+            target.check()
         pad = self.dictionary.pad()
         dataset = self._regular_dataset(source, RightPadDataset(target, pad_idx=pad))
         if self.rate is not None:
