@@ -10,6 +10,7 @@ Example:
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from mae_lm_fairseq.study.checks import check, dry_run
@@ -17,6 +18,7 @@ from mae_lm_fairseq.study.engine import PLAN, run_study
 from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.study.report import TABLE
 from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.training.user_directory import check_outside
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options as Base
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS
 from mae_lm_fairseq.utils.errors import UserError
@@ -46,6 +48,7 @@ def main(options: Options) -> None:
     if options.plan == "list":
         print(listing())
         return
+    check_outside(Path(options.plan), "the plan")
     plan = read_plan(options.plan)
     if options.dry_run:
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))

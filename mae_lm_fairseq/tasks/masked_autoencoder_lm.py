@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.data import Dictionary, RightPadDataset, SortDataset, data_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import metrics
-from fairseq.tasks import register_task
+from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 from omegaconf import open_dict
@@ -226,3 +226,11 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"the model was trained with another dictionary than the dict.txt of {self.cfg.data}; prepare the data "
                 "with that model's tokenizer (mae-lm prepare --tokenizer)"
             )
+
+
+def check_task(cfg: MaskedAutoencoderLMConfig) -> None:
+    """Raise a UserError if the options are those of another kind of task."""
+    if not issubclass(TASK_REGISTRY[cfg._name], MaskedAutoencoderLMTask):
+        raise UserError(
+            f"--task {cfg._name} is not one for pretraining, derived from {MaskedAutoencoderLMTask.__name__}"
+        )
