@@ -231,6 +231,5 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 def check_task(cfg: MaskedAutoencoderLMConfig) -> None:
     """Raise a UserError if the options are those of another kind of task."""
     if not issubclass(TASK_REGISTRY[cfg._name], MaskedAutoencoderLMTask):
-        raise UserError(
-            f"--task {cfg._name} is not one for pretraining, derived from {MaskedAutoencoderLMTask.__name__}"
-        )
+        parent = MaskedAutoencoderLMTask.__name__
+        raise UserError(f"--task {cfg._name}: choose one of pretraining, which is derived from {parent}")

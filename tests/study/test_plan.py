@@ -352,7 +352,7 @@ class TestCodeComesFromTheCommandLineAlone:
 
     def test_a_task_of_another_kind(self):
         text = PLAN.replace("[options]", '[options]\ntask = "masked_lm"')
-        with pytest.raises(UserError, match=r"options\.task: --task masked_lm is not derived from"):
+        with pytest.raises(UserError, match=r"options\.task: --task masked_lm: choose one of pretraining"):
             check(parse_plan(text, "plan.toml"), needs_files=False)
 
     def test_the_data_bin_of_a_plan(self, canary, monkeypatch):
