@@ -17,7 +17,6 @@ import torch
 from mae_lm_fairseq.cli import main
 from mae_lm_fairseq.core import decoder
 from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
-from mae_lm_fairseq.training.training_log import loss_curve
 from tests.support import ROOT, networks
 from tests.support.documentation import blocks
 from tests.support.processes import fork, mae_lm, runs_in_children, wait_for
@@ -45,6 +44,8 @@ REPLACEMENTS = {
 }
 """What makes the plan of the page small."""
 OWN_TASK = """
+from pathlib import Path
+
 from fairseq.criterions import register_criterion
 from fairseq.tasks import register_task
 
@@ -55,14 +56,16 @@ from mae_lm_fairseq.tasks.options import MaskedAutoencoderLMConfig
 
 @register_task("own_task", dataclass=MaskedAutoencoderLMConfig)
 class OwnTask(MaskedAutoencoderLMTask):
-    pass
+    def begin_epoch(self, epoch, model):
+        Path("own-task").touch()
+        super().begin_epoch(epoch, model)
 
 
-@register_criterion("doubled")
-class DoubledLoss(MaskedAutoencoderLMCriterion):
+@register_criterion("own_loss")
+class OwnLoss(MaskedAutoencoderLMCriterion):
     def forward(self, model, sample, reduce=True):
-        loss, size, logged = super().forward(model, sample, reduce)
-        return 2 * loss, size, logged | {"loss": 2 * logged["loss"]}
+        Path("own-loss").touch()
+        return super().forward(model, sample, reduce)
 """
 OF_FAIRSEQ = """
 from fairseq.criterions import register_criterion
@@ -140,7 +143,7 @@ def compared(here):
     plan = (
         small_plan()
         .replace("seeds = 3", "seeds = 1")
-        .replace(MASKS, f'{MASKS}, task = "own_task", criterion = "doubled"')
+        .replace(MASKS, f'{MASKS}, task = "own_task", criterion = "own_loss"')
     )
     plan = plan.partition("[[contrast]]")[0]
     (here / "plan.toml").write_text(plan)
@@ -170,14 +173,9 @@ def test_every_idea_is_trained_and_measured(compared):
     assert "Anisotropy: the mean cosine" in report
 
 
-def test_the_loss_and_the_task_of_the_directory_train(compared):
-    curves = {}
-    for name in ("MAE-LM", "rare-tokens-first"):
-        [log] = Path("compared/runs").glob(f"{name}-seed1-*/training-4.log")
-        curves[name] = loss_curve(log, "train_inner")[1]
-    assert "task: OwnTask" in log.read_text()
-    # Other tokens are predicted, but before any update each loss is about the logarithm of the size of the vocabulary.
-    assert curves["rare-tokens-first"][0] == pytest.approx(2 * curves["MAE-LM"][0], rel=0.1)
+def test_the_loss_and_the_task_of_the_directory_train(compared, here):
+    assert (here / "own-task").exists()
+    assert (here / "own-loss").exists()
 
 
 def test_other_verbs_open_its_checkpoints(compared, here):
