@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from mae_lm_fairseq.measures.registry import MEASURES
+from mae_lm_fairseq.training.user_directory import OPTION, import_user_directory, take_user_directory
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.signals import signals_end_the_program
@@ -49,6 +50,8 @@ GROUPS = {
     "Share": ("bundle", "export", "import"),
 }
 """The verbs by what a person wants."""
+CODE = f"{OPTION} DIR, which every verb takes, imports a directory of your own code (docs/own-ideas.md)."
+"""Help on the option of all verbs."""
 
 
 def overview() -> str:
@@ -57,12 +60,12 @@ def overview() -> str:
     for title, verbs in GROUPS.items():
         lines += ["", f"{title}:"]
         lines += [f"  {verb:25}{VERBS[verb][1]}" for verb in verbs]
-    return "\n".join([*lines, "", "mae-lm VERB --help describes the arguments of a verb."])
+    return "\n".join([*lines, "", "mae-lm VERB --help describes the arguments of a verb.", CODE])
 
 
 def run(verb: str, words: list[str], program: str | None = None) -> int | None:
     """Run a verb with the words of its command line, and return its exit code; a program may give it another name."""
-    sys.argv = [f"mae-lm {verb}", *words]  # fairseq reads --user-dir from here
+    sys.argv = [f"mae-lm {verb}", *words]  # fairseq looks for options here
     options = parsed(verb, words, program)
     if verb != "doctor":  # which drops what imported packages say, and runs without tqdm
         from mae_lm_fairseq.utils.output import configure_logging
@@ -80,6 +83,7 @@ def parsed(verb: str, words: list[str], program: str | None = None) -> Any:
     """Return the options of a verb that the words of its command line state; end the program if they are wrong."""
     documented = _object(VERBS[verb][0]) if verb in VERBS else _registered(verb)
     description, _, _ = inspect.getdoc(documented).partition("\n\nAttributes:")
+    description += f"\n\n{CODE}"
     options = getattr(documented, "Options", documented)
     return parse(options, words, description, program or f"mae-lm {verb}")
 
@@ -99,11 +103,14 @@ def _object(path: str) -> Any:
 
 def main() -> int | None:
     """Run the verb that the program's arguments begin with, and return its exit code."""
-    words = sys.argv[1:]
     if sys.flags.optimize > 1:
         advice = "unset PYTHONOPTIMIZE, or set it to 1"
         print(f"error: this Python removes docstrings, from which mae-lm makes its help; {advice}", file=sys.stderr)
         return 2
+    with errors_end_the_program(), signals_end_the_program():
+        directory, words = take_user_directory(sys.argv[1:])
+        if directory is not None:
+            import_user_directory(directory)
     if not words or words[0] in ("-h", "--help"):
         print(overview())
         return 0

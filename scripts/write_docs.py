@@ -149,7 +149,8 @@ compares most treatments at size tiny ([results](../../scripts/results/treatment
 - [Spans and whole words](options.md#task-masked_autoencoder_lm) change which tokens are predicted,
   in most rows.
 - [Hugging Face](../hugging-face.md#export) states which encoders can be exported.
-- [A new treatment](../developers/new-treatment.md) is a decoder of your own, or an option.
+- A new treatment is [a decoder of your own](../own-ideas.md#a-decoder), or [an
+  option](../developers/new-treatment.md).
 """
 _MENG = "[Meng et al., 2024](https://arxiv.org/abs/2302.02060)"
 _LIAO = "[Liao et al., 2022](https://arxiv.org/abs/2211.04898)"
@@ -236,6 +237,7 @@ TESTS = {
     "suppress_warnings": "end_to_end/test_pretrain.py",
     "check_options_of_the_trainer": "fairseq_patches/test_processes.py",
     "refuse_second_copy": "test_registration.py",
+    "refuse_taken_tasks": "training/test_user_directory.py",
     "start_training_with_checks": "fairseq_patches/test_processes.py",
     "send_checkpoints_to_all_processes": "fairseq_patches/test_loading.py",
     "stop_loading_batches_at_exit": "fairseq_patches/test_processes.py",

@@ -10,10 +10,12 @@ Example:
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from mae_lm_fairseq.study.plan import listing, read_plan
 from mae_lm_fairseq.training.keys import Products
+from mae_lm_fairseq.training.user_directory import check_outside
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options as Base
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS
 from mae_lm_fairseq.utils.errors import UserError
@@ -43,6 +45,7 @@ def main(options: Options) -> None:
     if options.plan == "list":
         print(listing())
         return
+    check_outside(Path(options.plan), "the plan")
     plan = read_plan(options.plan)
 
     # These need fairseq, for which mistakes in the plan do not wait.

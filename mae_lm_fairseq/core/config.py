@@ -271,7 +271,7 @@ class MaskedAutoencoderConfig:
         self._require(
             self.decoder_attention in DECODER_ATTENTIONS,
             "decoder_attention",
-            f"is not the name of a decoder; there are {', '.join(DECODER_ATTENTIONS)}",
+            f"is not the name of a decoder; there are {', '.join(DECODER_ATTENTIONS)}, and those of --user-dir",
         )
         has_decoder = self.decoder_layers > 0
         if has_decoder != (self.mask_join is MaskJoin.decoder):

@@ -18,6 +18,7 @@ from mae_lm_fairseq.core.config import DECODER_ATTENTIONS, MaskedAutoencoderConf
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand_part
 from mae_lm_fairseq.core.packing import BatchLayout, Layout, indices_in
 from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
+from mae_lm_fairseq.utils.registries import register_name
 
 
 class NoDecoder(nn.Module):
@@ -198,8 +199,11 @@ def register_decoder(name: str, decoder: type[Decoder]) -> None:
 
     Programs that read its checkpoints must also import that module. FLOPs are counted as those of
     :class:`SelfAttentionDecoder`.
+
+    Raises:
+        UserError: if another decoder has the name.
     """
-    DECODERS[name] = decoder
+    register_name(DECODERS, name, decoder)
     if name not in DECODER_ATTENTIONS:
         DECODER_ATTENTIONS.append(name)
 

@@ -47,6 +47,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         parsing.suppress_warnings,
         parsing.check_options_of_the_trainer,
         parsing.refuse_second_copy,
+        parsing.refuse_taken_tasks,
         processes.start_training_with_checks,
         processes.send_checkpoints_to_all_processes,
         processes.stop_loading_batches_at_exit,

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fairseq import options, utils
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq import options, tasks, utils
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq.trainer import Trainer
 
 from mae_lm_fairseq import PACKAGE
@@ -17,6 +17,7 @@ from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings, option
 from mae_lm_fairseq.fairseq_patches.patching import patch
 from mae_lm_fairseq.utils.command_line import HINTS, UNRECOGNIZED, suggestions
+from mae_lm_fairseq.utils.errors import UserError
 
 _WARNINGS = (
     r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag"
@@ -93,3 +94,12 @@ def refuse_second_copy(import_: Callable, args: Any) -> None:
             "uninstall one of them, or pass the other to --user-dir"
         )
     import_(args)
+
+
+@patch(tasks, "register_task")
+def refuse_taken_tasks(register: Callable, name: str, *args, **kwargs) -> Callable:
+    """Reject a second task of the same name, which fairseq ignores."""
+    if name in TASK_REGISTRY:
+        known = TASK_REGISTRY[name]
+        raise UserError(f"{name} is the name of {known.__module__}.{known.__qualname__}; choose another name")
+    return register(name, *args, **kwargs)

@@ -18,7 +18,7 @@ from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.command import COMMON, Optimisation, arguments, as_options, merge
+from mae_lm_fairseq.training.command import Optimisation, arguments, as_options, common_settings, merge
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, replacing_files, retract
 from mae_lm_fairseq.utils.files import write_record, write_text
@@ -90,5 +90,6 @@ def check_further_options(options: FinetuningOptions) -> None:
     task = {"_name": ADAPTERS[type(options)].kind.task}
     # Its parser knows the options of the chosen optimizer and schedule alone.
     optimisation = Optimisation(updates=1, weight_decay=0.0, clip_norm=0.0).settings()
-    settings = merge(COMMON, optimisation, {"task": task, "criterion": task, "model": {"_name": "mae_lm_base"}})
+    of_task = {"task": task, "criterion": task, "model": {"_name": "mae_lm_base"}}
+    settings = merge(common_settings(), optimisation, of_task)
     checked_configuration(arguments("data", as_options(settings), options.extra))

@@ -19,7 +19,7 @@ from mae_lm_fairseq.utils.command_line import (
 Column = Annotated[str, Argument("COLUMN")]
 NumberedColumn = Annotated[str, Argument("NAME|N")]
 
-_SET_BY_SWEEP = {"lr", "seed", "finetune-from-model", "restore-file"}
+_SET_BY_SWEEP = {"lr", "seed", "finetune-from-model", "restore-file", "user-dir"}
 """Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
 
 
@@ -59,7 +59,8 @@ class FinetuningOptions(Options):
         contradicting = _SET_BY_SWEEP & values_of_words(self.extra).keys()
         if contradicting:
             option = f"--{min(contradicting)}"
-            raise ValueError(f"{option} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
+            advice = "see --learning-rates, --seeds, MODEL, and --user-dir before --"
+            raise ValueError(f"{option} after -- contradicts the sweep's own; {advice}")
 
     def further_option(self, name: str) -> str | None:
         """Return the value of an option of fairseq-train after ``--``, given its name without dashes, or None."""

@@ -20,10 +20,10 @@ from mae_lm_fairseq.trained.opening import Description
 from mae_lm_fairseq.trained.original import read_original
 from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.training.command import (
-    COMMON,
     Optimisation,
     Settings,
     as_options,
+    common_settings,
     merge,
     train_command,
     unattended_settings,
@@ -97,7 +97,8 @@ class Sweep:
             "common": {"log_interval": 10},
         }
         optimisation = Optimisation(updates=self.updates, weight_decay=recipe.weight_decay, clip_norm=0.0)
-        return merge(COMMON, unattended_settings(), optimisation.settings(), shared, self.setup.settings)
+        start_settings = merge(common_settings(), unattended_settings(), optimisation.settings())
+        return merge(start_settings, shared, self.setup.settings)
 
     def runs(self) -> dict[float, list[Run]]:
         """Return one run for each seed, by learning rate."""

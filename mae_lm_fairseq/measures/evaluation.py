@@ -90,6 +90,7 @@ class Loss(Measure, MaskedText):
             leave_unmasked_prob=0.0,
             random_token_prob=0.0,
             mask_whole_words=False,
+            mask_function=None,
             seed=self.seed,
         )
         return validation_loss(*model_and_task)

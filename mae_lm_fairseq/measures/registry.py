@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from mae_lm_fairseq.utils.registries import register_name
+
 if TYPE_CHECKING:
     from mae_lm_fairseq.measures.measure import Measure
 
@@ -17,12 +19,10 @@ OURS = (
 def register_measure(measure: "type[Measure]") -> None:
     """Make a measure a ``kind`` of plans and, if the package has no verb of that name, a verb of ``mae-lm``.
 
-    A study measures in processes of its own, which import the module of the class by its name.
+    A study measures in processes of its own, which import the module of the class by its name, or the directory of
+    ``--user-dir``.
 
     Raises:
-        ValueError: if another measure has the name.
+        UserError: if another measure has the name.
     """
-    known = MEASURES.setdefault(measure.kind, measure)
-    if known.__module__ != measure.__module__:
-        raise ValueError(f"{measure.kind} is the name of {known.__module__}.{known.__qualname__}")
-    MEASURES[measure.kind] = measure
+    register_name(MEASURES, measure.kind, measure)

@@ -41,7 +41,14 @@ from mae_lm_fairseq.trained.huggingface.stock import counterpart
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.original import MODULES, ORIGINAL
 from mae_lm_fairseq.trained.reading import Pretrained, check_model_exists, read_bundle, read_checkpoint
-from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
+from mae_lm_fairseq.training.command import (
+    Optimisation,
+    Settings,
+    as_options,
+    common_settings,
+    merge,
+    warmup_updates,
+)
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.settings import settings
 from mae_lm_fairseq.training.training_log import loss_curve
@@ -395,7 +402,7 @@ def training_settings(model: Pretrained, options: Options) -> Settings:
     if torch.cuda.is_available():
         chosen["model"] = {"autocast": "bf16"}
     optimisation = Optimisation(updates=options.updates, weight_decay=0.01, clip_norm=1.0)
-    return merge(COMMON, optimisation.settings(), chosen)
+    return merge(common_settings(), optimisation.settings(), chosen)
 
 
 def loss_of_last_tenth(log: Path) -> float | None:

@@ -18,6 +18,7 @@ from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import RESERVED_OPTIONS, train_options
+from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_task
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_length, check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
@@ -121,6 +122,7 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         cfg = checked_configuration(arguments(plan.data.data_bin, options))
         check_saved_configuration({"cfg": cfg}, plan.document.name)  # fairseq evaluates the values of some options
         check_settings(cfg)
+        check_task(cfg.task)
         network = core_config(cfg.model)
         check_options(cfg.task)
         check_masking(cfg.task, network)

@@ -33,6 +33,7 @@ from mae_lm_fairseq.training.command import (
 from mae_lm_fairseq.training.keys import key_of, run_key
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.settings import recipe, settings
+from mae_lm_fairseq.training.user_directory import OPTION, code_in_keys, user_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256
 
@@ -42,7 +43,7 @@ SAVED = 20
 """Number of times that a training is saved for resuming."""
 PRECISIONS = ("fp16", "bf16", "amp", "autocast", "memory-efficient-fp16", "memory-efficient-bf16")
 RESERVED_OPTIONS = {
-    *("arch", "task", "seed", "max-update", "warmup-updates", "total-num-update", "finetune-from-model"),
+    *("arch", "seed", "max-update", "warmup-updates", "total-num-update", "finetune-from-model"),
     *("save-dir", "restore-file", "user-dir", "log-format", "no-save", "save-interval-updates"),
     *("keep-interval-updates", "cpu", "distributed-world-size", "no-save-optimizer-state"),
     *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader", "keep-at", "keep-dir"),
@@ -122,7 +123,7 @@ def train_options(plan: Plan, training: Training, updates: int, save: Path) -> d
 
 
 def fingerprints(plan: Plan) -> dict[str, str]:
-    """Return hashes of the content of all files that a plan names, by path.
+    """Return hashes of the content of all files that a plan names, by path, and that of the directory of the user.
 
     Raises:
         UserError: if a file does not exist or cannot be read.
@@ -137,6 +138,9 @@ def fingerprints(plan: Plan) -> dict[str, str]:
             if not path.exists():
                 raise UserError(f"{path} does not exist")
             hashes[str(path)] = directory_sha256(path)
+    code = user_directory()
+    if code is not None:
+        hashes[f"{OPTION} {code.path}"] = code.sha256
     return hashes
 
 
@@ -175,12 +179,12 @@ class Workspace:
         return run_key(options, (), self.threads, inputs)
 
     def key(self, planned: PlannedMeasure, model: Model) -> str:
-        """Return the key of a measure of a model: its kind, options and files, and where ``[MASK]`` is."""
+        """Return the key of a measure of a model: its kind, options, files and code, and where ``[MASK]`` is."""
         measure = planned.measure
         content = {"kind": measure.kind, **without_defaults(measure)}
         for name, path in measure.files(self.plan.data).items():
             content[name] = self.files[str(path)]
-        return key_of({**content, "masks": model.masks})
+        return key_of({**content, "masks": model.masks, **code_in_keys()})
 
     def to_measure(self, training: Training, updates: int) -> ToMeasure:
         """Return what the plan measures of a training after a number of updates."""

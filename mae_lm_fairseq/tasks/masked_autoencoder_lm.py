@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.data import Dictionary, RightPadDataset, SortDataset, data_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import metrics
-from fairseq.tasks import register_task
+from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 from omegaconf import open_dict
@@ -80,6 +80,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             sequences,
             self.dictionary,
             self.rate,
+            self.cfg.mask_function,
             mask_idx=self.mask_idx,
             seed=self.cfg.seed,
             mask_prob=self.cfg.mask_prob,
@@ -90,6 +91,9 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
             mask_multiple_length=self.cfg.mask_multiple_length,
             mask_stdev=self.cfg.mask_stdev,
         )
+        if self.cfg.mask_function is not None:
+            source.check()
+            target.check()
         pad = self.dictionary.pad()
         dataset = self._regular_dataset(source, RightPadDataset(target, pad_idx=pad))
         if self.rate is not None:
@@ -221,3 +225,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
                 f"the model was trained with another dictionary than the dict.txt of {self.cfg.data}; prepare the data "
                 "with that model's tokenizer (mae-lm prepare --tokenizer)"
             )
+
+
+def check_task(cfg: MaskedAutoencoderLMConfig) -> None:
+    """Raise a UserError if the options are those of another kind of task."""
+    if not issubclass(TASK_REGISTRY[cfg._name], MaskedAutoencoderLMTask):
+        parent = MaskedAutoencoderLMTask.__name__
+        raise UserError(f"--task {cfg._name}: choose one of pretraining, which is derived from {parent}")

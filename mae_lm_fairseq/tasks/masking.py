@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
+from numpy.typing import ArrayLike
 
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, batch_layout
+from mae_lm_fairseq.tasks.mask_functions import MASK_FUNCTIONS, SequenceToMask
 from mae_lm_fairseq.tasks.masking_rates import RateRange, RateSchedule, VariableMasksDataset
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
@@ -29,7 +31,11 @@ _MOST_UNMASKED = 0.01
 
 
 def masked_pair(
-    dataset: FairseqDataset, dictionary: Dictionary, rate: RateSchedule | RateRange | None = None, **masking
+    dataset: FairseqDataset,
+    dictionary: Dictionary,
+    rate: RateSchedule | RateRange | None = None,
+    mask_function: str | None = None,
+    **masking,
 ) -> tuple[FairseqDataset, FairseqDataset]:
     """Return the corrupted inputs and their targets (``<pad>`` where nothing is predicted).
 
@@ -38,12 +44,69 @@ def masked_pair(
 
     Args:
         rate: masking rate in training, if it differs from sequence to sequence.
+        mask_function: name of the function that draws the masks, in place of fairseq's.
     """
     make = functools.partial(MaskTokensDataset, dataset, dictionary)
-    if rate is not None:
+    if mask_function is not None:
+        make = functools.partial(FunctionMasksDataset, dataset, dictionary, rate, mask_function)
+    elif rate is not None:
         make = functools.partial(VariableMasksDataset, dataset, dictionary, rate)
     masking["pad_idx"] = dictionary.pad()
     return make(return_masked_tokens=False, **masking), make(return_masked_tokens=True, **masking)
+
+
+class FunctionMasksDataset(VariableMasksDataset):
+    """fairseq's ``MaskTokensDataset`` with the masks of a registered function, drawn by seed, epoch and index.
+
+    Args:
+        name: name of the function, see :mod:`~mae_lm_fairseq.tasks.mask_functions`.
+    """
+
+    def __init__(
+        self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange | None, name: str, **masking
+    ):
+        super().__init__(dataset, vocab, rate, **masking)
+        self.name = name
+        self.function = MASK_FUNCTIONS[name]  # a data worker may not know the name
+        self.special = [vocab.bos(), vocab.eos()]
+        self.counts = np.array(vocab.count)
+
+    def masked(self, epoch: int, index: int) -> torch.Tensor:
+        tokens = self.dataset[index].numpy()
+        positions, replacement = self._draw(epoch, index, tokens)
+        if self.return_masked_tokens:
+            masked = np.full_like(tokens, self.pad_idx)
+            masked[positions] = tokens[positions]
+        else:
+            masked = tokens.copy()
+            masked[positions] = replacement
+        return torch.from_numpy(masked)
+
+    def _draw(self, epoch: int, index: int, tokens: np.ndarray) -> tuple[ArrayLike, ArrayLike]:
+        is_special = np.isin(tokens, self.special)
+        sequence = SequenceToMask(tokens.copy(), is_special, self.mask_prob, self.mask_idx, self.counts)
+        # The 3 separates these draws from those of early masks and of rates.
+        generator = np.random.default_rng((3, self.seed, epoch, index))
+        positions, replacement = self.function(sequence, generator)
+        if not np.size(positions):  # whose type may be that of no index
+            return [], []
+        return positions, replacement
+
+    def check(self) -> None:
+        """Mask some sequences twice.
+
+        Raises:
+            UserError: if the second time differs, or a replacement is no token.
+        """
+        option = f"--mask-function {self.name}"
+        is_source = not self.return_masked_tokens
+        for index in range(min(len(self), _SEQUENCES_TO_TRY)):
+            tokens = self.masked(self.epoch, index)
+            if not torch.equal(tokens, self.masked(self.epoch, index)):
+                raise UserError(f"{option} masks a sequence in several ways; draw only with the generator that it gets")
+            is_token = (tokens >= 0) & (tokens < len(self.vocab)) & tokens.ne(self.pad_idx)
+            if is_source and not is_token.all():
+                raise UserError(f"{option} puts {tokens[~is_token][0]} in place of a token; return ids of dict.txt")
 
 
 def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.ByteTensor | UnmarkedWordStarts":

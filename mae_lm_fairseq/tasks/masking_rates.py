@@ -192,6 +192,10 @@ class VariableMasksDataset(MaskTokensDataset):
     @functools.lru_cache(maxsize=8)  # noqa: B019
     def _masked(self, epoch: int, index: int, rate: float) -> torch.Tensor:
         self.mask_prob = rate
+        return self.masked(epoch, index)
+
+    def masked(self, epoch: int, index: int) -> torch.Tensor:
+        """Return a sequence, or its targets, with the masks of an epoch at the rate ``mask_prob``."""
         return MaskTokensDataset.__getitem_cached__.__wrapped__(self, self.seed, epoch, index)
 
 

@@ -10,11 +10,17 @@ from omegaconf import II
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.fairseq_patches.keeping import updates_to_keep
 from mae_lm_fairseq.fairseq_patches.started_processes import DDP_TIMEOUT
+from mae_lm_fairseq.tasks.mask_functions import check_mask_function
 from mae_lm_fairseq.tasks.masking_rates import weights_by_rate
 from mae_lm_fairseq.tasks.sequences import MIN_SAMPLE_TOKENS
 from mae_lm_fairseq.utils.command_line import Argument
 from mae_lm_fairseq.utils.errors import UserError
 
+_DECIDED_BY_MASK_FUNCTIONS = (
+    *("leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement", "mask_whole_words"),
+    *("mask_multiple_length", "mask_stdev", "repeat_tokens"),
+)
+"""Options that must have their default with ``--mask-function``."""
 MASK_PROB_SCHEDULES = ChoiceEnum(["linear", "cosine"])
 LOSS_WEIGHTS = ChoiceEnum(["equal", "inverse-rate"])
 
@@ -35,7 +41,13 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
     mask_whole_words: bool = field(
         default=False, metadata={"help": "mask whole words; word starts are read from the tokenizer in the data-bin"}
     )
-    mask_prob_end: Optional[float] = field(  # noqa: UP045  as fairseq's parser understands it
+    mask_function: Optional[str] = field(  # noqa: UP045  as fairseq's parser understands it
+        default=None,
+        metadata={
+            "help": "name of a function of --user-dir that chooses which tokens are predicted, and what replaces them"
+        },
+    )
+    mask_prob_end: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "masking rate at the end of a schedule that starts at --mask-prob"}
     )
     mask_prob_schedule: MASK_PROB_SCHEDULES = field(
@@ -129,6 +141,19 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
     kept = updates_to_keep(cfg.keep_at, cfg.max_update)
     if cfg.keep_dir and not kept:
         raise UserError(f"--keep-dir {cfg.keep_dir} has no effect without --keep-at; remove it")
+    if cfg.mask_function is not None:
+        _check_function(cfg)
+
+
+def _check_function(cfg: MaskedAutoencoderLMConfig) -> None:
+    """Check that a mask function is known, and that no option contradicts it."""
+    check_mask_function(cfg.mask_function)
+    defaults = MaskedAutoencoderLMConfig()
+    for name in _DECIDED_BY_MASK_FUNCTIONS:
+        value = getattr(cfg, name)
+        if value != getattr(defaults, name):
+            option = f"--{name.replace('_', '-')} {value}"
+            raise UserError(f"{option} contradicts --mask-function {cfg.mask_function}, which decides on it; remove it")
 
 
 def check_length(cfg: MaskedAutoencoderLMConfig, longest: int | None, limit: str = "--max-positions"):
@@ -159,6 +184,9 @@ def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConf
             f"--loss-weight {cfg.loss_weight} weights single targets, and the loss of --mask-states "
             f"{network.mask_states} is that of all targets of a sequence; remove it, or choose another preset"
         )
+    if network.mask_states > 1 and cfg.mask_function is not None:
+        states = f"--mask-states {network.mask_states}, whose loss aligns the targets to <mask> tokens"
+        raise UserError(f"--mask-function {cfg.mask_function} contradicts {states}; remove one of them")
     if fraction > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(
             f"--mask-in-encoder {fraction} has no effect with --mask-join embeddings: the encoder sees every <mask>"

@@ -9,6 +9,7 @@ from typing import Any
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.training.published import ADAM
+from mae_lm_fairseq.training.user_directory import user_directory
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.gpus import check_gpu
 from mae_lm_fairseq.utils.training_options import option_of
@@ -16,13 +17,6 @@ from mae_lm_fairseq.utils.training_options import option_of
 Settings = dict[str, dict[str, Any]]
 """fairseq's options by the group of its configuration; a group's ``_name`` is a choice, such as the architecture."""
 
-COMMON: Settings = {
-    "common": {"user_dir": PACKAGE},
-    # By default, 8: fairseq drops an epoch's last sequences and whole small splits.
-    "dataset": {"required_batch_size_multiple": 1},
-    "checkpoint": {"no_epoch_checkpoints": True},
-}
-"""Options of every training."""
 _WARMUP_FRACTION = 0.06
 
 
@@ -65,6 +59,17 @@ class Optimisation:
 def warmup_updates(updates: int) -> int:
     """Return the usual number of updates of the warm-up."""
     return round(_WARMUP_FRACTION * updates)
+
+
+def common_settings() -> Settings:
+    """Return the options of every training: code is the user's directory, or this package."""
+    directory = user_directory()
+    return {
+        "common": {"user_dir": directory.path if directory else PACKAGE},
+        # By default, 8: fairseq drops an epoch's last sequences and whole small splits.
+        "dataset": {"required_batch_size_multiple": 1},
+        "checkpoint": {"no_epoch_checkpoints": True},
+    }
 
 
 def unattended_settings() -> Settings:
@@ -138,7 +143,12 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
 
 def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:
     """Return the command that trains with the :func:`arguments`."""
-    return [sys.executable, "-m", "fairseq_cli.train", *arguments(data, options, extra)]
+    return [sys.executable, "-m", training_module(), *arguments(data, options, extra)]
+
+
+def training_module() -> str:
+    """Return the module of fairseq-train; with the user's directory, one that also registers this package."""
+    return "mae_lm_fairseq.training.fairseq_train" if user_directory() else "fairseq_cli.train"
 
 
 def split_global_batch(sequences: int, number_of_processes: int, batch_size: int, smaller: bool) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mae_lm_fairseq.training.command import arguments
+from mae_lm_fairseq.training.user_directory import check_outside, code_in_keys
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
 from mae_lm_fairseq.utils.locks import LOCK
@@ -34,7 +35,7 @@ def run_key(options: Mapping[str, Any], extra: Sequence[str], threads: int, inpu
     """Return the key of a training.
 
     Logging, workers and paths of output do not count. Nor does saving, unless fairseq validates when it saves, as the
-    best checkpoint depends on it.
+    best checkpoint depends on it. The code of ``--user-dir`` counts.
 
     Args:
         options: its options of fairseq-train, with the total number of updates as ``max-update``.
@@ -48,7 +49,7 @@ def run_key(options: Mapping[str, Any], extra: Sequence[str], threads: int, inpu
     if "disable-validation" in values:
         ignored = WITHOUT_EFFECT | SAVING
     kept = {name: list(map(_number, words)) for name, words in values.items() if name not in ignored}
-    return key_of({"options": kept, "threads": threads})
+    return key_of({"options": kept, "threads": threads, **code_in_keys()})
 
 
 def values_of_words(words: Sequence[str]) -> dict[str, list[str]]:
@@ -83,10 +84,11 @@ class Products:
 
     Raises:
         UserError: if one of the names exists in a directory that this command has not used before, which it would lose,
-            or if the directory cannot be written.
+            or if the directory cannot be written, or is in that of ``--user-dir``.
     """
 
     def __init__(self, out: Path, command: str, owned: Sequence[str]):
+        check_outside(out, "--out")
         make_output_directory(out)
         self.out, self.record = out, out / MADE
         if self.record.exists():

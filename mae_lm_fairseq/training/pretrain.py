@@ -21,7 +21,7 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.options import check_length
 from mae_lm_fairseq.trained.huggingface.from_scratch import encoder_options
-from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch
+from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch, training_module
 from mae_lm_fairseq.training.estimate import describe_length, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
@@ -40,10 +40,8 @@ for number in {[int(number) for number in ENDING]}:
         signal.signal(number, end)
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
 sys.argv[0] = "fairseq-train"
-from fairseq_cli.train import cli_main
-cli_main()
 """
-"""Program of the process that trains; its imports take seconds, in which a signal also ends it with a message."""
+"""Beginning of the program that trains; its imports take seconds, in which a signal also ends it with a message."""
 
 
 def main(options: Any) -> None:
@@ -63,7 +61,8 @@ def main(options: Any) -> None:
     # Logging in this process is not set up as fairseq-train expects, because other modules of fairseq were imported
     # first. Signals wait until it handles them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    os.execv(sys.executable, [sys.executable, "-c", _START, *words])
+    program = f"{_START}from {training_module()} import cli_main; cli_main()"
+    os.execv(sys.executable, [sys.executable, "-c", program, *words])
 
 
 def shards_of(data: str) -> list[Path]:

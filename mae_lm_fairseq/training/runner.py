@@ -9,6 +9,7 @@ a run ends.
 import contextlib
 import fcntl
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mae_lm_fairseq.training.training_log import last_update, phase
+from mae_lm_fairseq.training.user_directory import UserDirectory, check_unchanged, import_user_directory, user_directory
 from mae_lm_fairseq.utils.errors import UserError, errors_end_the_program
 from mae_lm_fairseq.utils.files import read_record, write_record
 from mae_lm_fairseq.utils.output import progress_bar
@@ -177,7 +179,9 @@ class _Active:
         append_to_file(run.log).close()  # an error of the run's process would be looked for in the log
         done_before = run.fraction_done()
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-        process = start_process(limits | environment, _execute, run)
+        check_unchanged()
+        pickled = pickle.dumps(run)
+        process = start_process(limits | environment, _execute_with_code, user_directory(), pickled)
         return cls(run, process, environment, done_before)
 
     def failure(self) -> str | None:
@@ -196,6 +200,14 @@ class _Active:
             return
         if self.process.is_alive():  # so new that it has no group of its own
             os.kill(self.process.pid, number)
+
+
+def _execute_with_code(directory: UserDirectory | None, pickled: bytes) -> None:
+    """Import the directory of the user, of which the run may have objects, and execute the run."""
+    if directory is not None:
+        with errors_end_the_program():
+            import_user_directory(directory.path)
+    _execute(pickle.loads(pickled))
 
 
 def _execute(run: Run) -> None:

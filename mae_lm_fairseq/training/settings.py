@@ -3,7 +3,7 @@
 from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES, no_preset
-from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, merge
+from mae_lm_fairseq.training.command import Optimisation, Settings, common_settings, merge
 from mae_lm_fairseq.training.published import ADAM, PUBLISHED, Setting
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -87,7 +87,7 @@ def settings(architecture: str, name: str | None = None) -> Settings:
     }
     if value["pre_norm"]:
         network["model"]["pre_norm"] = True
-    return merge(COMMON, pace, network, optimisation.settings())
+    return merge(common_settings(), pace, network, optimisation.settings())
 
 
 def tokens_per_update(cfg: Any, processes: int) -> int:

@@ -185,10 +185,16 @@ def file_sha256(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def directory_sha256(path: Path) -> str:
+def _is_content(file: Path) -> bool:
+    """Return whether a file is neither a log nor hidden."""
+    return file.suffix != ".log" and not file.name.startswith(".")
+
+
+def directory_sha256(path: Path, is_counted: Callable[[Path], bool] = _is_content) -> str:
     """Return the hash of a file, or of the names and hashes of the files in a directory and its subdirectories.
 
-    Logs and hidden files do not count.
+    Args:
+        is_counted: whether a file counts, given its path in the directory; by default, logs and hidden files do not.
 
     Raises:
         UserError: if a file cannot be read.
@@ -197,9 +203,9 @@ def directory_sha256(path: Path) -> str:
         return file_sha256(path)
     lines = []
     for file in sorted(path.rglob("*")):
-        is_counted = file.suffix != ".log" and not file.name.startswith(".")
-        if is_counted and file.is_file():
-            lines.append(f"{file.relative_to(path)} {file_sha256(file)}\n")
+        name = file.relative_to(path)
+        if is_counted(name) and file.is_file():
+            lines.append(f"{name} {file_sha256(file)}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

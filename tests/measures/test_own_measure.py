@@ -14,6 +14,7 @@ from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.registry import MEASURES, register_measure
 from mae_lm_fairseq.study.measures import Loss, Rank
 from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
+from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
 from tests.support.processes import runs_in_children
 
@@ -127,7 +128,7 @@ def test_a_taken_name_is_refused():
     class Another(Measure):
         kind = "rank"
 
-    with pytest.raises(ValueError, match="rank"):
+    with pytest.raises(UserError, match="rank"):
         register_measure(Another)
     assert MEASURES["rank"] is Rank
 

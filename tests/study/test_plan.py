@@ -374,6 +374,25 @@ class TestCodeComesFromTheCommandLineAlone:
         with pytest.raises(UserError, match=named):
             check(parse_plan(text, "plan.toml"), needs_files=False)
 
+    @pytest.mark.parametrize("name", ["evil", "evil.mine", "evil:mine", "{}"])
+    @pytest.mark.parametrize("option", ["mask-function", "decoder-attention", "task", "criterion"])
+    def test_names_of_a_plan_import_nothing(self, canary, option, name, monkeypatch):
+        monkeypatch.syspath_prepend(canary.parent)
+        text = PLAN.replace("[model.options]", f'[model.options]\n{option} = "{name.format(canary)}"')
+        with pytest.raises(UserError, match="evil"):
+            check(parse_plan(text, "plan.toml"), needs_files=False)
+
+    @pytest.mark.parametrize("name", ["evil", "{}"])
+    def test_the_kind_of_a_measure_imports_nothing(self, canary, name, monkeypatch):
+        monkeypatch.syspath_prepend(canary.parent)
+        with pytest.raises(UserError, match="evil"):
+            parse_plan(PLAN.replace('kind = "loss"', f'kind = "{name.format(canary)}"'), "plan.toml")
+
+    def test_a_task_of_another_kind(self):
+        text = PLAN.replace("[options]", '[options]\ntask = "masked_lm"')
+        with pytest.raises(UserError, match=r"options\.task: --task masked_lm: choose one of pretraining"):
+            check(parse_plan(text, "plan.toml"), needs_files=False)
+
     def test_the_data_bin_of_a_plan(self, canary, monkeypatch):
         monkeypatch.chdir(canary.parent)
         with pytest.raises(UserError, match="--user-dir=evil"):

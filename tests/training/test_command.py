@@ -68,10 +68,11 @@ def test_every_training_of_the_package_is_a_fairseq_train_process():
     modules = (
         path
         for path in PACKAGE.rglob("*.py")
-        if re.search(r'"-m", "fairseq_cli\.train|import cli_main|\bTrainer\(', path.read_text())
+        if re.search(r'"-m", training_module|import cli_main|\bTrainer\(', path.read_text())
     )
     assert {str(path.relative_to(PACKAGE)) for path in modules} == {
         "training/command.py",
+        "training/fairseq_train.py",
         "training/pretrain.py",
         "training/untrained.py",  # which saves what a training would begin with, and trains nothing
     }
