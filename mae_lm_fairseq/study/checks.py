@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,7 @@ from mae_lm_fairseq.trained.reading import read_bundle, read_checkpoint
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.estimate import (
     CPU_FRACTION,
+    TrainingRun,
     duration,
     matrix_rate,
     planned_run,
@@ -40,7 +41,7 @@ from mae_lm_fairseq.utils.output import markdown_table
 
 DEVICE = "a100-80"
 START_SECONDS = 15
-"""Time of a core that the processes of a training take to start and to end, whatever its length."""
+"""Time of a core that a process takes to start and to end, whatever it does in between."""
 OTHER_NAMES = {"max-sentences": "batch-size", "max-sentences-valid": "batch-size-valid"}
 """Second names of options of fairseq-train. Under them, the number of sequences per update would change unnoticed."""
 HEADER = ("model", "trainings", "million tokens each", "million parameters", "memory, GB", "each", "in all")
@@ -186,52 +187,30 @@ def _located(plan: Plan, key: tuple) -> Iterator[None]:
 def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     """Return a table of the trainings of a plan, with the assumptions behind it, and what has no estimate."""
     plan = with_equal_cost_by_formula(plan, configurations)
+    has_gpu = torch.cuda.is_available()
     device = DEVICE
-    if torch.cuda.is_available():
+    if has_gpu:
         device = kind_of_gpu(torch.cuda.get_device_properties(0)) or DEVICE
     vocabulary = vocabulary_size(plan.data.data_bin)
     trainings = {model.name: count_trainings(plan, model) for model in plan.models}
-    runs, costs = {}, {}
-    unknown = []
-    for model, cfg in zip(plan.models, configurations, strict=True):
-        if model.random:
-            continue
-        try:
-            run = planned_run(cfg, vocabulary, plan.updates_of(model), kind=device)
-        except ValueError as problem:
-            unknown.append(f"{model.name} ({problem})")
-            continue
-        runs[model.name] = run
-        if not run.is_wrapped:
-            costs[model.name] = plan_cost(run)
+    runs, without_estimate = _planned_runs(plan, configurations, vocabulary, device)
+    costs = {name: plan_cost(run) for name, run in runs.items() if not run.is_wrapped}
+    whole = _cost_of_study(costs, trainings)
 
     number = sum(trainings.values())
     tokens = sum(run.tokens * trainings[name] for name, run in runs.items())
-    hours = sum(cost.hours * trainings[name] for name, cost in costs.items())
-    processes = number * sum(updates > 0 for updates in plan.checkpoints)
-    starting = processes * START_SECONDS / 3600
     updates = dict.fromkeys(f"{plan.updates_of(model):,}" for model in plan.models)
+    processes = number * (1 + len(plan.checkpoints))
+    starting = processes * START_SECONDS / 3600
     lines = [f"{plan.title}: {number} trainings of {' or '.join(updates)} updates, {tokens:,} tokens"]
-    if not torch.cuda.is_available():
-        rate = matrix_rate()
-        flops = sum(cost.flops.total * cost.run.tokens * trainings[name] for name, cost in costs.items())
-        computing = flops / (CPU_FRACTION * rate) / 3600
-        lines.append(
-            f"On this machine, which has no GPU, about {duration(computing + starting)}: at {CPU_FRACTION:.0%} of the "
-            f"{rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
-        )
-    machine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for name, run in runs.items():
-        if run.is_wrapped:
-            length = duration(measured_hours(run, machine))
-            lines.append(
-                f"{name}: {length} per training on this machine, which the figures below lack. {MEASURED_UPDATES} "
-                "updates were measured, because no formula describes the layers of transformers."
-            )
+    if not has_gpu:
+        lines.append(_on_this_cpu(whole.flops, starting))
+    lines += _measured_lengths(runs)
     lines += equal_starts(plan)
     lines += [
-        f"{processes:,} starts of processes, one for each checkpoint, take {duration(starting)} of it.",
-        f"On one {device} {duration(hours + starting)}:",
+        f"The times include {duration(starting)} for the start of {processes:,} processes: one for each training, and "
+        "one for each checkpoint, which is measured.",
+        f"On one {device} {duration(whole.hours + starting)}:",
         "",
         markdown_table(HEADER, [_row(name, count, costs.get(name)) for name, count in trainings.items()]),
         "",
@@ -241,8 +220,64 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     ]
     if not plan.data.data_bin.exists():
         lines.append(f"{plan.data.data_bin} does not exist: the files of the plan were not checked.")
-    lines.append(f"not included: {'; '.join([*unknown, _without_estimate(plan)])}.")
+    lines.append(f"not included: {'; '.join([*without_estimate, _without_estimate(plan)])}.")
     return "\n".join(lines)
+
+
+def _planned_runs(
+    plan: Plan, configurations: Sequence[Any], vocabulary: int, device: str
+) -> tuple[dict[str, TrainingRun], list[str]]:
+    """Return a training of each model for the cost planner, by name; and what it cannot describe, with the reason."""
+    runs = {}
+    problems = []
+    for model, cfg in zip(plan.models, configurations, strict=True):
+        if model.random:
+            continue
+        try:
+            runs[model.name] = planned_run(cfg, vocabulary, plan.updates_of(model), kind=device)
+        except ValueError as problem:
+            problems.append(f"{model.name} ({problem})")
+    return runs, problems
+
+
+class StudyCost(NamedTuple):
+    """Hours and FLOPs of all trainings that a formula describes."""
+
+    hours: float
+    flops: float
+
+
+def _cost_of_study(costs: Mapping[str, Cost], trainings: Mapping[str, int]) -> StudyCost:
+    hours = 0.0
+    flops = 0.0
+    for name, cost in costs.items():
+        hours += cost.hours * trainings[name]
+        flops += cost.flops.total * cost.run.tokens * trainings[name]
+    return StudyCost(hours, flops)
+
+
+def _on_this_cpu(flops: float, starting: float) -> str:
+    """Return how long all trainings take on this machine, given the hours that their processes need to start."""
+    rate = matrix_rate()
+    computing = flops / (CPU_FRACTION * rate) / 3600
+    return (
+        f"On this machine, which has no GPU, about {duration(computing + starting)}: at {CPU_FRACTION:.0%} of the "
+        f"{rate / 1e9:.0f} GFLOP/s that all cores reach now in float32."
+    )
+
+
+def _measured_lengths(runs: Mapping[str, TrainingRun]) -> list[str]:
+    """Return a sentence for each model whose layers are those of ``transformers``, after training it for a moment."""
+    machine = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sentences = []
+    for name, run in runs.items():
+        if run.is_wrapped:
+            length = duration(measured_hours(run, machine))
+            sentences.append(
+                f"{name}: {length} per training on this machine, which the figures below lack. {MEASURED_UPDATES} "
+                "updates were measured, because no formula describes the layers of transformers."
+            )
+    return sentences
 
 
 def equal_starts(plan: Plan) -> list[str]:
