@@ -13,7 +13,7 @@ from mae_lm_fairseq.finetuning.options import (
 from mae_lm_fairseq.finetuning.results import MODEL, counts_in_words, seed_values
 from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
-from mae_lm_fairseq.finetuning.start import find_start
+from mae_lm_fairseq.finetuning.start import EMA, find_start
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
@@ -31,7 +31,7 @@ ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
     SquadOptions: SquadAdapter,
     TaggingOptions: TaggingAdapter,
 }
-_OWNED = (MODEL, "runs", RESULTS, REPORT)
+_OWNED = (EMA, MODEL, "runs", RESULTS, REPORT)
 """Names in the output directory that every fine-tuning uses or replaces."""
 
 
@@ -55,10 +55,11 @@ def finetune(options: FinetuningOptions) -> dict:
         check_further_options(options)
     with directory_lock(options.out):
         adapter = ADAPTERS[type(options)](options)
-        start = find_start(options, adapter.heads)
-        tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
-        command = f"fine-tuning with {type(options).__name__}"
-        with Products(options.out, command, (*_OWNED, *adapter.outputs)) as products:
+        command, former_command = commands(options)
+        owned = (*_OWNED, *adapter.outputs)
+        with Products(options.out, command, owned, former_command) as products:
+            start = find_start(options, adapter.heads)
+            tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
             setup = adapter.prepare(start, tokenizer, products)
             for split, counts in setup.content["data"].items():
                 print(f"{split}: {counts_in_words(counts)}")
@@ -77,6 +78,13 @@ def finetune(options: FinetuningOptions) -> dict:
                 write_text(directory / REPORT, adapter.report(content))
                 write_record(directory / RESULTS, content)
             return content
+
+
+def commands(options: FinetuningOptions) -> tuple[str, str]:
+    """Return the command that results are recorded as those of, and what earlier versions called it."""
+    name = type(options).__name__
+    task = name.removesuffix("Options").lower()
+    return f"mae-lm finetune {task}", f"fine-tuning with {name}"
 
 
 def check_further_options(options: FinetuningOptions) -> None:

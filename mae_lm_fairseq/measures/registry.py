@@ -15,9 +15,13 @@ def register_measure(measure: "type[Measure]") -> None:
     A study measures in processes of its own, which import the module of the class by its name.
 
     Raises:
-        ValueError: if another measure has the name.
+        ValueError: if another measure has the name, which plans and results of the two would share.
     """
-    known = MEASURES.setdefault(measure.kind, measure)
-    if known.__module__ != measure.__module__:
-        raise ValueError(f"{measure.kind} is the name of {known.__module__}.{known.__qualname__}")
-    MEASURES[measure.kind] = measure
+    known = MEASURES.get(measure.kind)
+    if known is not None and _path_of(known) != _path_of(measure):
+        raise ValueError(f"{measure.kind} is the name of {_path_of(known)}")
+    MEASURES[measure.kind] = measure  # again, if its module is reloaded
+
+
+def _path_of(measure: "type[Measure]") -> str:
+    return f"{measure.__module__}.{measure.__qualname__}"

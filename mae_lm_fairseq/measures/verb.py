@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, make_dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, ModelToMeasure
+from mae_lm_fairseq.training.keys import check_maker
 from mae_lm_fairseq.utils.command_line import Argument, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
@@ -45,7 +47,12 @@ class ModelOptions(Measure):
         return Data(self.data_bin, **files)
 
     def output(self) -> AbstractContextManager:
-        """Return a context that creates the directory of the output, and removes it if it stays empty."""
+        """Return a context that creates the directory of the output, and removes it if it stays empty.
+
+        Raises:
+            UserError: if it has the results of a command that trains.
+        """
+        check_maker(self.out)
         return output_directory(self.out)
 
     def models_to_measure(self) -> list[ModelToMeasure]:
@@ -91,6 +98,9 @@ class ModelOptions(Measure):
         """Return the report, as Markdown."""
         title = escaped(type(self).__doc__.splitlines()[0])
         names = self.shown_names or self.value_names()
+        if names is None:  # they depend on the files
+            recorded = dict.fromkeys(chain.from_iterable(results["models"].values()))
+            names = [name for name in recorded if name != "model"]
         rows = []
         for label, values in results["models"].items():
             cells = [_cell(values.get(name)) for name in names]
