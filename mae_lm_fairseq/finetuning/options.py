@@ -19,8 +19,27 @@ from mae_lm_fairseq.utils.command_line import (
 Column = Annotated[str, Argument("COLUMN")]
 NumberedColumn = Annotated[str, Argument("NAME|N")]
 
-_SET_BY_SWEEP = {"lr", "seed", "finetune-from-model", "restore-file"}
-"""Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
+_SET_BY_SWEEP = {
+    "lr": "use --learning-rates",
+    "seed": "use --seeds",
+    "finetune-from-model": "use MODEL",
+    "restore-file": "use MODEL",
+    "arch": "use MODEL",
+    "task": "use another verb",
+    "criterion": "use another verb",
+    "train-file": "use --train",
+    "valid-file": "use --dev",
+    "save-dir": "use --out",
+    "checkpoint-suffix": "remove it",
+    "no-save": "remove it",
+    "no-last-checkpoints": "remove it",
+}
+"""Options of fairseq-train after ``--``, and what to do instead.
+
+Results would be reported as those of another setting, or the checkpoint of a run would not be found after it.
+"""
+_COUNTS = ("batch-size", "update-freq", "max-update")
+"""Options of fairseq-train that decide on the number of updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +59,7 @@ class FinetuningOptions(Options):
         extra: further options of fairseq-train, which override the recipe's.
 
     Raises:
-        ValueError: if an option of fairseq-train contradicts the sweep.
+        ValueError: if an option of fairseq-train contradicts the sweep, or leaves its number of updates unknown.
     """
 
     model: Model
@@ -56,13 +75,16 @@ class FinetuningOptions(Options):
 
     def __post_init__(self):
         super().__post_init__()  # that of _TestOptions, if a verb has it as a later base class
-        contradicting = _SET_BY_SWEEP & values_of_words(self.extra).keys()
-        if contradicting:
-            option = f"--{min(contradicting)}"
-            raise ValueError(f"{option} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
+        for option in values_of_words(self.extra):
+            if option in _SET_BY_SWEEP:
+                raise ValueError(f"--{option} after -- contradicts the sweep's own; {_SET_BY_SWEEP[option]}")
+        for option in _COUNTS:
+            value = self.further_option(option)
+            if value is not None and not (value.isdecimal() and int(value)):
+                raise ValueError(f"--{option} {value} after -- must be one number of at least 1")
 
     def further_option(self, name: str) -> str | None:
-        """Return the value of an option of fairseq-train after ``--``, given its name without dashes, or None."""
+        """Return the value of an option of fairseq-train after ``--``, given its first name without dashes, or None."""
         values = values_of_words(self.extra).get(name)
         return values[0] if values else None
 

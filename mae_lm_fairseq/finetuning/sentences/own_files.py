@@ -10,7 +10,7 @@ import numpy as np
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
 from mae_lm_fairseq.finetuning.results import MODEL, end_of_path
 from mae_lm_fairseq.finetuning.sentences.metrics import measure
-from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
+from mae_lm_fairseq.finetuning.sentences.prediction import check_room_for_predictions, columns_of, predict_table
 from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, number, to_rows
 from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
@@ -44,7 +44,7 @@ class OwnFiles(TaskFiles):
         test: how the test file is predicted; None if there is none.
 
     Raises:
-        UserError: if a file is malformed; or a label of the test file is unknown.
+        UserError: if a file is malformed; or a label of the test file is unknown, or it has no room for predictions.
     """
 
     outputs = ("test_predictions", "test_predictions.*")
@@ -81,7 +81,9 @@ class OwnFiles(TaskFiles):
         suffix = table.path.suffix.lower()
         if suffix not in WRITTEN:
             suffix = ".jsonl"
-        return _TestFile(task, rows, f"test_predictions{suffix}")
+        predictions_file = f"test_predictions{suffix}"
+        check_room_for_predictions(table, task, self.options.out / predictions_file)
+        return _TestFile(task, rows, predictions_file)
 
     def made_from(self) -> dict[str, Any]:
         """Return what data-bin and runs depend on.

@@ -12,7 +12,7 @@ import torch
 from mae_lm_fairseq.finetuning.sentences.preparation import encoded, joined, length, truncated
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
-from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
+from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table, written_table
 from mae_lm_fairseq.trained.info import MULTI_LABEL, SentenceTask
 from mae_lm_fairseq.trained.logits import by_length, with_progress
 from mae_lm_fairseq.utils.errors import UserError
@@ -70,18 +70,30 @@ def predict_table(
     """
     rows = to_rows(task, table, labelled=False)
     rows.check(skip_malformed and not table.malformed, BY_ROW)
-    new_columns = prediction_columns(task)
-    for column in new_columns:
-        if column in table.columns:
-            raise UserError(f"{table.path}: has a column {column!r} already; rename or remove it")
+    check_room_for_predictions(table, task, out)
     logits = sentence_logits(model, task, rows.sentences)
     cells = iter(named_predictions(task, logits))
     skipped = dict(rows.malformed)
     predicted = []
     for line, row in table.rows:
         predicted.append(row if line in skipped else row | next(cells))
-    write_table(out, [*table.columns, *new_columns], predicted)
+    write_table(out, [*table.columns, *prediction_columns(task)], predicted)
     return logits
+
+
+def check_room_for_predictions(table: Table, task: Task, out: Path) -> None:
+    """Check, before the work, that predictions can be written to ``out`` beside the cells of a table.
+
+    Raises:
+        UserError: if the table has one of their columns already, or the format of ``out`` cannot hold a cell or label.
+    """
+    new_columns = prediction_columns(task)
+    for column in new_columns:
+        if column in table.columns:
+            raise UserError(f"{table.path}: has a column {column!r} already; rename or remove it")
+    rows = [row for _, row in table.rows]
+    labels = [{PREDICTION: label} for label in task.labels]
+    written_table(out, [*table.columns, *new_columns], [*rows, *labels])
 
 
 def prediction_columns(task: Task) -> list[str]:

@@ -58,6 +58,8 @@ class TaggingAdapter(Adapter):
                 self.scored_test = test
                 if not test.kinds:
                     raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
+        for file in self.predicted_files.values():
+            file.check_labels(self.labels.names)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options = self.options
