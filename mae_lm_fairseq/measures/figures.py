@@ -181,7 +181,7 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
                 panel_lines[label] = Line(mask.x, middle[None])
                 bands[label] = (mask.x, low, high)
         panels.append(Panel(model, LAYER, panel_lines, bands))
-    label = "share of the sum of squares outside the directions of"
+    label = "fraction of the sum of squares outside the directions of"
     label += "\nreal tokens, less that of held-out ones (percentage points)"
     if panels:
         plot_panels(path, title, *panels, y_label=label, share_y=True, zero=True)

@@ -168,6 +168,13 @@ class Measure(Options):
         if data.data_bin and find_tokenizer(data.data_bin) is None:
             raise missing_tokenizer(data.data_bin)
 
+    def check_masks(self, masks: str) -> None:
+        """Check that it can measure a model whose ``[MASK]`` tokens are there, see :class:`ModelToMeasure`.
+
+        Raises:
+            UserError: if it cannot.
+        """
+
     def measure(self, model: ModelToMeasure) -> Any:
         """Measure a model, show progress, and return the result, as JSON-serialisable data.
 
@@ -234,9 +241,7 @@ class MaskedText(Options):
     seed: Natural = 1
 
     def at_length_of(self, models: Sequence[ModelToMeasure]) -> Self:
-        """Return these options with a length, see ``tokens_per_sample``; print it, and models trained with another."""
-        known = {model.label: model.trained_length for model in models if model.trained_length}
-        length = self.tokens_per_sample or min(known.values(), default=UNKNOWN_LENGTH)
-        others = [f"{label} was trained with {other}" for label, other in known.items() if other != length]
-        print("; ".join([f"sequences of up to {length} tokens", *others]))
+        """Return these options with a length, see ``tokens_per_sample``."""
+        known = [model.trained_length for model in models if model.trained_length]
+        length = self.tokens_per_sample or min(known, default=UNKNOWN_LENGTH)
         return replace(self, tokens_per_sample=length)

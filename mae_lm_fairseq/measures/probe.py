@@ -103,10 +103,11 @@ class Probe(Measure):
 
     def recorded(self, result: dict[str, Any]) -> dict[str, float | list[float]]:
         """Return accuracies in per cent: of each layer, also on words that are ambiguous in training; of baselines."""
+        rows = result["layers"]
         values = {}
         for value in self.values:
-            if value.name in result["layers"][0]:
-                values[value.name] = [100 * row[value.name] for row in result["layers"]]
+            if value.by_layer and value.name in rows[0]:  # without a dev set or ambiguous words, some have none
+                values[value.name] = [100 * row[value.name] for row in rows]
         values["lookup"] = 100 * result["lookup"]["accuracy"]
         values["most_frequent_label"] = 100 * result["majority"]["accuracy"]
         if result["ambiguous_words"]:
@@ -221,17 +222,43 @@ def _summary(label: str, model: Mapping[str, Any]) -> list[str]:
     ]
 
 
+class LabelledWord(NamedTuple):
+    """A word of a set of sentences."""
+
+    form: str
+    label: str
+    sentence: int
+    """Number of its sentence."""
+    position: int
+    """Position of its first subword among the tokens of the sentence."""
+
+
 class TokenisedSet(NamedTuple):
-    """A set of sentences as the tokens of a model, and their labelled words."""
+    """A set of sentences as the tokens of a model, and their labelled words, sentence by sentence."""
 
     texts: list[list[int]]
-    positions: list[list[int]]
-    """The first subword of each word, by sentence."""
-    labels: list[str]
-    sentences: np.ndarray
-    """int[words]: the number of each word's sentence."""
-    words: list[str]
-    """The form of each word."""
+    words: list[LabelledWord]
+
+    @property
+    def forms(self) -> list[str]:
+        return [word.form for word in self.words]
+
+    @property
+    def labels(self) -> list[str]:
+        return [word.label for word in self.words]
+
+    @property
+    def sentences(self) -> np.ndarray:
+        """int[words]: the number of each word's sentence."""
+        return np.array([word.sentence for word in self.words])
+
+    @property
+    def positions(self) -> list[list[int]]:
+        """The first subwords of the words of each sentence."""
+        positions = [[] for _ in self.texts]
+        for word in self.words:
+            positions[word.sentence].append(word.position)
+        return positions
 
 
 def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]], title: str) -> dict[str, Any]:
@@ -245,7 +272,7 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
         ``train_words``, ``test_words``, ``classes``, ``majority`` (the accuracy of the most frequent label), ``lookup``
         (that of the most frequent label of each word in training), ``ambiguous_words`` (number of test words that have
         several labels in training), ``ambiguous_lookup``, ``layers`` (from the embeddings up, with the accuracies of
-        :func:`accuracy`, and ``ambiguous_accuracy``), ``best_layer``, ``last_less_best``.
+        :func:`accuracy_with_interval`, and ``ambiguous_accuracy``), ``best_layer``, ``last_less_best``.
     """
     sets = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
     train = sets["train"]
@@ -253,20 +280,20 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
     test_labels = np.array(test.labels)
 
     [(most_frequent, _)] = Counter(train.labels).most_common(1)
-    likely, ambiguous = lookup(train.words, train.labels)
-    looked_up = [likely.get(word, most_frequent) for word in test.words]
+    likely, ambiguous = lookup(train.forms, train.labels)
+    looked_up = [likely.get(form, most_frequent) for form in test.forms]
     is_looked_up = np.array(looked_up) == test_labels
-    is_ambiguous = np.array([word in ambiguous for word in test.words], dtype=bool)
+    is_ambiguous = np.array([form in ambiguous for form in test.forms], dtype=bool)
     ambiguous_lookup = float(is_looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None
 
     layers = _layers(reader, sets, title, is_ambiguous)
     best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     return {
-        "train_words": len(train.labels),
-        "test_words": len(test.labels),
+        "train_words": len(train.words),
+        "test_words": len(test.words),
         "classes": len(set(train.labels)),
-        "majority": accuracy(test_labels == most_frequent, test.sentences),
-        "lookup": accuracy(is_looked_up, test.sentences),
+        "majority": accuracy_with_interval(test_labels == most_frequent, test.sentences),
+        "lookup": accuracy_with_interval(is_looked_up, test.sentences),
         "ambiguous_words": int(is_ambiguous.sum()),
         "ambiguous_lookup": ambiguous_lookup,
         "layers": layers,
@@ -278,25 +305,18 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
 def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> TokenisedSet:
     """Return sentences as tokens; words beyond the maximum length of the model are left out."""
     texts: list[list[int]] = []
-    positions: list[list[int]] = []
-    labels: list[str] = []
-    numbers: list[int] = []
-    words: list[str] = []
+    words: list[LabelledWord] = []
     room = reader.states.max_tokens - 1
     for number, sentence in enumerate(sentences):
         ids, spans = reader.encode(sentence.text)
         tokens = [BOS, *map(int, ids)][:room]
         texts.append([*tokens, EOS])
-        positions.append([])
         subwords = first_subwords(spans, sentence.starts)
-        for subword, label, word in zip(subwords, sentence.labels, sentence.words, strict=True):
+        for form, label, subword in zip(sentence.words, sentence.labels, subwords, strict=True):
             position = 1 + subword
             if position < len(tokens):
-                positions[-1].append(position)
-                labels.append(label)
-                numbers.append(number)
-                words.append(word)
-    return TokenisedSet(texts, positions, labels, np.array(numbers), words)
+                words.append(LabelledWord(form, label, number, position))
+    return TokenisedSet(texts, words)
 
 
 def _layers(
@@ -305,7 +325,7 @@ def _layers(
     """Return the accuracies of a probe on each layer."""
     encoder = reader.states
     progress = progress_bars(title)
-    words = sum(len(tokenised.labels) for tokenised in sets.values())
+    words = sum(len(tokenised.words) for tokenised in sets.values())
     bytes_per_layer = 4 * encoder.dim * words
     rows = []
     for layers in layer_ranges(encoder.layers, bytes_per_layer, MEMORY):
@@ -327,7 +347,7 @@ def _accuracies(
     test = sets["test"]
     classifier = fitted(states["train"], sets["train"].labels)
     is_right = predicts(classifier, states["test"], test.labels)
-    row = accuracy(is_right, test.sentences)
+    row = accuracy_with_interval(is_right, test.sentences)
     if is_ambiguous.any():
         row["ambiguous_accuracy"] = float(is_right[is_ambiguous].mean())
     if "dev" in sets:
@@ -408,7 +428,7 @@ def lookup(words: Sequence[str], labels: Sequence[str]) -> tuple[dict[str, str],
     return likely, ambiguous
 
 
-def accuracy(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:
+def accuracy_with_interval(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:
     """Return the accuracy over words, with a 95 % interval from resampling sentences.
 
     Args:

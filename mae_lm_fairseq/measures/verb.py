@@ -62,17 +62,18 @@ class ModelOptions(Measure):
             UserError: if there are not as many different labels as models, or a file cannot be read, or a model cannot,
                 lacks a head that the measure needs, or does not take sequences of its length.
         """
-        data = self.data()
-        self.check(data)
-        models = []
-        for label, path in zip(self._labels(), self.models, strict=True):
-            model = ModelToMeasure(label=label, path=path, data=data, ema=self.ema)
-            reader = model.open(self.with_head)
-            if isinstance(self, MaskedText) and self.tokens_per_sample:
-                reader.check_length(self.tokens_per_sample)
-            models.append(replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines))
+        self.check(self.data())
+        models = [self._opened_once(label, path) for label, path in zip(self._labels(), self.models, strict=True)]
         ends_lines = any(model.ends_lines for model in models)  # so that all of them predict the same tokens
         return [replace(model, ends_lines=ends_lines) for model in models]
+
+    def _opened_once(self, label: str, path: Path) -> ModelToMeasure:
+        """Return a model with what is known of it once it has been opened."""
+        model = ModelToMeasure(label=label, path=path, data=self.data(), ema=self.ema)
+        reader = model.open(self.with_head)
+        if isinstance(self, MaskedText) and self.tokens_per_sample:
+            reader.check_length(self.tokens_per_sample)
+        return replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines)
 
     def _labels(self) -> Sequence[str]:
         labels = self.labels or _labels_of_paths(self.models)
@@ -136,9 +137,19 @@ def main(options: ModelOptions) -> None:
         models = options.models_to_measure()
         if isinstance(options, MaskedText):
             options = options.at_length_of(models)
+            print(length_in_words(options.tokens_per_sample, models))
         results = {"versions": versions(), **options.about()}
         results["models"] = {model.label: options.compare(model) for model in models}
         options.write(results)
+
+
+def length_in_words(length: int, models: Sequence[ModelToMeasure]) -> str:
+    """Return the length of the sequences to measure on in words, and which models were trained with another."""
+    sentences = [f"sequences of up to {length} tokens"]
+    for model in models:
+        if model.trained_length not in (None, length):
+            sentences.append(f"{model.label} was trained with {model.trained_length}")
+    return "; ".join(sentences)
 
 
 def verb_of(measure: type[Measure]) -> type[ModelOptions]:

@@ -70,10 +70,9 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     key = ("model", number)
     _check_option_names(plan, model, ("options",), plan.options)
     _check_option_names(plan, model, (*key, "options"), model.options)
-    splits = [getattr(planned.measure, "on", None) for planned in plan.measures]
-    if model.masks != "trained" and "valid" in splits:
-        problem = 'does not apply to the loss on the validation split; remove it, or on = "valid"'
-        raise plan.document.error((*key, "masks"), problem)
+    with _located(plan, (*key, "masks")):
+        for planned in plan.measures:
+            planned.measure.check_masks(model.masks)
 
     with _located(plan, key):
         rate = model.learning_rates[0] if model.learning_rates else None
