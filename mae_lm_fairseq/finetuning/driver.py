@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mae_lm_fairseq.finetuning.adapter import Adapter
+from mae_lm_fairseq.finetuning.adapter import MODEL, Adapter
 from mae_lm_fairseq.finetuning.options import (
     ClassificationOptions,
     FinetuningOptions,
@@ -10,8 +10,8 @@ from mae_lm_fairseq.finetuning.options import (
     SquadOptions,
     TaggingOptions,
 )
-from mae_lm_fairseq.finetuning.results import MODEL, counts_in_words, seed_values
-from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
+from mae_lm_fairseq.finetuning.results import counts_in_words, seed_values
+from mae_lm_fairseq.finetuning.sentences.adapter import ClassificationAdapter, GlueAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
 from mae_lm_fairseq.finetuning.start import EMA, find_start
 from mae_lm_fairseq.finetuning.sweep import Sweep
@@ -26,8 +26,8 @@ from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import signals_as_errors
 
 ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
-    GlueOptions: SentenceAdapter,
-    ClassificationOptions: SentenceAdapter,
+    GlueOptions: GlueAdapter,
+    ClassificationOptions: ClassificationAdapter,
     SquadOptions: SquadAdapter,
     TaggingOptions: TaggingAdapter,
 }
@@ -48,6 +48,10 @@ def main(options: FinetuningOptions) -> None:
 def finetune(options: FinetuningOptions) -> dict:
     """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
+    It has ``task`` and ``data`` (counts by split), and what else the adapter says of its files; of the sweep ``start``,
+    ``settings``, ``options``, ``learning_rate``, ``metrics`` (by name, those of this rate), ``grid`` (the same by rate)
+    and ``versions``; and of the predictions what the adapter says, such as by which run they are.
+
     Raises:
         UserError: if options, data or model are invalid; existing results are kept.
     """
@@ -55,9 +59,10 @@ def finetune(options: FinetuningOptions) -> dict:
         check_further_options(options)
     with directory_lock(options.out):
         adapter = ADAPTERS[type(options)](options)
-        command, former_command = commands(options)
+        name = type(options).__name__
+        command = f"mae-lm finetune {name.removesuffix('Options').lower()}"
         owned = (*_OWNED, *adapter.outputs)
-        with Products(options.out, command, owned, former_command) as products:
+        with Products(options.out, command, owned, former_command=f"fine-tuning with {name}") as products:
             start = find_start(options, adapter.heads)
             tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
             setup = adapter.prepare(start, tokenizer, products)
@@ -78,13 +83,6 @@ def finetune(options: FinetuningOptions) -> dict:
                 write_text(directory / REPORT, adapter.report(content))
                 write_record(directory / RESULTS, content)
             return content
-
-
-def commands(options: FinetuningOptions) -> tuple[str, str]:
-    """Return the command that results are recorded as those of, and what earlier versions called it."""
-    name = type(options).__name__
-    task = name.removesuffix("Options").lower()
-    return f"mae-lm finetune {task}", f"fine-tuning with {name}"
 
 
 def check_further_options(options: FinetuningOptions) -> None:

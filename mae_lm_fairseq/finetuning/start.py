@@ -28,7 +28,8 @@ def find_start(options: FinetuningOptions, heads: tuple[str, ...] = ()) -> Descr
         UserError: if the model does not exist, is not one of this package, or has other heads.
     """
     model = options.model
-    if str(model) in ARCHITECTURES and not model.exists() and not options.ema:
+    is_random = str(model) in ARCHITECTURES and not model.exists()
+    if is_random and not options.ema:
         start = describe_random(str(model))
     else:
         start = describe(model)

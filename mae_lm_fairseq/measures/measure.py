@@ -241,7 +241,9 @@ class MaskedText(Options):
     seed: Natural = 1
 
     def at_length_of(self, models: Sequence[ModelToMeasure]) -> Self:
-        """Return these options with a length, see ``tokens_per_sample``."""
-        known = [model.trained_length for model in models if model.trained_length]
-        length = self.tokens_per_sample or min(known, default=UNKNOWN_LENGTH)
+        """Return these options with a length, see ``tokens_per_sample``; print it, and models trained with another."""
+        known = {model.label: model.trained_length for model in models if model.trained_length}
+        length = self.tokens_per_sample or min(known.values(), default=UNKNOWN_LENGTH)
+        others = [f"{label} was trained with {other}" for label, other in known.items() if other != length]
+        print("; ".join([f"sequences of up to {length} tokens", *others]))
         return replace(self, tokens_per_sample=length)

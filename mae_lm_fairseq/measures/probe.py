@@ -222,43 +222,17 @@ def _summary(label: str, model: Mapping[str, Any]) -> list[str]:
     ]
 
 
-class LabelledWord(NamedTuple):
-    """A word of a set of sentences."""
-
-    form: str
-    label: str
-    sentence: int
-    """Number of its sentence."""
-    position: int
-    """Position of its first subword among the tokens of the sentence."""
-
-
 class TokenisedSet(NamedTuple):
-    """A set of sentences as the tokens of a model, and their labelled words, sentence by sentence."""
+    """A set of sentences as the tokens of a model, and their labelled words."""
 
     texts: list[list[int]]
-    words: list[LabelledWord]
-
-    @property
-    def forms(self) -> list[str]:
-        return [word.form for word in self.words]
-
-    @property
-    def labels(self) -> list[str]:
-        return [word.label for word in self.words]
-
-    @property
-    def sentences(self) -> np.ndarray:
-        """int[words]: the number of each word's sentence."""
-        return np.array([word.sentence for word in self.words])
-
-    @property
-    def positions(self) -> list[list[int]]:
-        """The first subwords of the words of each sentence."""
-        positions = [[] for _ in self.texts]
-        for word in self.words:
-            positions[word.sentence].append(word.position)
-        return positions
+    positions: list[list[int]]
+    """The first subword of each word, by sentence."""
+    labels: list[str]
+    sentences: np.ndarray
+    """int[words]: the number of each word's sentence."""
+    words: list[str]
+    """The form of each word."""
 
 
 def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]], title: str) -> dict[str, Any]:
@@ -280,17 +254,17 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
     test_labels = np.array(test.labels)
 
     [(most_frequent, _)] = Counter(train.labels).most_common(1)
-    likely, ambiguous = lookup(train.forms, train.labels)
-    looked_up = [likely.get(form, most_frequent) for form in test.forms]
+    likely, ambiguous = lookup(train.words, train.labels)
+    looked_up = [likely.get(word, most_frequent) for word in test.words]
     is_looked_up = np.array(looked_up) == test_labels
-    is_ambiguous = np.array([form in ambiguous for form in test.forms], dtype=bool)
+    is_ambiguous = np.array([word in ambiguous for word in test.words], dtype=bool)
     ambiguous_lookup = float(is_looked_up[is_ambiguous].mean()) if is_ambiguous.any() else None
 
     layers = _layers(reader, sets, title, is_ambiguous)
     best = max(layers, key=lambda row: row.get("dev_accuracy", row["accuracy"]))
     return {
-        "train_words": len(train.words),
-        "test_words": len(test.words),
+        "train_words": len(train.labels),
+        "test_words": len(test.labels),
         "classes": len(set(train.labels)),
         "majority": accuracy_with_interval(test_labels == most_frequent, test.sentences),
         "lookup": accuracy_with_interval(is_looked_up, test.sentences),
@@ -305,18 +279,25 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
 def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> TokenisedSet:
     """Return sentences as tokens; words beyond the maximum length of the model are left out."""
     texts: list[list[int]] = []
-    words: list[LabelledWord] = []
+    positions: list[list[int]] = []
+    labels: list[str] = []
+    numbers: list[int] = []
+    words: list[str] = []
     room = reader.states.max_tokens - 1
     for number, sentence in enumerate(sentences):
         ids, spans = reader.encode(sentence.text)
         tokens = [BOS, *map(int, ids)][:room]
         texts.append([*tokens, EOS])
+        positions.append([])
         subwords = first_subwords(spans, sentence.starts)
-        for form, label, subword in zip(sentence.words, sentence.labels, subwords, strict=True):
+        for subword, label, word in zip(subwords, sentence.labels, sentence.words, strict=True):
             position = 1 + subword
             if position < len(tokens):
-                words.append(LabelledWord(form, label, number, position))
-    return TokenisedSet(texts, words)
+                positions[-1].append(position)
+                labels.append(label)
+                numbers.append(number)
+                words.append(word)
+    return TokenisedSet(texts, positions, labels, np.array(numbers), words)
 
 
 def _layers(
@@ -325,7 +306,7 @@ def _layers(
     """Return the accuracies of a probe on each layer."""
     encoder = reader.states
     progress = progress_bars(title)
-    words = sum(len(tokenised.words) for tokenised in sets.values())
+    words = sum(len(tokenised.labels) for tokenised in sets.values())
     bytes_per_layer = 4 * encoder.dim * words
     rows = []
     for layers in layer_ranges(encoder.layers, bytes_per_layer, MEMORY):

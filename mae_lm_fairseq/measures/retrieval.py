@@ -117,10 +117,8 @@ class Retrieval(Measure):
         length = self.tokens_per_sample or reader.trained_length or min(LONGEST, reader.states.max_tokens)
         reader.check_length(length)
 
-        questions = []
-        for text in collection.questions:
-            first_window, *_ = windows(reader, text, length)  # the end of a longer question is not read
-            questions.append(first_window)
+        # Of a longer question, the end is not read.
+        questions = [windows(reader, text, length)[0] for text in collection.questions]
         question_vectors = embed(reader, questions, f"{model.label}, questions")
         passages = [windows(reader, text, length) for text in collection.passages]
         all_windows = list(chain.from_iterable(passages))
@@ -383,13 +381,8 @@ class Options(ModelOptions, Retrieval):
     def report(self, results: Mapping[str, Any]) -> str:
         models = results["models"]
         any_model = next(iter(models.values()))
-        return _REPORT.format(
-            questions=any_model["questions"],
-            passages=any_model["passages"],
-            file=self.questions,
-            resamples=RESAMPLES,
-            table=_table(models),
-        )
+        sizes = {name: any_model[name] for name in ("questions", "passages")}
+        return _REPORT.format(**sizes, file=self.questions, resamples=RESAMPLES, table=_table(models))
 
 
 def _table(models: Mapping[str, Mapping[str, Any]]) -> str:

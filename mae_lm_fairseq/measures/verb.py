@@ -137,19 +137,9 @@ def main(options: ModelOptions) -> None:
         models = options.models_to_measure()
         if isinstance(options, MaskedText):
             options = options.at_length_of(models)
-            print(length_in_words(options.tokens_per_sample, models))
         results = {"versions": versions(), **options.about()}
         results["models"] = {model.label: options.compare(model) for model in models}
         options.write(results)
-
-
-def length_in_words(length: int, models: Sequence[ModelToMeasure]) -> str:
-    """Return the length of the sequences to measure on in words, and which models were trained with another."""
-    sentences = [f"sequences of up to {length} tokens"]
-    for model in models:
-        if model.trained_length not in (None, length):
-            sentences.append(f"{model.label} was trained with {model.trained_length}")
-    return "; ".join(sentences)
 
 
 def verb_of(measure: type[Measure]) -> type[ModelOptions]:

@@ -16,7 +16,7 @@ from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
 from mae_lm_fairseq.utils.locks import LOCK
-from mae_lm_fairseq.utils.training_options import OTHER_NAMES, SAVING, SHORT_ARCH, WITHOUT_EFFECT
+from mae_lm_fairseq.utils.training_options import OTHER_NAMES, SAVING, WITHOUT_EFFECT
 from mae_lm_fairseq.utils.writing import remove
 
 MADE, _COMMAND = "made.json", "command"
@@ -59,11 +59,9 @@ def values_of_words(words: Sequence[str]) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     name = None
     for word in words:
-        if word.startswith(SHORT_ARCH):
-            name, value = "arch", word.removeprefix(SHORT_ARCH)
-            values[name] = [value] if value else []
-        elif word.startswith("--"):
-            name, equals, value = word.removeprefix("--").partition("=")
+        long = f"--arch={word[2:]}".removesuffix("=") if word.startswith("-a") else word
+        if long.startswith("--"):
+            name, equals, value = long.removeprefix("--").partition("=")
             name = OTHER_NAMES.get(name, name)
             values[name] = [value] if equals else []
         elif name is not None:
@@ -78,17 +76,19 @@ def _number(word: str) -> str:
         return word
 
 
-def check_maker(out: Path, *commands: str | None) -> None:
-    """Check that the products of an output directory, if it has any, are those of one of some commands.
+def check_maker(out: Path, *commands: str | None) -> bool:
+    """Return whether an output directory has the products of one of some commands.
 
     Raises:
         UserError: if another command made them.
     """
     record = out / MADE
-    if record.exists():
-        recorded = read_record(record, dict).get(_COMMAND)
-        if recorded not in commands:
-            raise UserError(f"--out {out} has the results of {recorded}; choose another --out")
+    if not record.exists():
+        return False
+    recorded = read_record(record, dict).get(_COMMAND)
+    if recorded not in commands:
+        raise UserError(f"--out {out} has the results of {recorded}; choose another --out")
+    return True
 
 
 class Products:
@@ -110,8 +110,7 @@ class Products:
     def __init__(self, out: Path, command: str, owned: Sequence[str], former_command: str | None = None):
         make_output_directory(out)
         self.out, self.record = out, out / MADE
-        if self.record.exists():
-            check_maker(out, command, former_command)
+        if check_maker(out, command, former_command):
             return
         names = os.listdir(out)
         for pattern in owned:

@@ -32,9 +32,7 @@ OTHER_NAMES = {
     "local_rank": "device-id",
     "save-async": "write-checkpoints-asynchronously",
 }
-"""Names that the parser takes for another option."""
-SHORT_ARCH = "-a"
-"""The parser's only option with one dash besides that of the help; it stands for ``--arch``."""
+"""Names that the parser takes for another option. With one dash it knows ``-a`` alone, for ``--arch``."""
 _OF_A_START = {
     *("data", "restore-file", "finetune-from-model", "continue-once"),
     *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader", "reset-meters"),

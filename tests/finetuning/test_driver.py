@@ -12,7 +12,7 @@ from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import GlueOptions
 from mae_lm_fairseq.finetuning.sentences.adapter import task_settings
-from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
+from mae_lm_fairseq.finetuning.sentences.evaluation import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.opening import describe, open_pretrained

@@ -102,11 +102,11 @@ def test_epochs_are_the_recipes_whatever_the_batch_size(words, updates, data_bin
 
 
 def test_base_models_use_the_settings_of_the_papers():
-    for published in (squad.ROBERTA, tagging.BERT):
+    for published in (squad.ROBERTA_ON_SQUAD, tagging.BERT):
         names = ("mae_lm_base", "mae_lm", "mae_lm_roberta_large", "mae_lm_roberta_small")
         recipes = [recipe_for(describe_random(name), published) for name in names]
         assert recipes == [published] * 3 + [FOR_SMALL_MODELS]
-    assert squad.ROBERTA.learning_rates == (1.5e-5,)
+    assert squad.ROBERTA_ON_SQUAD.learning_rates == (1.5e-5,)
     assert tagging.BERT.learning_rates == (2e-5, 3e-5, 5e-5)
 
 
