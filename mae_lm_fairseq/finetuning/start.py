@@ -28,14 +28,13 @@ def find_start(options: FinetuningOptions, heads: tuple[str, ...] = ()) -> Descr
         UserError: if the model does not exist, is not one of this package, or has other heads.
     """
     model = options.model
-    is_random = str(model) in ARCHITECTURES and not model.exists()
-    if is_random and not options.ema:
+    if options.ema:
+        start = describe(write_ema(options))
+    elif str(model) in ARCHITECTURES and not model.exists():
         start = describe_random(str(model))
     else:
         start = describe(model)
     _check_start(start, model, heads)
-    if options.ema:
-        start = describe(write_ema(options))
     return start
 
 
