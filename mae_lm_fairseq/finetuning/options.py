@@ -22,6 +22,7 @@ NumberedColumn = Annotated[str, Argument("NAME|N")]
 _SET_BY_SWEEP = {
     # Results would be reported as those of another setting.
     *("lr", "seed", "finetune-from-model", "restore-file", "arch", "task", "criterion", "train-file", "valid-file"),
+    *("column", "tokens-per-sample", "doc-stride", "version-2", "num-classes", "regression-target"),
     # The checkpoint of a run would not be found after it.
     *("save-dir", "checkpoint-suffix", "no-save", "no-last-checkpoints"),
 }
@@ -66,7 +67,7 @@ class FinetuningOptions(Options):
         contradicting = _SET_BY_SWEEP & values_of_words(self.extra).keys()
         if contradicting:
             option = f"--{min(contradicting)}"
-            raise ValueError(f"{option} after -- contradicts the sweep's own; see --learning-rates, --seeds, MODEL")
+            raise ValueError(f"{option} after -- contradicts what the sweep decides on; use its own options")
         for option in _COUNTS:
             value = self.further_option(option) or "1"
             if not value.isdecimal() or int(value) == 0:

@@ -64,6 +64,7 @@ CONTRADICTING = (
     "-a mae_lm",
     "--task masked_lm",
     "--train-file a",
+    "--tokens-per-sample 64",
     "--save-dir a",
     "--no-save",
     "--no-last-checkpoints",
@@ -74,7 +75,7 @@ CONTRADICTING = (
 def test_options_of_fairseq_that_contradict_the_sweep_are_refused(words, capsys):
     with pytest.raises(SystemExit):
         options("--", "--clip-norm", "1", *words)
-    assert "after -- contradicts the sweep's own" in capsys.readouterr().err
+    assert "after -- contradicts what the sweep decides on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", ["--update-freq 2,1", "--update-freq 0", "--max-update 0", "--max-sentences=0"])
