@@ -18,7 +18,7 @@ from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.command import COMMON, Optimisation, arguments, as_options, merge
+from mae_lm_fairseq.training.command import check_further_options
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, replacing_files, retract
 from mae_lm_fairseq.utils.files import write_record, write_text
@@ -55,8 +55,7 @@ def finetune(options: FinetuningOptions) -> dict:
     Raises:
         UserError: if options, data or model are invalid; existing results are kept.
     """
-    if options.extra:
-        check_further_options(options)
+    check_further_options(ADAPTERS[type(options)].kind.task, options.extra)
     with directory_lock(options.out):
         adapter = ADAPTERS[type(options)](options)
         name = type(options).__name__
@@ -83,18 +82,3 @@ def finetune(options: FinetuningOptions) -> dict:
                 write_text(directory / REPORT, adapter.report(content))
                 write_record(directory / RESULTS, content)
             return content
-
-
-def check_further_options(options: FinetuningOptions) -> None:
-    """Check the options of ``fairseq-train``, before data are prepared and runs are started.
-
-    Raises:
-        UserError: if its parser refuses one.
-    """
-    from mae_lm_fairseq.training.pretrain import checked_configuration  # imports fairseq, which takes seconds
-
-    task = {"_name": ADAPTERS[type(options)].kind.task}
-    # Its parser knows the options of the chosen optimizer and schedule alone.
-    optimisation = Optimisation(updates=1, weight_decay=0.0, clip_norm=0.0).settings()
-    settings = merge(COMMON, optimisation, {"task": task, "criterion": task, "model": {"_name": "mae_lm_base"}})
-    checked_configuration(arguments("data", as_options(settings), options.extra))

@@ -41,7 +41,15 @@ from mae_lm_fairseq.trained.huggingface.stock import counterpart
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.original import MODULES, ORIGINAL
 from mae_lm_fairseq.trained.reading import Pretrained, check_model_exists, read_bundle, read_checkpoint
-from mae_lm_fairseq.training.command import COMMON, Optimisation, Settings, as_options, merge, warmup_updates
+from mae_lm_fairseq.training.command import (
+    COMMON,
+    Optimisation,
+    Settings,
+    as_options,
+    check_further_options,
+    merge,
+    warmup_updates,
+)
 from mae_lm_fairseq.training.keys import Products, values_of_words
 from mae_lm_fairseq.training.settings import settings
 from mae_lm_fairseq.training.training_log import loss_curve
@@ -236,6 +244,7 @@ def check_options(options: Options) -> None:
         raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
     if options.freeze_encoder_updates >= options.updates:
         raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
+    check_further_options("masked_autoencoder_lm", options.extra)
 
 
 def make_inputs(products: Products, options: Options) -> Pretrained:
