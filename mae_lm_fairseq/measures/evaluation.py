@@ -183,6 +183,10 @@ def perplexity(log_likelihood: float, count: int) -> float | None:
 def text_loss(reader: Reader, model: ModelToMeasure, sample: MaskedText) -> dict[str, float]:
     """Return loss and accuracy at the masked positions of a text, its unigram entropy, and how many are predicted.
 
+    Args:
+        model: names the text, and is named in the progress display.
+        sample: how much of the text is read, and masked.
+
     Raises:
         UserError: if the text cannot be read, or nothing of it is masked.
     """
