@@ -67,7 +67,7 @@ class FinetuningOptions(Options):
         contradicting = _SET_BY_SWEEP & values_of_words(self.extra).keys()
         if contradicting:
             option = f"--{min(contradicting)}"
-            raise ValueError(f"{option} after -- contradicts what the sweep decides on; use its own options")
+            raise ValueError(f"{option} after -- contradicts what the sweep decides on; see this command's options")
         for option in _COUNTS:
             value = self.further_option(option) or "1"
             if not value.isdecimal() or int(value) == 0:
