@@ -98,10 +98,9 @@ class ModelOptions(Measure):
     def report(self, results: Mapping[str, Any]) -> str:
         """Return the report, as Markdown."""
         title = escaped(type(self).__doc__.splitlines()[0])
-        names = self.shown_names or self.value_names()
-        if names is None:  # they depend on the files
-            recorded = dict.fromkeys(chain.from_iterable(results["models"].values()))
-            names = [name for name in recorded if name != "model"]
+        recorded = dict.fromkeys(chain.from_iterable(results["models"].values()))
+        recorded.pop("model", None)
+        names = self.shown_names or self.value_names() or recorded  # which depend on the files if no table lists them
         rows = []
         for label, values in results["models"].items():
             cells = [_cell(values.get(name)) for name in names]
