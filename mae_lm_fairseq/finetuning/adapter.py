@@ -15,6 +15,9 @@ from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.files import file_sha256
 from mae_lm_fairseq.wrapped.heads import HeadKind
 
+MODEL = "model"
+"""Subdirectory of ``--out`` that holds the bundle of the best run."""
+
 
 def on_test_file(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return metrics by the names that they have on the test file, where every run is scored."""
@@ -27,11 +30,12 @@ class TaskSetup:
 
     Attributes:
         content: content of the result file about task and data.
-        data: the data-bin, or the directory of the tokenizer.
+        data: what fairseq-train has as its data: the data-bin, or for windows of texts the directory of the tokenizer.
         sequences: number of sequences per epoch.
         settings: options of fairseq-train that are the task's own, with task and criterion.
         inputs: fingerprints of the files; those named as an option take the place of its path.
-        evaluate: checkpoint -> metrics; higher is better. Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
+        evaluate: (checkpoint, directory of its run) -> metrics; higher is better. It may write into the directory.
+            Picklable, see :class:`~mae_lm_fairseq.training.runner.Run`.
         selection: the metric whose median over the seeds selects the learning rate.
     """
 
@@ -41,7 +45,7 @@ class TaskSetup:
     recipe: Recipe
     settings: Settings
     inputs: Mapping[str, Any]
-    evaluate: Callable[[Path], dict[str, float]]
+    evaluate: Callable[[Path, Path], dict[str, float]]
     selection: str
 
 

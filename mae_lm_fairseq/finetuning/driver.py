@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mae_lm_fairseq.finetuning.adapter import Adapter
+from mae_lm_fairseq.finetuning.adapter import MODEL, Adapter
 from mae_lm_fairseq.finetuning.options import (
     ClassificationOptions,
     FinetuningOptions,
@@ -10,15 +10,15 @@ from mae_lm_fairseq.finetuning.options import (
     SquadOptions,
     TaggingOptions,
 )
-from mae_lm_fairseq.finetuning.results import MODEL, counts_in_words, seed_values
-from mae_lm_fairseq.finetuning.sentences.adapter import SentenceAdapter
+from mae_lm_fairseq.finetuning.results import counts_in_words, seed_values
+from mae_lm_fairseq.finetuning.sentences.adapter import ClassificationAdapter, GlueAdapter
 from mae_lm_fairseq.finetuning.squad.adapter import SquadAdapter
-from mae_lm_fairseq.finetuning.start import find_start
+from mae_lm_fairseq.finetuning.start import EMA, find_start
 from mae_lm_fairseq.finetuning.sweep import Sweep
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
 from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
-from mae_lm_fairseq.training.command import Optimisation, arguments, as_options, common_settings, merge
+from mae_lm_fairseq.training.command import check_further_options
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, replacing_files, retract
 from mae_lm_fairseq.utils.files import write_record, write_text
@@ -26,12 +26,12 @@ from mae_lm_fairseq.utils.locks import directory_lock
 from mae_lm_fairseq.utils.signals import signals_as_errors
 
 ADAPTERS: dict[type[FinetuningOptions], type[Adapter]] = {
-    GlueOptions: SentenceAdapter,
-    ClassificationOptions: SentenceAdapter,
+    GlueOptions: GlueAdapter,
+    ClassificationOptions: ClassificationAdapter,
     SquadOptions: SquadAdapter,
     TaggingOptions: TaggingAdapter,
 }
-_OWNED = (MODEL, "runs", RESULTS, REPORT)
+_OWNED = (EMA, MODEL, "runs", RESULTS, REPORT)
 """Names in the output directory that every fine-tuning uses or replaces."""
 
 
@@ -48,17 +48,22 @@ def main(options: FinetuningOptions) -> None:
 def finetune(options: FinetuningOptions) -> dict:
     """Fine-tune, or resume an unfinished sweep, and return the content of ``results.json``.
 
+    It has ``task`` and ``data`` (counts by split), and what else the adapter says of its files; of the sweep ``start``,
+    ``settings``, ``options``, ``learning_rate``, ``metrics`` (by name, those of this rate), ``grid`` (the same by rate)
+    and ``versions``; and of the predictions what the adapter says, such as by which run they are.
+
     Raises:
         UserError: if options, data or model are invalid; existing results are kept.
     """
-    if options.extra:
-        check_further_options(options)
+    check_further_options(ADAPTERS[type(options)].kind.task, options.extra)
     with directory_lock(options.out):
         adapter = ADAPTERS[type(options)](options)
-        start = find_start(options, adapter.heads)
-        tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
-        command = f"fine-tuning with {type(options).__name__}"
-        with Products(options.out, command, (*_OWNED, *adapter.outputs)) as products:
+        name = type(options).__name__
+        command = f"mae-lm finetune {name.removesuffix('Options').lower()}"
+        owned = (*_OWNED, *adapter.outputs)
+        with Products(options.out, command, owned, former_command=f"fine-tuning with {name}") as products:
+            start = find_start(options, adapter.heads)
+            tokenizer = open_tokenizer(options.tokenizer, options.model, start.about.dictionary_sha256)
             setup = adapter.prepare(start, tokenizer, products)
             for split, counts in setup.content["data"].items():
                 print(f"{split}: {counts_in_words(counts)}")
@@ -77,19 +82,3 @@ def finetune(options: FinetuningOptions) -> dict:
                 write_text(directory / REPORT, adapter.report(content))
                 write_record(directory / RESULTS, content)
             return content
-
-
-def check_further_options(options: FinetuningOptions) -> None:
-    """Check the options of ``fairseq-train``, before data are prepared and runs are started.
-
-    Raises:
-        UserError: if its parser refuses one.
-    """
-    from mae_lm_fairseq.training.pretrain import checked_configuration  # imports fairseq, which takes seconds
-
-    task = {"_name": ADAPTERS[type(options)].kind.task}
-    # Its parser knows the options of the chosen optimizer and schedule alone.
-    optimisation = Optimisation(updates=1, weight_decay=0.0, clip_norm=0.0).settings()
-    of_task = {"task": task, "criterion": task, "model": {"_name": "mae_lm_base"}}
-    settings = merge(common_settings(), optimisation, of_task)
-    checked_configuration(arguments("data", as_options(settings), options.extra))

@@ -19,8 +19,27 @@ from mae_lm_fairseq.utils.command_line import (
 Column = Annotated[str, Argument("COLUMN")]
 NumberedColumn = Annotated[str, Argument("NAME|N")]
 
-_SET_BY_SWEEP = {"lr", "seed", "finetune-from-model", "restore-file", "user-dir"}
-"""Options of fairseq-train after ``--`` under which results would be reported as those of another setting."""
+_SET_BY_SWEEP = {
+    # Results would be reported as those of another setting.
+    *(
+        "lr",
+        "seed",
+        "finetune-from-model",
+        "restore-file",
+        "user-dir",
+        "arch",
+        "task",
+        "criterion",
+        "train-file",
+        "valid-file",
+    ),
+    *("column", "tokens-per-sample", "doc-stride", "version-2", "num-classes", "regression-target"),
+    # The checkpoint of a run would not be found after it.
+    *("save-dir", "checkpoint-suffix", "no-save", "no-last-checkpoints"),
+}
+"""Options of fairseq-train that are refused after ``--``."""
+_COUNTS = ("batch-size", "update-freq", "max-update")
+"""Options of fairseq-train that decide on the number of updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +59,7 @@ class FinetuningOptions(Options):
         extra: further options of fairseq-train, which override the recipe's.
 
     Raises:
-        ValueError: if an option of fairseq-train contradicts the sweep.
+        ValueError: if an option of fairseq-train contradicts the sweep, or leaves its number of updates unknown.
     """
 
     model: Model
@@ -55,15 +74,18 @@ class FinetuningOptions(Options):
     extra: Rest = ()
 
     def __post_init__(self):
-        super().__post_init__()  # that of _TestOptions, if a verb has it as a later base class
+        super().__post_init__()
         contradicting = _SET_BY_SWEEP & values_of_words(self.extra).keys()
         if contradicting:
             option = f"--{min(contradicting)}"
-            advice = "see --learning-rates, --seeds, MODEL, and --user-dir before --"
-            raise ValueError(f"{option} after -- contradicts the sweep's own; {advice}")
+            raise ValueError(f"{option} after -- contradicts what the sweep decides on; see the options before --")
+        for option in _COUNTS:
+            value = self.further_option(option) or "1"
+            if not value.isdecimal() or int(value) == 0:
+                raise ValueError(f"--{option} {value} after -- must be one number of at least 1")
 
     def further_option(self, name: str) -> str | None:
-        """Return the value of an option of fairseq-train after ``--``, given its name without dashes, or None."""
+        """Return the value of an option of fairseq-train after ``--``, given its first name without dashes, or None."""
         values = values_of_words(self.extra).get(name)
         return values[0] if values else None
 
@@ -74,18 +96,7 @@ class FinetuningOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TaskOptions(Options):
-    """The task, which the command line has before MODEL: the fields of a later base class come first.
-
-    Attributes:
-        task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE or WNLI.
-    """
-
-    task: Annotated[str, Argument("TASK", positional=True)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueOptions(FinetuningOptions, _TaskOptions):
+class GlueOptions(FinetuningOptions):
     """Fine-tune on a task of GLUE, from a model to the number in the table: learning rates x seeds.
 
     Started again with the same directory, it resumes. It writes results.json, report.md, the predictions on the
@@ -100,21 +111,25 @@ class GlueOptions(FinetuningOptions, _TaskOptions):
         mae-lm finetune glue RTE mnli/model --from-mnli --glue-dir GLUE --out rte
 
     Attributes:
+        task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE or WNLI.
         glue_dir: local copy of GLUE, in the official or the hub's layout.
         from_mnli: start from a model fine-tuned on MNLI, as the papers do for MRPC, RTE and STS-B.
         skip_malformed: drop malformed rows, except from test sets.
     """
 
+    task: Annotated[str, Argument("TASK", positional=True, is_first=True)]
     glue_dir: Directory
     from_mnli: bool = False
     skip_malformed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TestOptions(Options):
-    """A test file.
+class LabelledFilesOptions(FinetuningOptions):
+    """Options shared by the tasks of the user's own files.
 
     Attributes:
+        train: training file.
+        dev: development file, which chooses the model.
         test: file to predict with the best model, and to score if it is labelled.
         score_runs: score the test file with the model of every run, not with the best one alone.
 
@@ -122,6 +137,8 @@ class _TestOptions(Options):
         ValueError: if there is no test file to score.
     """
 
+    train: File
+    dev: File
     test: File | None = None
     score_runs: bool = False
 
@@ -132,7 +149,7 @@ class _TestOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationOptions(FinetuningOptions, _TestOptions):
+class ClassificationOptions(LabelledFilesOptions):
     """Fine-tune a classifier or regressor of texts, or of pairs of texts, on your own files: learning rates x seeds.
 
     Files end in .tsv (a tab between cells, no quoting, as in GLUE), .csv (quoted where needed) or .jsonl (one
@@ -149,8 +166,6 @@ class ClassificationOptions(FinetuningOptions, _TestOptions):
             --out results/reviews --train reviews/train.tsv --dev reviews/dev.tsv --text sentence --label sentiment
 
     Attributes:
-        train: training file.
-        dev: development file, which chooses the model.
         text: column of the text, or of the first text of a pair.
         text_pair: column of the second text of a pair.
         label: column of the label or score.
@@ -158,8 +173,6 @@ class ClassificationOptions(FinetuningOptions, _TestOptions):
         skip_malformed: drop malformed rows from training and development files.
     """
 
-    train: File
-    dev: File
     text: Column
     text_pair: Column | None = None
     label: Column
@@ -200,7 +213,7 @@ class SquadOptions(FinetuningOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggingOptions(FinetuningOptions, _TestOptions):
+class TaggingOptions(LabelledFilesOptions):
     """Fine-tune a model that labels words, such as part-of-speech tags or named entities: learning rates x seeds.
 
     Files are CoNLL-U, if their names end in .conllu (or .conllu.gz), or have one word per line: the word in the
@@ -217,13 +230,9 @@ class TaggingOptions(FinetuningOptions, _TestOptions):
             --dev dev.conll --column 2 --out results/entities
 
     Attributes:
-        train: training file.
-        dev: development file, which chooses the model.
         column: column of the labels: its name in CoNLL-U, such as UPOS; otherwise its number, from 1 (the last of the
             training file is -1).
         learning_rates: learning rates to try (default: BERT's, 2e-5 3e-5 5e-5; ours, 5e-4, for tiny and small).
     """
 
-    train: File
-    dev: File
     column: NumberedColumn

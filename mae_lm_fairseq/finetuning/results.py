@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mae_lm_fairseq.finetuning.adapter import MODEL
 from mae_lm_fairseq.utils.output import code, escaped, markdown_table, with_spread
-
-MODEL = "model"
-"""Subdirectory of ``--out`` that holds the bundle of the best run."""
 
 
 def summarise(values: Sequence[float]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from mae_lm_fairseq.trained.opening import Description, describe, describe_rando
 from mae_lm_fairseq.training.settings import DEVELOPMENT, RECIPE_OF_SIZE
 from mae_lm_fairseq.utils.errors import UserError
 
-_EMA = "ema"
+EMA = "ema"
 """Subdirectory of ``--out`` that every start with ``--ema`` writes again."""
 # Model options that fine-tuning sets itself.
 _SET_BY_FINETUNING = ("max_positions", "dropout", "attention_dropout", "decoder_dropout")
@@ -29,22 +29,29 @@ def find_start(options: FinetuningOptions, heads: tuple[str, ...] = ()) -> Descr
     Raises:
         UserError: if the model does not exist, is not one of this package, or has other heads.
     """
-    start = _described(options)
-    _check_start(start, options.model, heads)
+    model = options.model
+    if options.ema:
+        start = describe(write_ema(options))
+    elif str(model) in ARCHITECTURES and not model.exists():
+        start = describe_random(str(model))
+    else:
+        start = describe(model)
+    _check_start(start, model, heads)
     return start
 
 
-def _described(options: FinetuningOptions) -> Description:
+def write_ema(options: FinetuningOptions) -> Path:
+    """Write the EMA weights of the checkpoint to the output directory, as a checkpoint; return its path.
+
+    Raises:
+        UserError: if it has none.
+    """
     model = options.model
-    if options.ema:
-        checkpoint = options.out / _EMA / model.name
-        state = with_ema(load_as_data(model), model)
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(state, checkpoint)
-        return describe(checkpoint)
-    if str(model) in ARCHITECTURES and not model.exists():
-        return describe_random(str(model))
-    return describe(model)
+    state = with_ema(load_as_data(model), model)
+    checkpoint = options.out / EMA / model.name
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(state, checkpoint)
+    return checkpoint
 
 
 def _check_start(start: Description, model: Path, heads: tuple[str, ...]) -> None:

@@ -53,7 +53,7 @@ class Selection(NamedTuple):
     grid: dict[str, dict[str, dict[str, Any]]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sweep:
     """A sweep over learning rates and seeds, each run in a directory that is named by the key of what it depends on."""
 
@@ -131,8 +131,8 @@ class Sweep:
             UserError: if a run fails.
         """
         runs = self.runs()
-        every_run = list(itertools.chain.from_iterable(runs.values()))
-        results = run_all(every_run, jobs=self.options.jobs, threads=self.options.threads)
+        every_run = itertools.chain.from_iterable(runs.values())
+        results = run_all(list(every_run), jobs=self.options.jobs, threads=self.options.threads)
         return select(runs, results, self.setup.selection)
 
     def content(self, selection: Selection) -> dict[str, Any]:
@@ -169,31 +169,37 @@ def select(runs: Mapping[float, Sequence[Run]], results: Sequence[dict[str, floa
 
     The lowest learning rate and the first seed of a tie are selected. ``results`` are in the order of the runs.
     """
-    by_rate = {}
-    first = 0
+    remaining = iter(results)
+    medians = {}
+    grid = {}
+    scored_runs = {}
     for lr, runs_of_rate in runs.items():
-        last = first + len(runs_of_rate)
-        by_rate[lr] = results[first:last]
-        first = last
+        scored = [_ScoredRun(run, next(remaining)) for run in runs_of_rate]
+        summaries = _over_seeds([run.metrics for run in scored])
+        medians[lr] = summaries[metric]["median"]
+        grid[f"{lr:g}"] = summaries
+        scored_runs[lr] = scored
 
-    statistics = {lr: _over_seeds(metrics) for lr, metrics in by_rate.items()}
-    rate = max(sorted(statistics), key=lambda lr: statistics[lr][metric]["median"])
-    scores = [metrics[metric] for metrics in by_rate[rate]]
-    best = scores.index(max(scores))
-    grid = {f"{lr:g}": by_metric for lr, by_metric in statistics.items()}
-    return Selection(rate, runs[rate][best], by_rate[rate][best], grid)
+    rate = max(sorted(medians), key=medians.get)
+    best = max(scored_runs[rate], key=lambda scored: scored.metrics[metric])
+    return Selection(rate, best.run, best.metrics, grid)
+
+
+class _ScoredRun(NamedTuple):
+    run: Run
+    metrics: dict[str, float]
 
 
 def _over_seeds(results: Sequence[dict[str, float]]) -> dict[str, dict[str, Any]]:
     """Return statistics by metric, given the metrics of each seed."""
-    statistics = {}
+    summaries = {}
     for name in results[0]:
-        statistics[name] = summarise([metrics[name] for metrics in results])
-    return statistics
+        summaries[name] = summarise([metrics[name] for metrics in results])
+    return summaries
 
 
-def _evaluate_best_checkpoint(evaluate: Callable[[Path], dict[str, float]], run: Run) -> dict[str, float]:
-    return evaluate(best_checkpoint(run))
+def _evaluate_best_checkpoint(evaluate: Callable[[Path, Path], dict[str, float]], run: Run) -> dict[str, float]:
+    return evaluate(best_checkpoint(run), run.result.parent)
 
 
 def best_checkpoint(run: Run) -> Path:
@@ -203,7 +209,7 @@ def best_checkpoint(run: Run) -> Path:
     return best if best.exists() else directory / _LAST
 
 
-def keep_best_checkpoint(run: Run):
+def keep_best_checkpoint(run: Run) -> None:
     """Keep only the best checkpoint of a finished run, without optimizer state."""
     kept = best_checkpoint(run)
     if not kept.exists():

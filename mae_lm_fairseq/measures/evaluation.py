@@ -73,6 +73,10 @@ class Loss(Measure, MaskedText):
         if not self.on_valid:  # whose tokens are read as they are, without a tokenizer
             super().check(data)
 
+    def check_masks(self, masks: str) -> None:
+        if self.on_valid and masks != "trained":
+            raise UserError('does not apply to the loss on the validation split; remove it, or on = "valid"')
+
     def measure(self, model: ModelToMeasure) -> dict[str, float]:
         """Return loss (nats per masked token), accuracy and, of a text, its unigram entropy."""
         if self.on_valid:
@@ -181,6 +185,10 @@ def perplexity(log_likelihood: float, count: int) -> float | None:
 def text_loss(reader: Reader, model: ModelToMeasure, sample: MaskedText) -> dict[str, float]:
     """Return loss and accuracy at the masked positions of a text, its unigram entropy, and how many are predicted.
 
+    Args:
+        model: names the text, and is named in the progress display.
+        sample: how much of the text is read, and masked.
+
     Raises:
         UserError: if the text cannot be read, or nothing of it is masked.
     """
@@ -229,15 +237,8 @@ class Options(ModelOptions, Evaluate):
         return nullcontext()
 
     def about(self) -> dict[str, Any]:
-        settings = {
-            "ema": self.ema,
-            "tokens": self.tokens,
-            "pseudo_tokens": self.pseudo_tokens,
-            "tokens_per_sample": self.tokens_per_sample,
-            "mask_prob": self.mask_prob,
-            "seed": self.seed,
-        }
-        return {"text": str(self.text), "settings": settings}
+        names = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
+        return {"text": str(self.text), "settings": {name: getattr(self, name) for name in names}}
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         return {"model": str(model.path), "ends_lines": model.ends_lines, **self.measure(model)}

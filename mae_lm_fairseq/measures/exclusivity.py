@@ -29,11 +29,13 @@ _OTHER_VALUES = (
     "groups_median",
     "groups_highest",
 )
+_SUMMARIES = {"lowest": min, "median": median, "highest": max}
+"""Summaries of the values of a control, by the ending of their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exclusivity(Measure, MaskedText):
-    """Share of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments."""
+    """Fraction of ``[MASK]`` outside the directions of real tokens, with controls; keeps second moments."""
 
     kind: ClassVar = "exclusivity"
     needs: ClassVar = ("text",)
@@ -85,9 +87,8 @@ class Exclusivity(Measure, MaskedText):
                     values[name][layer] = value
             for control in CONTROLS:
                 if row.get(control):
-                    values[f"{control}_lowest"][layer] = min(row[control])
-                    values[f"{control}_median"][layer] = median(row[control])
-                    values[f"{control}_highest"][layer] = max(row[control])
+                    for ending, summary in _SUMMARIES.items():
+                        values[f"{control}_{ending}"][layer] = summary(row[control])
         return dict(values)
 
     def figure(

@@ -90,12 +90,12 @@ def plot_panels(
     labels: dict[str, None] = {}
     for panel in panels:
         labels |= dict.fromkeys((*panel.lines, *panel.bands))
-    looks = {label: _look(number) for number, label in enumerate(labels)}
+    styles = {label: _style(number) for number, label in enumerate(labels)}
     handles = dict.fromkeys(labels)  # in the order of the labels
     for axes, panel in zip(grid.flat, panels, strict=False):
         if zero:
             axes.axhline(0, color="black", linewidth=0.8)
-        handles |= _draw(axes, panel, looks)
+        handles |= _draw(axes, panel, styles)
 
     legend_columns = 1 if len(panels) == 1 and len(labels) < 7 else 2
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=legend_columns, frameon=False)
@@ -104,7 +104,7 @@ def plot_panels(
     figure.savefig(path, dpi=120)
 
 
-def _look(number: int) -> dict[str, Any]:
+def _style(number: int) -> dict[str, Any]:
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
@@ -113,16 +113,16 @@ def _look(number: int) -> dict[str, Any]:
     }
 
 
-def _draw(axes, panel: Panel, looks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _draw(axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     handles = {}
     for label, band in panel.bands.items():
-        handles[label] = axes.fill_between(*band, color=looks[label]["color"], alpha=0.2, linewidth=0)
+        handles[label] = axes.fill_between(*band, color=styles[label]["color"], alpha=0.2, linewidth=0)
     for label, line in panel.lines.items():
-        look = looks[label]
+        style = styles[label]
         y = np.ma.masked_invalid(line.y)
         if len(y) > 1:
-            axes.plot(line.x, y.T, color=look["color"], alpha=0.25, linewidth=0.8)
-        [handles[label]] = axes.plot(line.x, y.mean(0), label=label, **look)
+            axes.plot(line.x, y.T, color=style["color"], alpha=0.25, linewidth=0.8)
+        [handles[label]] = axes.plot(line.x, y.mean(0), label=label, **style)
     if panel.baseline:
         label, value = panel.baseline
         handles[label] = axes.axhline(value, color="black", linestyle=":")
@@ -183,7 +183,7 @@ def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Li
                 panel_lines[label] = Line(mask.x, middle[None])
                 bands[label] = (mask.x, low, high)
         panels.append(Panel(model, LAYER, panel_lines, bands))
-    label = "share of the sum of squares outside the directions of"
+    label = "fraction of the sum of squares outside the directions of"
     label += "\nreal tokens, less that of held-out ones (percentage points)"
     if panels:
         plot_panels(path, title, *panels, y_label=label, share_y=True, zero=True)

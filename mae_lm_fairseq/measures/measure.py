@@ -174,6 +174,13 @@ class Measure(Options):
         if data.data_bin and find_tokenizer(data.data_bin) is None:
             raise missing_tokenizer(data.data_bin)
 
+    def check_masks(self, masks: str) -> None:
+        """Check that it can measure a model whose ``[MASK]`` tokens are there, see :class:`ModelToMeasure`.
+
+        Raises:
+            UserError: if it cannot.
+        """
+
     def measure(self, model: ModelToMeasure) -> Any:
         """Measure a model, show progress, and return the result, as JSON-serialisable data.
 

@@ -184,8 +184,8 @@ class Options(ModelOptions, MinimalPairs):
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         measured = self.measure(model)
         untrained = self.measure(model.untrained())
-        in_order = {"model": measured.pop("model"), "random weights": untrained["model"], **measured}
-        return {"model": str(model.path), "scores": in_order}
+        in_order = {"model": measured["model"], "random weights": untrained["model"]}
+        return {"model": str(model.path), "scores": in_order | measured}
 
     def report(self, results: Mapping[str, Any]) -> str:
         models = {label: model["scores"] for label, model in results["models"].items()}

@@ -103,10 +103,11 @@ class Probe(Measure):
 
     def recorded(self, result: dict[str, Any]) -> dict[str, float | list[float]]:
         """Return accuracies in per cent: of each layer, also on words that are ambiguous in training; of baselines."""
+        rows = result["layers"]
         values = {}
         for value in self.values:
-            if value.name in result["layers"][0]:
-                values[value.name] = [100 * row[value.name] for row in result["layers"]]
+            if value.by_layer and value.name in rows[0]:  # without a dev set or ambiguous words, some have none
+                values[value.name] = [100 * row[value.name] for row in rows]
         values["lookup"] = 100 * result["lookup"]["accuracy"]
         values["most_frequent_label"] = 100 * result["majority"]["accuracy"]
         if result["ambiguous_words"]:
@@ -245,7 +246,7 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
         ``train_words``, ``test_words``, ``classes``, ``majority`` (the accuracy of the most frequent label), ``lookup``
         (that of the most frequent label of each word in training), ``ambiguous_words`` (number of test words that have
         several labels in training), ``ambiguous_lookup``, ``layers`` (from the embeddings up, with the accuracies of
-        :func:`accuracy`, and ``ambiguous_accuracy``), ``best_layer``, ``last_less_best``.
+        :func:`accuracy_with_interval`, and ``ambiguous_accuracy``), ``best_layer``, ``last_less_best``.
     """
     sets = {name: _tokenised(reader, sentences) for name, sentences in data.items()}
     train = sets["train"]
@@ -265,8 +266,8 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
         "train_words": len(train.labels),
         "test_words": len(test.labels),
         "classes": len(set(train.labels)),
-        "majority": accuracy(test_labels == most_frequent, test.sentences),
-        "lookup": accuracy(is_looked_up, test.sentences),
+        "majority": accuracy_with_interval(test_labels == most_frequent, test.sentences),
+        "lookup": accuracy_with_interval(is_looked_up, test.sentences),
         "ambiguous_words": int(is_ambiguous.sum()),
         "ambiguous_lookup": ambiguous_lookup,
         "layers": layers,
@@ -327,7 +328,7 @@ def _accuracies(
     test = sets["test"]
     classifier = fitted(states["train"], sets["train"].labels)
     is_right = predicts(classifier, states["test"], test.labels)
-    row = accuracy(is_right, test.sentences)
+    row = accuracy_with_interval(is_right, test.sentences)
     if is_ambiguous.any():
         row["ambiguous_accuracy"] = float(is_right[is_ambiguous].mean())
     if "dev" in sets:
@@ -408,7 +409,7 @@ def lookup(words: Sequence[str], labels: Sequence[str]) -> tuple[dict[str, str],
     return likely, ambiguous
 
 
-def accuracy(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:
+def accuracy_with_interval(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:
     """Return the accuracy over words, with a 95 % interval from resampling sentences.
 
     Args:

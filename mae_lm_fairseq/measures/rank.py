@@ -53,6 +53,9 @@ _FIRST_COLUMNS = ("label", "layer", "input", "tokens", "count", "width")
 class Rank(Measure, MaskedText):
     """Effective ranks of hidden states, layer by layer; keeps their second moments.
 
+    A study, which keeps the second moments, also has ranks of all tokens: real ones and ``[MASK]`` together, in inputs
+    with both. It reads fewer tokens than the verb, as it measures many models, over seeds.
+
     Attributes:
         threshold: fraction of the sum of squares that defines the threshold rank.
         centred: measure ranks around the mean instead of zero, unlike the paper.
@@ -82,8 +85,7 @@ class Rank(Measure, MaskedText):
     def measure(self, model: ModelToMeasure) -> dict[str, Any]:
         """Return the result of :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
 
-        If the model keeps anything, second moments are kept, and ``ranks`` has rows of "all" tokens as well: real ones
-        and ``[MASK]`` together, in inputs with both.
+        In a study, second moments are kept, and ``ranks`` also has rows of "all" tokens, which are computed from them.
 
         Raises:
             UserError: if the text cannot be read, is too short, or none of it is masked.
@@ -98,6 +100,7 @@ class Rank(Measure, MaskedText):
         if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
 
+        is_kept = model.kept is not None
         moments = KeptMoments()
         profile = rank_profile(
             reader.states,
@@ -105,9 +108,9 @@ class Rank(Measure, MaskedText):
             special_ids=SPECIAL_IDS,
             settings=self.settings(),
             progress=progress_bars(model.label),
-            keep_moments=moments.add if model.kept else ignore_moments,
+            keep_moments=moments.add if is_kept else ignore_moments,
         )
-        if model.kept:
+        if is_kept:
             profile["ranks"] = self._with_all_tokens(profile["ranks"], moments)
             moments.save(model.kept)
         return profile

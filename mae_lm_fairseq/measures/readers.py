@@ -142,26 +142,15 @@ def open_model(
         raise missing_tokenizer(path if path.is_dir() else data_bin)
     network = _network(pretrained, path, with_head, random_weights)
     network.float().to("cuda" if torch.cuda.is_available() else "cpu")
-    without_masks = masks == "nowhere"
-    states = EncoderStates(
-        network.encoder,
-        pad=pretrained.pad,
-        mask=pretrained.mask,
-        mask_in_encoder=pretrained.mask_in_encoder,
-        without_masks=without_masks,
-    )
-    predictor = None
-    if with_head:
-        predictor = NetworkPredictor(
-            network,
-            pad=pretrained.pad,
-            mask=pretrained.mask,
-            mask_in_encoder=pretrained.mask_in_encoder,
-            without_masks=without_masks,
-        )
+    treatment_of_tokens = {
+        "pad": pretrained.pad,
+        "mask": pretrained.mask,
+        "mask_in_encoder": pretrained.mask_in_encoder,
+        "without_masks": masks == "nowhere",
+    }
     return Reader(
-        states,
-        predictor,
+        states=EncoderStates(network.encoder, **treatment_of_tokens),
+        predictor=NetworkPredictor(network, **treatment_of_tokens) if with_head else None,
         tokenizer=tokenizer,
         ends_lines=not transformers_type(path),
         path=path,

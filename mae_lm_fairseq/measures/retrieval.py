@@ -38,6 +38,8 @@ from mae_lm_fairseq.utils.output import markdown_table, progress_bar
 VECTORS = {"mean": "mean of the last layer", "first": "first of the last layer", "bag": "mean of the input embeddings"}
 _BM25 = Baseline("bm25_ndcg", "BM25")
 METRICS = {"ndcg": "nDCG@10", "recall": "recall@1"}
+DEPTH = 10
+"""Number of the best passages that count."""
 K1, B = 1.2, 0.75
 """Parameters of BM25, those of Lucene."""
 DECIMALS = 6
@@ -115,6 +117,7 @@ class Retrieval(Measure):
         length = self.tokens_per_sample or reader.trained_length or min(LONGEST, reader.states.max_tokens)
         reader.check_length(length)
 
+        # Of a longer question, the end is not read.
         questions = [windows(reader, text, length)[0] for text in collection.questions]
         question_vectors = embed(reader, questions, f"{model.label}, questions")
         passages = [windows(reader, text, length) for text in collection.passages]
@@ -333,9 +336,10 @@ def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | 
         left_out: number of the passage that is not ranked, see :class:`Collection`.
     """
     ranked = np.argsort(-scores.round(DECIMALS), kind="stable")
-    ranked = ranked[ranked != left_out].tolist()
-    gains = [relevance.get(passage, 0.0) for passage in ranked[:10]]
-    ideal = sorted(relevance.values(), reverse=True)[:10]
+    if left_out is not None:
+        ranked = ranked[ranked != left_out]
+    gains = [relevance.get(passage, 0.0) for passage in ranked[:DEPTH].tolist()]
+    ideal = sorted(relevance.values(), reverse=True)[:DEPTH]
     is_found = bool(gains) and gains[0] > 0
     return {
         "ndcg": discounted(gains) / discounted(ideal),
@@ -344,8 +348,8 @@ def metrics(scores: np.ndarray, relevance: Mapping[int, float], left_out: int | 
 
 
 def discounted(gains: Sequence[float]) -> float:
-    """Return the discounted cumulative gain of ranked passages."""
-    discounts = 1 / np.log2(np.arange(2, 12))
+    """Return the discounted cumulative gain of at most :data:`DEPTH` ranked passages."""
+    discounts = 1 / np.log2(np.arange(2, DEPTH + 2))
     return float(np.dot(gains, discounts[: len(gains)]))
 
 
@@ -376,9 +380,9 @@ class Options(ModelOptions, Retrieval):
 
     def report(self, results: Mapping[str, Any]) -> str:
         models = results["models"]
-        sizes = next(iter(models.values()))
-        table = _table(models)
-        return _REPORT.format(**sizes, file=self.questions, resamples=RESAMPLES, table=table)
+        any_model = next(iter(models.values()))
+        sizes = {name: any_model[name] for name in ("questions", "passages")}
+        return _REPORT.format(**sizes, file=self.questions, resamples=RESAMPLES, table=_table(models))
 
 
 def _table(models: Mapping[str, Mapping[str, Any]]) -> str:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, make_dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, ModelToMeasure
+from mae_lm_fairseq.training.keys import check_maker
 from mae_lm_fairseq.utils.command_line import Argument, Directory, File
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
@@ -45,7 +47,12 @@ class ModelOptions(Measure):
         return Data(self.data_bin, **files)
 
     def output(self) -> AbstractContextManager:
-        """Return a context that creates the directory of the output, and removes it if it stays empty."""
+        """Return a context that creates the directory of the output, and removes it if it stays empty.
+
+        Raises:
+            UserError: if it has the results of a command that trains.
+        """
+        check_maker(self.out)
         return output_directory(self.out)
 
     def models_to_measure(self) -> list[ModelToMeasure]:
@@ -55,17 +62,18 @@ class ModelOptions(Measure):
             UserError: if there are not as many different labels as models, or a file cannot be read, or a model cannot,
                 lacks a head that the measure needs, or does not take sequences of its length.
         """
-        data = self.data()
-        self.check(data)
-        models = []
-        for label, path in zip(self._labels(), self.models, strict=True):
-            model = ModelToMeasure(label=label, path=path, data=data, ema=self.ema)
-            reader = model.open(self.with_head)
-            if isinstance(self, MaskedText) and self.tokens_per_sample:
-                reader.check_length(self.tokens_per_sample)
-            models.append(replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines))
+        self.check(self.data())
+        models = [self._opened_once(label, path) for label, path in zip(self._labels(), self.models, strict=True)]
         ends_lines = any(model.ends_lines for model in models)  # so that all of them predict the same tokens
         return [replace(model, ends_lines=ends_lines) for model in models]
+
+    def _opened_once(self, label: str, path: Path) -> ModelToMeasure:
+        """Return a model with what is known of it once it has been opened."""
+        model = ModelToMeasure(label=label, path=path, data=self.data(), ema=self.ema)
+        reader = model.open(self.with_head)
+        if isinstance(self, MaskedText) and self.tokens_per_sample:
+            reader.check_length(self.tokens_per_sample)
+        return replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines)
 
     def _labels(self) -> Sequence[str]:
         labels = self.labels or _labels_of_paths(self.models)
@@ -90,7 +98,9 @@ class ModelOptions(Measure):
     def report(self, results: Mapping[str, Any]) -> str:
         """Return the report, as Markdown."""
         title = escaped(type(self).__doc__.splitlines()[0])
-        names = self.shown_names or self.value_names()
+        recorded = dict.fromkeys(chain.from_iterable(results["models"].values()))
+        recorded.pop("model", None)
+        names = self.shown_names or self.value_names() or recorded  # which depend on the files if no table lists them
         rows = []
         for label, values in results["models"].items():
             cells = [_cell(values.get(name)) for name in names]

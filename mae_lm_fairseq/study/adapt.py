@@ -45,6 +45,7 @@ from mae_lm_fairseq.training.command import (
     Optimisation,
     Settings,
     as_options,
+    check_further_options,
     common_settings,
     merge,
     warmup_updates,
@@ -243,6 +244,7 @@ def check_options(options: Options) -> None:
         raise UserError(f"--{min(decided)} after --: mae-lm adapt decides on it; remove it")
     if options.freeze_encoder_updates >= options.updates:
         raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
+    check_further_options("masked_autoencoder_lm", options.extra)
 
 
 def make_inputs(products: Products, options: Options) -> Pretrained:

@@ -38,12 +38,11 @@ from mae_lm_fairseq.training.pretrain import checked_configuration
 from mae_lm_fairseq.training.timing import MEASURED_UPDATES, measured_hours
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.training_options import OTHER_NAMES
 
 DEVICE = "a100-80"
 START_SECONDS = 15
 """Time of a core that a process takes to start and to end, whatever it does in between."""
-OTHER_NAMES = {"max-sentences": "batch-size", "max-sentences-valid": "batch-size-valid"}
-"""Second names of options of fairseq-train. Under them, the number of sequences per update would change unnoticed."""
 HEADER = ("model", "trainings", "million tokens each", "million parameters", "memory, GB", "each", "in all")
 
 
@@ -108,10 +107,9 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     key = ("model", number)
     _check_option_names(plan, model, ("options",), plan.options)
     _check_option_names(plan, model, (*key, "options"), model.options)
-    splits = [getattr(planned.measure, "on", None) for planned in plan.measures]
-    if model.masks != "trained" and "valid" in splits:
-        problem = 'does not apply to the loss on the validation split; remove it, or on = "valid"'
-        raise plan.document.error((*key, "masks"), problem)
+    with _located(plan, (*key, "masks")):
+        for planned in plan.measures:
+            planned.measure.check_masks(model.masks)
 
     if model.encoder is not None:
         with _located(plan, (*key, "encoder")):
@@ -143,7 +141,7 @@ def _check_option_names(plan: Plan, model: Model, key: tuple, options: Mapping[s
         if name.replace("_", "-") in RESERVED_OPTIONS:
             problem = f"every study decides on --{name}; remove it, or use [train] or a key of models"
             raise error((*key, name), problem)
-        if name in OTHER_NAMES:
+        if name in OTHER_NAMES:  # under which the number of sequences per update would change unnoticed
             raise error((*key, name), f"a plan calls this option {OTHER_NAMES[name]}")
     if "lr" in options and model.learning_rates:
         raise error((*key, "lr"), "contradicts learning_rates of the model; remove one")

@@ -92,18 +92,26 @@ def read_table(path: Path, header: Sequence[str] | None = None) -> Table:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]):
-    """Write a table in the format of the ending of ``path``, one of :data:`WRITTEN`, atomically.
-
-    Cells that a row lacks are empty, and left out of JSON lines.
+    """Write a table as :func:`written_table` has it, atomically.
 
     Raises:
         UserError: if the format cannot hold a cell, or the file cannot be written.
     """
+    write_text(path, written_table(path, columns, rows))
+
+
+def written_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a table in the format of the ending of ``path``, one of :data:`WRITTEN`.
+
+    Cells that a row lacks are empty, and left out of JSON lines.
+
+    Raises:
+        UserError: if the format cannot hold a cell.
+    """
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
         lines = [json.dumps(row, ensure_ascii=False, default=str) for row in rows]
-        write_text(path, "".join(f"{line}\n" for line in lines))
-        return
+        return "".join(f"{line}\n" for line in lines)
     cells = [list(columns)]
     for row in rows:
         cells.append([cell_text(row.get(column)) for column in columns])
@@ -113,7 +121,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
     else:
         for row in cells:
             file.write("\t".join(_tsv_cell(path, cell) for cell in row) + "\n")
-    write_text(path, file.getvalue())
+    return file.getvalue()
 
 
 def cell_text(cell: Any) -> str:

@@ -75,13 +75,21 @@ class WordFile:
         """The ending of the name of a file with predictions."""
         return _CONLLU_PLUS if _is_conllu(self.path) else plain_name(self.path).suffix
 
-    def with_predictions(self, labels: Iterable[Sequence[str]]) -> str:
-        """Return the file's text with labels of its words in a new last column.
-
-        CoNLL-U becomes CoNLL-U Plus, with ``_`` for multiword tokens and empty nodes.
+    def check_labels(self, labels: Iterable[str]) -> None:
+        """Check labels that a model may predict for its words.
 
         Raises:
             UserError: if a label has white space that separates columns.
+        """
+        for label in labels:
+            if {"\t", "\n", "\r", self.separator}.intersection(label):
+                raise UserError(f"{self.path}: the label {label!r} would be several columns; separate them by tabs")
+
+    def with_predictions(self, labels: Iterable[Sequence[str]]) -> str:
+        """Return the file's text with labels of its words in a new last column.
+
+        CoNLL-U becomes CoNLL-U Plus, with ``_`` for multiword tokens and empty nodes. The labels are those that
+        :meth:`check_labels` accepts.
         """
         lines = list(self.lines)
         header = []
@@ -92,8 +100,6 @@ class WordFile:
                     lines[number] = f"{line}\t{UNSPECIFIED}"
         for sentence, predicted in zip(self.sentences, labels, strict=True):
             for number, label in zip(sentence.lines, predicted, strict=True):
-                if {"\t", "\n", "\r", self.separator}.intersection(label):
-                    raise UserError(f"{self.path}: the label {label!r} would be several columns; separate them by tabs")
                 lines[number - 1] = f"{self.lines[number - 1]}{self.separator}{label}"
         return "".join(f"{line}\n" for line in header + lines)
 

@@ -70,7 +70,11 @@ class Tagger:
         """Return the labels of the words of a file, and its text with them in a new column.
 
         There they are valid BIO if the file's own labels are of entities.
+
+        Raises:
+            UserError: if a label of the model would be several columns in the file.
         """
+        file.check_labels(self.labels.names)
         labels = self.label(file.words)
         predictions = labels
         if scheme_of(file.kinds) == self.labels.scheme == BIO:

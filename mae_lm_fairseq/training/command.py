@@ -141,6 +141,23 @@ def arguments(data: str | Path, options: dict[str, Any], extra: Sequence[str] = 
     return [*words, *extra]
 
 
+def check_further_options(task: str, extra: Sequence[str]) -> None:
+    """Check options of fairseq-train for a task and a criterion of this name, before data are prepared.
+
+    Raises:
+        UserError: if its parser refuses one.
+    """
+    if not extra:
+        return
+    from mae_lm_fairseq.training.pretrain import checked_configuration  # imports fairseq, which takes seconds
+
+    # Its parser knows the options of the chosen optimizer and schedule alone.
+    optimisation = Optimisation(updates=1, weight_decay=0.0, clip_norm=0.0).settings()
+    choices = {"task": {"_name": task}, "criterion": {"_name": task}, "model": {"_name": "mae_lm_base"}}
+    settings = merge(common_settings(), optimisation, choices)
+    checked_configuration(arguments("data", as_options(settings), extra))
+
+
 def train_command(data: str | Path, options: dict[str, Any], extra: Sequence[str] = ()) -> list[str]:
     """Return the command that trains with the :func:`arguments`."""
     return [sys.executable, "-m", training_module(), *arguments(data, options, extra)]

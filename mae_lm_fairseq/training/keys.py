@@ -17,7 +17,7 @@ from mae_lm_fairseq.training.user_directory import check_outside, code_in_keys
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
 from mae_lm_fairseq.utils.locks import LOCK
-from mae_lm_fairseq.utils.training_options import SAVING, WITHOUT_EFFECT
+from mae_lm_fairseq.utils.training_options import OTHER_NAMES, SAVING, WITHOUT_EFFECT
 from mae_lm_fairseq.utils.writing import remove
 
 MADE, _COMMAND = "made.json", "command"
@@ -53,12 +53,17 @@ def run_key(options: Mapping[str, Any], extra: Sequence[str], threads: int, inpu
 
 
 def values_of_words(words: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of the options of a command line, without dashes; of a repeated option, the last ones."""
+    """Return the values of the options of a command line of fairseq-train, without dashes, by their first names.
+
+    Of a repeated option, they are the last ones.
+    """
     values: dict[str, list[str]] = {}
     name = None
     for word in words:
-        if word.startswith("--"):
-            name, equals, value = word.removeprefix("--").partition("=")
+        long = f"--arch={word[2:]}".removesuffix("=") if word.startswith("-a") else word
+        if long.startswith("--"):
+            name, equals, value = long.removeprefix("--").partition("=")
+            name = OTHER_NAMES.get(name, name)
             values[name] = [value] if equals else []
         elif name is not None:
             values[name].append(word)
@@ -72,6 +77,21 @@ def _number(word: str) -> str:
         return word
 
 
+def check_maker(out: Path, *commands: str | None) -> bool:
+    """Return whether an output directory has the products of one of some commands.
+
+    Raises:
+        UserError: if another command made them.
+    """
+    record = out / MADE
+    if not record.exists():
+        return False
+    recorded = read_record(record, dict).get(_COMMAND)
+    if recorded not in commands:
+        raise UserError(f"--out {out} has the results of {recorded}; choose another --out")
+    return True
+
+
 class Products:
     """Files and directories in an output directory, each of which is made again if what it is made from has changed.
 
@@ -79,22 +99,20 @@ class Products:
 
     Args:
         out: the output directory, which is created.
-        command: the command that makes them, in words.
+        command: the command that makes them.
         owned: names in it, or patterns of names, that the command writes, replaces or removes.
+        former_command: what earlier versions recorded as the command.
 
     Raises:
         UserError: if one of the names exists in a directory that this command has not used before, which it would lose,
             or if the directory cannot be written, or is in that of ``--user-dir``.
     """
 
-    def __init__(self, out: Path, command: str, owned: Sequence[str]):
+    def __init__(self, out: Path, command: str, owned: Sequence[str], former_command: str | None = None):
         check_outside(out, "--out")
         make_output_directory(out)
         self.out, self.record = out, out / MADE
-        if self.record.exists():
-            recorded = self._keys().get(_COMMAND)
-            if recorded != command:
-                raise UserError(f"--out {out} has the results of {recorded}; choose another --out")
+        if check_maker(out, command, former_command):
             return
         names = os.listdir(out)
         for pattern in owned:

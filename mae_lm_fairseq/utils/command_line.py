@@ -28,6 +28,7 @@ class Argument(Range):
     Attributes:
         metavar: placeholder of the value.
         positional: whether the value has no option in front.
+        is_first: whether it stands before the other positional ones, whatever the order of the fields.
         rest: whether the field takes all words after ``--``; if it is positional, all words that nothing else takes, in
             their order.
         parse: converts a word; raises ValueError or ArgumentTypeError.
@@ -35,6 +36,7 @@ class Argument(Range):
 
     metavar: str | None = None
     positional: bool = False
+    is_first: bool = False
     rest: bool = False
     parse: Callable[[str], Any] | None = None
 
@@ -171,7 +173,7 @@ def make_parser(options: type, description: str | None, prog: str) -> Parser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog, description=description, formatter_class=formatter, allow_abbrev=not others)
     texts = helps(options)
-    for field in fields(options):
+    for field in sorted(fields(options), key=lambda field: not kinds[field.name].argument.is_first):
         kind = kinds[field.name]
         if kind.argument.rest:  # since Python 3.12.7, argparse gives the values of unknown options to a positional "*"
             continue

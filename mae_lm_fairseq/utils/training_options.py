@@ -25,6 +25,15 @@ WITHOUT_EFFECT = {
     *("distributed-num-procs", "nprocs-per-node", "heartbeat-timeout", "ddp-timeout", "all-gather-list-size"),
     *("empty-cache-freq", "debug-param-names"),
 }
+OTHER_NAMES = {
+    "max-sentences": "batch-size",
+    "max-sentences-valid": "batch-size-valid",
+    "combine-val": "combine-valid-subsets",
+    "nval": "max-valid-steps",
+    "local_rank": "device-id",
+    "save-async": "write-checkpoints-asynchronously",
+}
+"""Names that the parser takes for another option. With one dash it knows ``-a`` alone, for ``--arch``."""
 _OF_A_START = {
     *("data", "restore-file", "finetune-from-model", "continue-once"),
     *("reset-optimizer", "reset-lr-scheduler", "reset-dataloader", "reset-meters"),

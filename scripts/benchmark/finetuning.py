@@ -19,12 +19,12 @@ from transformers import (
     set_seed,
 )
 
-from mae_lm_fairseq.finetuning.sentences.metrics import measure
+from mae_lm_fairseq.finetuning.sentences.metrics import compute_metrics
 from mae_lm_fairseq.finetuning.sentences.rows import Rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.word_files import WordFile
 from mae_lm_fairseq.text.word_labels import OUTSIDE, learn_labels
-from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values
+from mae_lm_fairseq.finetuning.tagging.metrics import in_per_cent, ratios
 from mae_lm_fairseq.text.word_windows import IGNORED
 from mae_lm_fairseq.training.command import warmup_updates
 from mae_lm_fairseq.utils.output import progress_bar
@@ -137,7 +137,7 @@ class SentenceClassification(FineTuning):
         rows = self.data["valid"]
         parts = validation_batches(len(rows.labels))
         logits = np.concatenate([self.model(**self.inputs(rows, part)).logits.numpy() for part in parts])
-        metrics = measure(self.task.metrics, predictions(self.task, logits), np.array(rows.labels))
+        metrics = compute_metrics(self.task.metrics, predictions(self.task, logits), np.array(rows.labels))
         return {**metrics, "score": fmean(metrics.values())}
 
 
@@ -172,7 +172,7 @@ class WordClassification(FineTuning):
     def evaluate(self) -> dict[str, float]:
         parts = validation_batches(len(self.dev.sentences))
         predicted = [labels for part in parts for labels in self.predicted(part)]
-        found = values(ratios(self.labels, predicted, self.dev.labels))
+        found = in_per_cent(ratios(self.labels, predicted, self.dev.labels))
         return {**found, "score": found["f1" if self.labels.kinds else "accuracy"]}
 
     def predicted(self, chosen: np.ndarray) -> list[list[str]]:

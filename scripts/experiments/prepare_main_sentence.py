@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # neither this package nor scripts/ need be installed
 
 from experiments.sentence_data import BOS, EOS, FILE, LENGTH, Data, Rows, make_rows, save, sequences  # noqa: E402
+from mae_lm_fairseq.finetuning.sentences.encoding import join, truncate  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # noqa: E402
-from mae_lm_fairseq.finetuning.sentences.preparation import joined, truncated  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.tasks import find_task  # noqa: E402
 from mae_lm_fairseq.measures.probe import first_subwords  # noqa: E402
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu  # noqa: E402
@@ -68,7 +68,7 @@ def _glue(name: str, tokenizer: Tokenizer, directory: Path) -> dict[str, Rows]:
     for split, ours in (("train", "train"), ("valid", "test")):
         rows = GlueFiles(task, directory).read(split)
         columns = [tokenizer.encode_lines(list(column)) for column in zip(*rows.sentences, strict=True)]
-        texts = [joined(truncated(sample, LENGTH)) for sample in zip(*columns, strict=True)]
+        texts = [join(truncate(sample, LENGTH)) for sample in zip(*columns, strict=True)]
         sets[ours] = make_rows(texts, [task.to_unit(x) if task.is_regression else x for x in rows.labels])
     return sets
 

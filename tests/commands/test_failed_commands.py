@@ -59,6 +59,7 @@ COMMANDS = [
     "adapt MODEL --data-bin missing --train train.txt --valid valid.txt --out OUT",
     "adapt MODEL --data-bin data --train train.txt --valid valid.txt --freeze-encoder-updates 9999999 --out OUT",
     "adapt MODEL --data-bin data --train train.txt --valid valid.txt --out OUT -- --max-update 3",
+    "adapt MODEL --data-bin data --train train.txt --valid valid.txt --out OUT -- --lerning-rate 1",
     "average missing.pt MODEL --out OUT.pt",
     "average MODEL train.txt --out OUT.pt",
     "bundle missing.pt --data-bin data --out OUT",

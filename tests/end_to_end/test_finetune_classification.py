@@ -10,7 +10,7 @@ from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import GlueOptions
-from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
+from mae_lm_fairseq.finetuning.sentences.evaluation import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.text.tables import read_table
 from mae_lm_fairseq.trained.bundle import write_bundle

@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis.strategies import SearchStrategy
 from pyarrow import parquet
 
+from mae_lm_fairseq.finetuning.sentences.data_bin import write_data_bin
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
-from mae_lm_fairseq.finetuning.sentences.preparation import write_data_bin
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer

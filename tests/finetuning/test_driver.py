@@ -12,11 +12,12 @@ from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import GlueOptions
 from mae_lm_fairseq.finetuning.sentences.adapter import task_settings
-from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
+from mae_lm_fairseq.finetuning.sentences.evaluation import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.opening import describe, open_pretrained
 from mae_lm_fairseq.trained.reading import read_checkpoint
+from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
 from mae_lm_fairseq.utils.hashes import HASHES
@@ -198,3 +199,22 @@ def test_files_that_the_command_would_overwrite_are_kept(options):
             finetune(options)
         (options.out / name).unlink()
         options.out.rmdir()
+
+
+def test_a_directory_of_another_command_is_left_as_it_is(options, checkpoints, tmp_path):
+    """Even if the checkpoint to start from is written first, as with --ema."""
+    state = torch.load(checkpoints["mae_lm_tiny"], weights_only=True)
+    state["extra_state"]["ema"] = state["model"]
+    torch.save(state, tmp_path / "checkpoint.pt")
+    options = replace(options, model=tmp_path / "checkpoint.pt", ema=True)
+    Products(options.out, "mae-lm adapt", ())
+    with pytest.raises(UserError, match="has the results of mae-lm adapt"):
+        finetune(options)
+    assert [path.name for path in options.out.iterdir()] == [MADE]
+
+
+def test_a_directory_of_an_earlier_version_is_resumed(options):
+    Products(options.out, "fine-tuning with GlueOptions", ())
+    finetune(options)
+    with pytest.raises(UserError, match="has the results of fine-tuning with GlueOptions"):
+        Products(options.out, "mae-lm adapt", ())

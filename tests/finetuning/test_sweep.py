@@ -57,11 +57,33 @@ def sweep_of(chosen, tokenizer):
     return Sweep(chosen, describe_random("mae_lm_tiny"), open_tokenizer(tokenizer), setup)
 
 
-@pytest.mark.parametrize("words", [["--lr", "1"], ["--seed=1"], ["--finetune-from-model", "a"], ["--restore-file=a"]])
+CONTRADICTING = (
+    "--lr 1",
+    "--seed=1",
+    "--finetune-from-model a",
+    "--restore-file=a",
+    "-a mae_lm",
+    "--task masked_lm",
+    "--train-file a",
+    "--tokens-per-sample 64",
+    "--save-dir a",
+    "--no-save",
+    "--no-last-checkpoints",
+)
+
+
+@pytest.mark.parametrize("words", map(str.split, CONTRADICTING))
 def test_options_of_fairseq_that_contradict_the_sweep_are_refused(words, capsys):
     with pytest.raises(SystemExit):
         options("--", "--clip-norm", "1", *words)
-    assert "after -- contradicts the sweep's own" in capsys.readouterr().err
+    assert "after -- contradicts what the sweep decides on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["--update-freq 2,1", "--update-freq 0", "--max-update 0", "--max-sentences=0"])
+def test_numbers_on_which_the_updates_depend_are_checked_before_the_work(words, capsys):
+    with pytest.raises(SystemExit):
+        options("--", *words.split())
+    assert "must be one number of at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -72,6 +94,8 @@ def test_options_of_fairseq_that_contradict_the_sweep_are_refused(words, capsys)
         (["--batch-size=8", "--update-freq", "4"], 3 * 32),
         (["--update-freq", "2"], 3 * 16),
         (["--batch-size", "8", "--batch-size", "32"], 3 * 32),
+        (["--max-sentences", "8"], 3 * 125),
+        (["--max-sentences", "32", "--batch-size=8"], 3 * 125),
     ],
 )
 def test_epochs_are_the_recipes_whatever_the_batch_size(words, updates, data_bin):
@@ -80,11 +104,11 @@ def test_epochs_are_the_recipes_whatever_the_batch_size(words, updates, data_bin
 
 
 def test_base_models_use_the_settings_of_the_papers():
-    for published in (squad.ROBERTA, tagging.BERT):
+    for published in (squad.ROBERTA_ON_SQUAD, tagging.BERT):
         names = ("mae_lm_base", "mae_lm", "mae_lm_roberta_large", "mae_lm_roberta_small")
         recipes = [recipe_for(describe_random(name), published) for name in names]
         assert recipes == [published] * 3 + [FOR_SMALL_MODELS]
-    assert squad.ROBERTA.learning_rates == (1.5e-5,)
+    assert squad.ROBERTA_ON_SQUAD.learning_rates == (1.5e-5,)
     assert tagging.BERT.learning_rates == (2e-5, 3e-5, 5e-5)
 
 

@@ -16,6 +16,7 @@ from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.masked_prediction import as_words
 from mae_lm_fairseq.trained.opening import open_pretrained
+from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
 from tests.support.huggingface import save_model, tiny_masked_lm
@@ -51,6 +52,12 @@ def run(verb, *arguments):
 
 def results_of(directory):
     return json.loads((directory / "results.json").read_text())
+
+
+def test_results_of_a_command_that_trains_are_not_replaced(bundles, zorro, tmp_path):
+    Products(tmp_path / "out", "mae-lm finetune glue", ())
+    with pytest.raises(UserError, match="has the results of mae-lm finetune glue"):
+        run("minimal-pairs", bundles["mae_lm_tiny"], "--pairs", zorro, "--out", tmp_path / "out")
 
 
 class TestMinimalPairs:

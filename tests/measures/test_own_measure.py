@@ -4,14 +4,17 @@ import importlib
 import json
 import math
 import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from mae_lm_fairseq import cli
+from mae_lm_fairseq.measures import registry
 from mae_lm_fairseq.measures.measure import Measure
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.registry import MEASURES, register_measure
+from mae_lm_fairseq.measures.verb import verb_of
 from mae_lm_fairseq.study.measures import Loss, Rank
 from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
 from mae_lm_fairseq.utils.errors import UserError
@@ -131,6 +134,42 @@ def test_a_taken_name_is_refused():
     with pytest.raises(UserError, match="rank"):
         register_measure(Another)
     assert MEASURES["rank"] is Rank
+
+
+def test_two_classes_of_a_module_do_not_share_a_name(monkeypatch):
+    known = dict(MEASURES)
+    monkeypatch.setattr(registry, "MEASURES", known)
+
+    class One(Measure):
+        kind = "own"
+
+    class Other(Measure):
+        kind = "own"
+
+    register_measure(One)
+    register_measure(One)  # as when its module is reloaded
+    with pytest.raises(ValueError, match=r"own is the name of .*\.One"):
+        register_measure(Other)
+    assert known["own"] is One
+
+
+def test_a_verb_reports_values_that_depend_on_the_files(tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Counts(Measure):
+        """How often each word occurs."""
+
+        kind = "counts"
+        values = None
+
+    options = verb_of(Counts)(models=(tmp_path / "a", tmp_path / "b"), out=tmp_path)
+    models = {"a": {"model": "a", "cat": 1.0}, "b": {"model": "b", "cat": 2.0, "dog": [0.0, 3.0]}}
+    table = options.report({"models": models})
+    assert table.startswith("# How often each word occurs.")
+    assert [line.split("|")[1:-1] for line in table.splitlines() if line.startswith(("| model", "| a", "| b"))] == [
+        [" model ", " cat ", " dog "],
+        [" a ", " 1 ", " - "],
+        [" b ", " 2 ", " 3 "],
+    ]
 
 
 def test_measures_of_the_package_are_verbs_only_if_they_are_listed(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from mae_lm_fairseq.measures.probe import accuracy, first_subwords, fitted, lookup, predicts, token_states
+from mae_lm_fairseq.measures.probe import accuracy_with_interval, first_subwords, fitted, lookup, predicts, token_states
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import MASK, PAD, network, text
 
@@ -50,8 +50,8 @@ def test_the_lookup_knows_words_alone():
 def test_intervals_resample_sentences():
     """Words of a sentence that are right or wrong together carry the information of one word."""
     correct = np.random.default_rng(0).random(500) < 0.6
-    single = accuracy(correct, np.arange(500))
-    repeated = accuracy(np.repeat(correct, 10), np.repeat(np.arange(500), 10))
+    single = accuracy_with_interval(correct, np.arange(500))
+    repeated = accuracy_with_interval(np.repeat(correct, 10), np.repeat(np.arange(500), 10))
     assert repeated == pytest.approx(single)
     error = (correct.mean() * (1 - correct.mean()) / 500) ** 0.5
     assert single["high"] - single["low"] == pytest.approx(2 * 1.96 * error, rel=0.1)

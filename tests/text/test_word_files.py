@@ -139,8 +139,10 @@ def test_labels_that_would_be_several_columns_are_refused(write):
     file = read_words(write("a.conll", "a O\n"), "2")
     for label in ("new york", "a\tb", "a\n", "a\r"):
         with pytest.raises(UserError, match=r"a\.conll: the label .* would be several columns"):
-            file.with_predictions([[label]])
-    assert read_words(write("b.tsv", "a\tO\n"), "2").with_predictions([["new york"]]) == "a\tO\tnew york\n"
+            file.check_labels(["O", label])
+    file = read_words(write("b.tsv", "a\tO\n"), "2")
+    file.check_labels(["new york"])
+    assert file.with_predictions([["new york"]]) == "a\tO\tnew york\n"
 
 
 WORDS = st.sampled_from(["a", "B-", "_", "#", "# a = b", "-DOCSTART-", "\u200b", "\ufeff"])

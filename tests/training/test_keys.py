@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from fairseq import options
 
-from mae_lm_fairseq.training.keys import Products, run_key
+from mae_lm_fairseq.training.keys import Products, check_maker, run_key, values_of_words
 from mae_lm_fairseq.utils.errors import UserError
 
 OPTIONS = {"arch": "mae_lm_tiny", "lr": 1e-3, "seed": 1, "max-update": 10, "cpu": True, "train-file": "train.txt"}
@@ -55,6 +56,22 @@ def test_saving_counts_only_where_fairseq_validates():
     assert key(disable_validation=True, save_interval_updates=5) == key(disable_validation=True)
 
 
+def test_every_name_of_an_option_is_known_by_the_first_one():
+    parser = options.get_training_parser()
+    others = {}
+    for action in parser._actions:
+        first, *more = sorted(action.option_strings, key=lambda name: not name.startswith("--")) or [""]
+        others |= dict.fromkeys(more, first)
+    others.pop("-h", None)
+    assert "--max-sentences" in others
+    for name, first in others.items():
+        if first != "--help":
+            words = ["data", "--lr", "1", name, "2"]
+            assert values_of_words(words) == {"lr": ["1"], first.removeprefix("--"): ["2"]}
+    assert values_of_words(["-amae_lm", "--max-sentences=2"]) == {"arch": ["mae_lm"], "batch-size": ["2"]}
+    assert key(extra=("--max-sentences", "2")) == key(extra=("--batch-size", "2"))
+
+
 def write(path: Path) -> None:
     assert not path.exists()
     path.mkdir()
@@ -103,4 +120,8 @@ def test_results_of_another_command_are_not_replaced(tmp_path):
     Products(tmp_path, "mae-lm adapt", ["model"]).make("model", {}, lambda path: path.write_text("precious"))
     with pytest.raises(UserError, match="has the results of mae-lm adapt"):
         Products(tmp_path, "mae-lm study", ["report.md"])
+    Products(tmp_path, "mae-lm adaptation", ["model"], former_command="mae-lm adapt")
+    with pytest.raises(UserError, match="has the results of mae-lm adapt"):
+        check_maker(tmp_path, "mae-lm study")
+    check_maker(tmp_path / "other", "mae-lm study")
     assert (tmp_path / "model").read_text() == "precious"

@@ -3,19 +3,17 @@
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file
-from mae_lm_fairseq.finetuning.options import ClassificationOptions, GlueOptions
+from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup
+from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningOptions, GlueOptions
 from mae_lm_fairseq.finetuning.results import report_text
-from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
+from mae_lm_fairseq.finetuning.sentences.data_bin import DATA_BIN, write_data_bin
+from mae_lm_fairseq.finetuning.sentences.evaluation import evaluate_sentences
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
-from mae_lm_fairseq.finetuning.sentences.metrics import measure
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
-from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN, write_data_bin
 from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
-from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task, predictions
+from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task
 from mae_lm_fairseq.text.data_bin import TASK, check_data_bin
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, Tokenizer
 from mae_lm_fairseq.trained.opening import Description
@@ -29,21 +27,15 @@ from mae_lm_fairseq.wrapped.heads import SENTENCES
 
 
 class SentenceAdapter(Adapter):
-    """A task of GLUE, or the task that the user's own files define."""
+    """Base of sentence tasks, whose files define the task."""
 
     kind = SENTENCES
 
-    def __init__(self, options: GlueOptions | ClassificationOptions):
+    def __init__(self, options: FinetuningOptions, files: TaskFiles):
         self.options = options
-        self.files: TaskFiles
-        if isinstance(options, ClassificationOptions):
-            self.files = OwnFiles(options)
-        else:
-            self.files = GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed)
-            if options.from_mnli:
-                self.heads = ("MNLI",)
-        self.task = self.files.task
-        self.outputs = (DATA_BIN, *self.files.outputs)
+        self.files = files
+        self.task = files.task
+        self.outputs = (DATA_BIN, *files.outputs)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         task = self.task
@@ -72,15 +64,31 @@ class SentenceAdapter(Adapter):
             remarks.append(f"`f1` refers to the label {escaped(self.task.labels[1])}.")
         if "test_predictions_by" in content:
             remark = f"Test predictions: {content['test_predictions_by']}"
-            test_scores = [f"{name} {value:.1f}" for name, value in content.get("test_metrics", {}).items()]
+            test_metrics = content.get("test_metrics", {})
+            test_scores = [f"{name} {value:.1f}" for name, value in test_metrics.items()]
             if test_scores:
                 remark += f" ({', '.join(test_scores)})"
             remarks.append(f"{remark}.")
 
-        metrics = dict(content["metrics"])
-        score = metrics.pop("score")
-        hidden_suffixes = ["score"] if score in metrics.values() else []  # the mean of one metric is this metric
+        metrics_in_score = len(self.task.metrics) * len(self.task.dev_suffixes)
+        hidden_suffixes = ["score"] if metrics_in_score == 1 else []  # their mean, the score, is this metric
         return report_text(content, "score", hidden_suffixes=hidden_suffixes, ending=" ".join(remarks))
+
+
+class GlueAdapter(SentenceAdapter):
+    """A task of GLUE."""
+
+    def __init__(self, options: GlueOptions):
+        super().__init__(options, GlueFiles(find_task(options.task), options.glue_dir, options.skip_malformed))
+        if options.from_mnli:
+            self.heads = ("MNLI",)
+
+
+class ClassificationAdapter(SentenceAdapter):
+    """The task that the user's own files define."""
+
+    def __init__(self, options: ClassificationOptions):
+        super().__init__(options, OwnFiles(options))
 
 
 def make_data_bin(
@@ -121,34 +129,3 @@ def task_settings(task: Task, metric: str) -> Settings:
         "criterion": criterion,
         "checkpoint": checkpoint,
     }
-
-
-def evaluate_sentences(task: Task, checkpoint: Path, data: Path, is_test_scored: bool) -> dict[str, float]:
-    """Return the metrics on the development sets in per cent, and ``score``, their mean.
-
-    The metrics of further development sets have endings: for MNLI they are ``accuracy`` and ``accuracy_mismatched``.
-
-    Args:
-        is_test_scored: also return the metrics on the labelled test set, as ``test_accuracy``; they are no part of
-            ``score``, which selects.
-    """
-    sets = DataBinSets(checkpoint, data)
-    metrics = {}
-    in_score = []
-    for split, suffix in task.dev_suffixes.items():
-        for name, value in set_metrics(task, sets, split).items():
-            metrics[name + suffix] = value
-            if name in task.metrics:
-                in_score.append(value)
-    if is_test_scored:
-        metrics |= on_test_file(set_metrics(task, sets, "test"))
-    return {**metrics, "score": fmean(in_score)}
-
-
-def set_metrics(task: Task, sets: DataBinSets, split: str) -> dict[str, float]:
-    """Return the task's metrics on a set of its data-bin, in per cent."""
-    predicted = predictions(task, sets.logits(split))
-    true = sets.targets(split)
-    if task.is_regression:
-        true = task.from_unit(true)
-    return measure(task.all_metrics, predicted, true)

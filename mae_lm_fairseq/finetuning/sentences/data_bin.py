@@ -1,44 +1,95 @@
-"""Predictions of a checkpoint for the sets of a sentence task's data-bin."""
+"""Data-bin of a sentence task for fairseq's ``sentence_prediction``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from mae_lm_fairseq.finetuning.sentences.prediction import BATCH
-from mae_lm_fairseq.tasks.loading import load_with_task
-from mae_lm_fairseq.trained.logits import batch_logits, by_length
+from mae_lm_fairseq.finetuning.sentences.encoding import encode, sequence_length, truncate
+from mae_lm_fairseq.finetuning.sentences.rows import Rows
+from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
+from mae_lm_fairseq.finetuning.sentences.tasks import Task
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, DataBinWriter, dictionary_fingerprint
+from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.text.tokenizer import EOS, SPECIALS, Tokenizer
+from mae_lm_fairseq.utils.directories import new_directory
+from mae_lm_fairseq.utils.files import write_json, write_text
+from mae_lm_fairseq.utils.hashes import write_hashes
+from mae_lm_fairseq.utils.versions import OF_DATA, versions
+
+DATA_BIN = "data-bin"
+"""Subdirectory of ``--out`` with the prepared data."""
 
 
-class DataBinSets:
-    """The sets of a data-bin, as the checkpoint of a run reads and classifies them.
+def write_data_bin(files: TaskFiles, tokenizer: Tokenizer, max_positions: int, destdir: Path) -> dict[str, Any]:
+    """Write ``input0``, ``input1`` (pairs only), ``label``, ``task.json`` and hashes; return the statistics.
 
-    Rows are in the order of the data-bin.
+    A sequence is ``<s> A </s>`` or ``<s> A </s> </s> B </s>``. fairseq adds ``<s>`` and the ``</s>`` between the
+    sentences (``--init-token 0 --separator-token 2``). With tokenizer, dictionary and the description of the task, the
+    data-bin has all that a bundle of a fine-tuned checkpoint needs besides the checkpoint. For ``max_positions`` see
+    :func:`~mae_lm_fairseq.finetuning.sentences.encoding.truncate`.
+
+    Raises:
+        UserError: if a set is malformed, or the directory cannot be written; nothing is left behind.
     """
+    task = files.task
+    sets = {split: files.read(split) for split in files.splits}
+    with new_directory(destdir) as directory:
+        tokenizer.save(directory)
+        inputs = [directory / f"input{number}" for number in range(len(task.columns))]
+        for folder in (directory, *inputs):
+            folder.mkdir(exist_ok=True)
+            write_symbols(tokenizer.symbols, folder / DICTIONARY)
+        labels = directory / "label"
+        labels.mkdir()
+        classes = [f"{number} 1\n" for number in range(task.num_classes)]
+        write_text(labels / DICTIONARY, "".join(classes))
 
-    def __init__(self, checkpoint: Path, data: Path):
-        # Evaluation is in float32, as by open_finetuned.
-        model, self._task = load_with_task(checkpoint, data, autocast="none")
-        self.model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+        splits = {}
+        for split, rows in sets.items():
+            splits[split] = _write(task, split, rows, tokenizer, directory, max_positions)
+        statistics = {
+            "task": task.name,
+            "head": task.head,
+            "columns": task.columns,
+            "labels": task.labels,
+            "score_range": task.score_range,
+            "max_positions": max_positions,
+            "tokenizer_sha256": tokenizer.fingerprint,
+            "dictionary_sha256": dictionary_fingerprint(tokenizer.symbols),
+            "splits": splits,
+            "versions": versions(OF_DATA),
+        }
+        write_json(directory / TASK, statistics)
+        write_hashes(directory)
+    return statistics
 
-    def logits(self, split: str) -> np.ndarray:
-        """Return the logits of a set, [rows, classes] float32."""
-        dataset = self._dataset(split)
-        sizes = [dataset.num_tokens(row) for row in range(len(dataset))]
-        logits = np.empty((len(dataset), self._task.cfg.num_classes), dtype=np.float32)
-        head = self._task.cfg.classification_head_name
-        batches = by_length(sizes, BATCH)
-        for rows, _, output in batch_logits(self.model, dataset, dataset.collater, batches, head):
-            logits[rows] = output.float().cpu().numpy()
-        return logits
 
-    def targets(self, split: str) -> np.ndarray:
-        """Return the true classes or values of a set, [rows]."""
-        dataset = self._dataset(split)
-        return np.array([np.asarray(dataset[row]["target"]).item() for row in range(len(dataset))])
+def _write(
+    task: Task, split: str, rows: Rows, tokenizer: Tokenizer, directory: Path, max_positions: int
+) -> dict[str, int]:
+    encoded = encode(rows.sentences, tokenizer)
+    truncated = [truncate(row, max_positions) for row in encoded]
+    for number, column in enumerate(zip(*truncated, strict=True)):
+        _write_lines(directory / f"input{number}" / split, column, len(tokenizer.symbols))
+    if rows.labels and task.is_regression:
+        text = "".join(f"{task.to_unit(label)}\n" for label in rows.labels)
+        write_text(directory / "label" / f"{split}.label", text)
+    elif rows.labels:
+        first = len(SPECIALS)
+        labels = [np.array([first + label]) for label in rows.labels]
+        _write_lines(directory / "label" / split, labels, first + task.num_classes)
+    return {
+        "rows": len(encoded),
+        "tokens": sum(map(sequence_length, truncated)),
+        "truncated": sum(sequence_length(row) > max_positions for row in encoded),
+        "malformed": len(rows.malformed),
+    }
 
-    def _dataset(self, split: str) -> Any:
-        if split not in self._task.datasets:
-            self._task.load_dataset(split)
-        return self._task.dataset(split)
+
+def _write_lines(prefix: Path, lines: Sequence[np.ndarray], symbols: int) -> None:
+    with_ends = [np.append(line, EOS) for line in lines]
+    sizes = np.array([len(line) for line in with_ends])
+    with DataBinWriter(prefix, symbols) as writer:
+        writer.write(np.concatenate(with_ends), sizes)

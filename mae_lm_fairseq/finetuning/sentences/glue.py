@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.sentences.data_bin import DataBinSets
-from mae_lm_fairseq.finetuning.sentences.preparation import DATA_BIN
+from mae_lm_fairseq.finetuning.sentences.data_bin import DATA_BIN
+from mae_lm_fairseq.finetuning.sentences.evaluation import DataBinSets
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, Rows, to_rows
 from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, Task, predictions
@@ -44,7 +44,10 @@ class GlueFiles(TaskFiles):
         self.outputs = tuple(task.submission_files.values())
 
     def made_from(self) -> dict[str, Any]:
-        hashes = {official: file_sha256(self._find(official)) for official in self.task.splits.values()}
+        hashes = {}
+        for official in self.task.splits.values():
+            path = self._find(official)
+            hashes[official] = file_sha256(path)
         return {"task": self.task.name, "files": hashes}
 
     def read(self, split: str) -> Rows:

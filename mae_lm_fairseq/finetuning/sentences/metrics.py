@@ -3,7 +3,8 @@
 They are computed by scikit-learn and scipy, which are installed with fairseq.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -20,51 +21,33 @@ def accuracy(predicted: np.ndarray, true: np.ndarray) -> float:
     return np.mean(predicted == true)
 
 
-def f1(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Return the F1 of class 1 of two; 0 where it is undefined."""
+def f1(predicted: np.ndarray, true: np.ndarray, average: str = "binary") -> float:
+    """Return the F1 of class 1 of two, or with ``macro`` the mean over the classes; 0 for one where it is undefined."""
     from sklearn.metrics import f1_score
 
-    return f1_score(true, predicted, zero_division=0.0)
+    return f1_score(true, predicted, average=average, zero_division=0.0)
 
 
-def macro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Return the mean F1 of the classes; that of a class is 0 where it is undefined."""
-    from sklearn.metrics import f1_score
+def correlation(predicted: np.ndarray, true: np.ndarray, function: str) -> float:
+    """Return the correlation of scores by a function of ``scipy.stats``; 0 where it is undefined."""
+    from scipy import stats
 
-    return f1_score(true, predicted, average="macro", zero_division=0.0)
-
-
-def pearson(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Return the Pearson correlation of scores; 0 where it is undefined."""
-    from scipy.stats import pearsonr
-
-    return _correlation(pearsonr, predicted, true)
-
-
-def spearman(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Return the Spearman correlation of scores; 0 where it is undefined."""
-    from scipy.stats import spearmanr
-
-    return _correlation(spearmanr, predicted, true)
-
-
-def _correlation(function: Callable, predicted: np.ndarray, true: np.ndarray) -> float:
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return 0.0  # the correlation with a constant is undefined
-    return function(predicted, true).statistic
+    return getattr(stats, function)(predicted, true).statistic
 
 
 METRICS = {
     "matthews": matthews,
     "accuracy": accuracy,
     "f1": f1,
-    "macro_f1": macro_f1,
-    "pearson": pearson,
-    "spearman": spearman,
+    "macro_f1": partial(f1, average="macro"),
+    "pearson": partial(correlation, function="pearsonr"),
+    "spearman": partial(correlation, function="spearmanr"),
 }
 """Metrics by name."""
 
 
-def measure(names: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+def compute_metrics(names: Sequence[str], predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Return metrics in per cent, given their names, and predictions and true values, both of shape [rows]."""
     return {name: 100 * float(METRICS[name](predicted, true)) for name in names}

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mae_lm_fairseq.finetuning.adapter import MODEL
 from mae_lm_fairseq.finetuning.options import ClassificationOptions
-from mae_lm_fairseq.finetuning.results import MODEL, end_of_path
-from mae_lm_fairseq.finetuning.sentences.metrics import measure
-from mae_lm_fairseq.finetuning.sentences.prediction import columns_of, predict_table
-from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, number, to_rows
+from mae_lm_fairseq.finetuning.results import end_of_path
+from mae_lm_fairseq.finetuning.sentences.metrics import compute_metrics
+from mae_lm_fairseq.finetuning.sentences.prediction import check_room_for_predictions, columns_of, predict_table
+from mae_lm_fairseq.finetuning.sentences.rows import Rows, label_text, parse_number, to_rows
 from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
 from mae_lm_fairseq.text.tables import WRITTEN, Table, cell_text, read_table
@@ -44,7 +45,7 @@ class OwnFiles(TaskFiles):
         test: how the test file is predicted; None if there is none.
 
     Raises:
-        UserError: if a file is malformed; or a label of the test file is unknown.
+        UserError: if a file is malformed; or a label of the test file is unknown, or it has no room for predictions.
     """
 
     outputs = ("test_predictions", "test_predictions.*")
@@ -81,7 +82,9 @@ class OwnFiles(TaskFiles):
         suffix = table.path.suffix.lower()
         if suffix not in WRITTEN:
             suffix = ".jsonl"
-        return _TestFile(task, rows, f"test_predictions{suffix}")
+        predictions_file = f"test_predictions{suffix}"
+        check_room_for_predictions(table, task, self.options.out / predictions_file)
+        return _TestFile(task, rows, predictions_file)
 
     def made_from(self) -> dict[str, Any]:
         """Return what data-bin and runs depend on.
@@ -91,7 +94,10 @@ class OwnFiles(TaskFiles):
         """
         options = self.options
         names = self.tables if options.score_runs else ("train", "dev")
-        made_from: dict[str, Any] = {f"{name} file": file_sha256(self.tables[name].path) for name in names}
+        made_from: dict[str, Any] = {}
+        for name in names:
+            table = self.tables[name]
+            made_from[f"{name} file"] = file_sha256(table.path)
         made_from["columns"] = [options.text, options.text_pair, options.label]
         made_from["regression"] = self.task.is_regression
         return made_from
@@ -109,7 +115,10 @@ class OwnFiles(TaskFiles):
 
         Return files, labels, and the metrics on the test file.
         """
-        files = {name: end_of_path(table.path.resolve()) for name, table in self.tables.items()}
+        files = {}
+        for name, table in self.tables.items():
+            path = table.path.resolve()
+            files[name] = end_of_path(path)
         content = {"files": files, "labels": list(self.task.labels)}
         if self.test is None:
             return content
@@ -119,7 +128,7 @@ class OwnFiles(TaskFiles):
         logits = predict_table(model, task, self.tables["test"], directory / self.test.predictions_file)
         metrics = {}
         if true:
-            metrics = measure(task.all_metrics, predictions(task, logits), np.array(true))
+            metrics = compute_metrics(task.all_metrics, predictions(task, logits), np.array(true))
         return content | {"test_metrics": metrics, "test_predictions_by": best.name}
 
 
@@ -163,7 +172,7 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
     """
     table.check_columns((*columns, label_column))
     labels = different_labels(table, label_column)
-    numbers = [number(label) for label in labels]
+    numbers = [parse_number(label) for label in labels]
     scores = [value for value in numbers if value is not None and math.isfinite(value)]
     are_numbers = bool(scores) and None not in numbers
     if are_numbers:  # NaN and infinity are no scores; among words, they are classes
@@ -181,12 +190,10 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
         )
 
     file = end_of_path(table.path.resolve().with_suffix(""))
-    name = f"{file} {label_column}"
+    of_file = {"name": f"{file} {label_column}", "columns": columns, "label_column": label_column}
     if is_regression:
         return Task(
-            name=name,
-            columns=columns,
-            label_column=label_column,
+            **of_file,
             labels=(),
             metrics=("pearson", "spearman"),
             selection="pearson_and_spearman",
@@ -195,9 +202,7 @@ def make_task(table: Table, columns: tuple[str, ...], label_column: str, regress
         )
     f1 = "f1" if len(labels) == 2 else "macro_f1"
     return Task(
-        name=name,
-        columns=columns,
-        label_column=label_column,
+        **of_file,
         labels=tuple(labels),
         metrics=("accuracy",),
         also_reported=(f1, "matthews"),

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mae_lm_fairseq.finetuning.sentences.preparation import encoded, joined, length, truncated
+from mae_lm_fairseq.finetuning.sentences.encoding import encode, join, sequence_length, truncate
 from mae_lm_fairseq.finetuning.sentences.rows import BY_ROW, to_rows
 from mae_lm_fairseq.finetuning.sentences.tasks import Task, predictions
-from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table
+from mae_lm_fairseq.text.tables import TEXT_COLUMN, WRITTEN, Table, read_table, write_table, written_table
 from mae_lm_fairseq.trained.info import MULTI_LABEL, SentenceTask
 from mae_lm_fairseq.trained.logits import by_length, with_progress
 from mae_lm_fairseq.utils.errors import UserError
@@ -45,14 +45,11 @@ def predict_file(
         raise UserError(f"{out}: predictions are written to a file that ends in {', '.join(WRITTEN)}")
     task = task_of(model)
     table = read_table(source)
-    columns = list(columns_of(table, task.columns or (TEXT_COLUMN,)))
-    if text:
-        columns[0] = text
-    if text_pair:
-        if len(task.columns) == 1:
-            raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
-        columns[1:] = [text_pair]
-    predict_table(model, replace(task, columns=tuple(columns)), table, out, skip_malformed)
+    if text_pair and len(task.columns) == 1:
+        raise UserError(f"--text-pair {text_pair}: the model was fine-tuned on single texts; leave it out")
+    first, *second = columns_of(table, task.columns or (TEXT_COLUMN,))
+    columns = (text or first, *([text_pair] if text_pair else second))
+    predict_table(model, replace(task, columns=columns), table, out, skip_malformed)
 
 
 def columns_of(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -70,18 +67,30 @@ def predict_table(
     """
     rows = to_rows(task, table, labelled=False)
     rows.check(skip_malformed and not table.malformed, BY_ROW)
-    new_columns = prediction_columns(task)
-    for column in new_columns:
-        if column in table.columns:
-            raise UserError(f"{table.path}: has a column {column!r} already; rename or remove it")
+    check_room_for_predictions(table, task, out)
     logits = sentence_logits(model, task, rows.sentences)
     cells = iter(named_predictions(task, logits))
     skipped = dict(rows.malformed)
     predicted = []
     for line, row in table.rows:
         predicted.append(row if line in skipped else row | next(cells))
-    write_table(out, [*table.columns, *new_columns], predicted)
+    write_table(out, [*table.columns, *prediction_columns(task)], predicted)
     return logits
+
+
+def check_room_for_predictions(table: Table, task: Task, out: Path) -> None:
+    """Check, before the work, that predictions can be written to ``out`` beside the cells of a table.
+
+    Raises:
+        UserError: if the table has one of their columns already, or the format of ``out`` cannot hold a cell or label.
+    """
+    new_columns = prediction_columns(task)
+    for column in new_columns:
+        if column in table.columns:
+            raise UserError(f"{table.path}: has a column {column!r} already; rename or remove it")
+    rows = [row for _, row in table.rows]
+    labels = [{PREDICTION: label} for label in task.labels]
+    written_table(out, [*table.columns, *new_columns], [*rows, *labels])
 
 
 def prediction_columns(task: Task) -> list[str]:
@@ -105,12 +114,12 @@ def named_predictions(task: Task, logits: np.ndarray) -> list[dict[str, Any]]:
 
 def sentence_logits(model: torch.nn.Module, task: Task, sentences: Sequence[tuple[str, ...]]) -> np.ndarray:
     """Return logits [rows, classes], computed in batches of similar length, the longest first."""
-    samples = encoded(sentences, model.tokenizer)
+    encoded = encode(sentences, model.tokenizer)
     limit = model.model.max_positions()
-    too_long = sum(length(sample) > limit for sample in samples)
+    too_long = sum(sequence_length(row) > limit for row in encoded)
     if too_long:
         logger.warning("%d rows are longer than the model's %d positions; their ends are ignored", too_long, limit)
-    ids = [torch.from_numpy(joined(truncated(sample, limit))) for sample in samples]
+    ids = [torch.from_numpy(join(truncate(row, limit))) for row in encoded]
     logits = np.empty((len(ids), task.num_classes), dtype=np.float32)
     longest_first = by_length([-len(row) for row in ids], BATCH)
     for rows in with_progress(longest_first):

@@ -92,7 +92,7 @@ def label_text(cell: Any) -> str:
     return cell_text(cell).strip()
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Return the number that a text is, which may be infinite or NaN; None if it is none."""
     try:
         return float(text)
@@ -118,7 +118,7 @@ def _label(task: Task, record: dict[str, Any]) -> int | float:
 
 
 def _score(task: Task, text: str, place: str) -> float:
-    score = number(text)
+    score = parse_number(text)
     is_valid = score is not None and math.isfinite(score)
     limits = ""
     if task.is_bounded:

@@ -15,7 +15,7 @@ import numpy as np
 from mae_lm_fairseq.finetuning.recipes import Recipe
 from mae_lm_fairseq.utils.errors import UserError
 
-ROBERTA = Recipe((1e-5, 2e-5, 3e-5), batch_size=32, weight_decay=0.1, epochs=10)
+ROBERTA_ON_GLUE = Recipe((1e-5, 2e-5, 3e-5), batch_size=32, weight_decay=0.1, epochs=10)
 _SHOWN = 10
 
 SELECTIONS = {
@@ -60,7 +60,7 @@ class Task:
     score_range: tuple[float, float] | None = None
     is_bounded: bool = False
     dev_suffixes: Mapping[str, str] = field(default_factory=lambda: {"valid": ""})
-    batch_size: int = ROBERTA.batch_size
+    batch_size: int = ROBERTA_ON_GLUE.batch_size
     head_name: str | None = None
 
     @property
@@ -82,7 +82,8 @@ class Task:
 
     @property
     def recipe(self) -> Recipe:
-        return replace(ROBERTA, batch_size=self.batch_size)
+        """RoBERTa's, for every size of model: tiny and small need higher ``--learning-rates``."""
+        return replace(ROBERTA_ON_GLUE, batch_size=self.batch_size)
 
     def to_unit(self, score: float) -> float:
         """Scale a score to what the model is trained on."""

@@ -23,7 +23,7 @@ from mae_lm_fairseq.wrapped.heads import ANSWERS
 
 PREDICTIONS, NA_PROB = "predictions.json", "na_prob.json"
 
-ROBERTA = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
+ROBERTA_ON_SQUAD = Recipe((1.5e-5,), batch_size=48, weight_decay=0.01, epochs=2)
 """For RoBERTa large: the SQuAD column of Table 10 in Liu et al. (2019, arXiv 1907.11692)."""
 
 
@@ -54,7 +54,7 @@ class SquadAdapter(Adapter):
             content={"task": "SQuAD 2.0" if options.version_2 else "SQuAD 1.1", "data": counts},
             data=options.tokenizer.resolve(),
             sequences=counts["train"]["windows"],
-            recipe=recipe_for(start, ROBERTA),
+            recipe=recipe_for(start, ROBERTA_ON_SQUAD),
             settings=window_settings(task, options.train, options.dev),
             inputs=window_inputs(options.train, options.dev),
             evaluate=partial(evaluate_and_write_answers, options=options),
@@ -86,8 +86,8 @@ def _count(path: Path, options: SquadOptions, tokenizer: Tokenizer, length: int)
     return counts
 
 
-def evaluate_and_write_answers(checkpoint: Path, options: SquadOptions) -> dict[str, float]:
-    """Return the official metrics of a checkpoint, and write its answers to the directory of its run.
+def evaluate_and_write_answers(checkpoint: Path, directory: Path, options: SquadOptions) -> dict[str, float]:
+    """Return the official metrics of a checkpoint, and write its answers to a directory.
 
     For SQuAD 2.0, a question is left unanswered if its no-answer probability exceeds the threshold with the best F1, as
     the papers do for the development set.
@@ -106,7 +106,6 @@ def evaluate_and_write_answers(checkpoint: Path, options: SquadOptions) -> dict[
         metrics = evaluate_2_0(gold, predictions) | best
     else:
         metrics = evaluate_1_1(gold, predictions)
-    directory_of_run = checkpoint.parent.parent
-    write_json(directory_of_run / PREDICTIONS, predictions)
-    write_json(directory_of_run / NA_PROB, na_probs)
+    write_json(directory / PREDICTIONS, predictions)
+    write_json(directory / NA_PROB, na_probs)
     return metrics

@@ -7,12 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.finetuning.adapter import Adapter, TaskSetup, on_test_file, window_inputs, window_settings
+from mae_lm_fairseq.finetuning.adapter import (
+    MODEL,
+    Adapter,
+    TaskSetup,
+    on_test_file,
+    window_inputs,
+    window_settings,
+)
 from mae_lm_fairseq.finetuning.options import TaggingOptions
 from mae_lm_fairseq.finetuning.recipes import Recipe
-from mae_lm_fairseq.finetuning.results import MODEL, end_of_path, report_text
+from mae_lm_fairseq.finetuning.results import end_of_path, report_text
 from mae_lm_fairseq.finetuning.start import recipe_for
-from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, ratios, values, with_intervals
+from mae_lm_fairseq.finetuning.tagging.metrics import SEPARATOR, in_per_cent, ratios, with_intervals
 from mae_lm_fairseq.tasks.tagging import TOKENS_PER_SAMPLE
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.word_files import WordFile, column_of, plain_name, read_words
@@ -59,6 +66,8 @@ class TaggingAdapter(Adapter):
                 self.scored_test = test
                 if not test.kinds:
                     raise UserError(f"{options.test}: --score-runs needs labels in column {column}")
+        for file in self.predicted_files.values():
+            file.check_labels(self.labels.names)
 
     def prepare(self, start: Description, tokenizer: Tokenizer, products: Products) -> TaskSetup:
         options = self.options
@@ -136,8 +145,13 @@ def _interval_table(metrics_of_files: Mapping[str, Mapping[str, Mapping[str, flo
     return markdown_table(["metric", *metrics_of_files], rows)
 
 
-def evaluate_words(checkpoint: Path, data: Path, dev: WordFile, test: WordFile | None) -> dict[str, float]:
-    """Return the metrics of a checkpoint on the development file in per cent, and on a test file, as ``test_f1``."""
+def evaluate_words(
+    checkpoint: Path, directory: Path, data: Path, dev: WordFile, test: WordFile | None
+) -> dict[str, float]:
+    """Return the metrics of a checkpoint on the development file in per cent, and on a test file, as ``test_f1``.
+
+    Nothing is written into ``directory``, that of the run.
+    """
     tagger = Tagger(open_finetuned(checkpoint, data))
     metrics = file_metrics(tagger, dev)
     if test is not None:
@@ -148,4 +162,4 @@ def evaluate_words(checkpoint: Path, data: Path, dev: WordFile, test: WordFile |
 def file_metrics(tagger: Tagger, file: WordFile) -> dict[str, float]:
     """Return the metrics of a model on a labelled file, in per cent."""
     predicted = [tagger.labels.best(logits) for logits in tagger.logits(file.words)]
-    return values(ratios(tagger.labels, predicted, file.labels))
+    return in_per_cent(ratios(tagger.labels, predicted, file.labels))

@@ -5,6 +5,7 @@ compare with: evaluation needs only the counts below, and no further package.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +15,14 @@ from mae_lm_fairseq.text.word_labels import OUTSIDE, Entity, LabelSet, entities
 SEPARATOR = ": "
 """Between a type of entities and the name of its metric."""
 
-Ratio = tuple[np.ndarray, np.ndarray]
-"""A metric, as numerators and denominators of each sentence, which are summed before the division."""
+
+class Ratio(NamedTuple):
+    """A metric: the sum of the numerators of all sentences by that of the denominators."""
+
+    numerators: np.ndarray
+    denominators: np.ndarray
+
+
 Ratios = dict[str, Ratio]
 """Metrics by name."""
 
@@ -31,15 +38,10 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     if labels.scheme is None:
         return {"accuracy": accuracy}
 
-    predicted_entities = []
+    predicted_entities = list(map(_scored_entities, predicted, true))
     true_entities = []
-    for predicted_labels, true_labels in zip(predicted, true, strict=True):
-        scored = set()
-        for entity in entities(predicted_labels):
-            if None not in true_labels[entity.start : entity.end]:
-                scored.add(entity)
-        predicted_entities.append(scored)
-        true_entities.append(set(entities(label or OUTSIDE for label in true_labels)))
+    for labels_of_sentence in true:
+        true_entities.append(set(entities(label or OUTSIDE for label in labels_of_sentence)))
 
     by_name = _entity_ratios(predicted_entities, true_entities)
     by_name["accuracy"] = accuracy
@@ -53,6 +55,15 @@ def ratios(labels: LabelSet, predicted: Sequence[Sequence[str]], true: Sequence[
     return by_name
 
 
+def _scored_entities(predicted: Sequence[str], true: Sequence[str | None]) -> set[Entity]:
+    """Return the predicted entities of a sentence, without those with a word that has no label."""
+    scored = set()
+    for entity in entities(predicted):
+        if None not in true[entity.start : entity.end]:
+            scored.add(entity)
+    return scored
+
+
 def _accuracy_ratio(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str | None]]) -> Ratio:
     correct = []
     labelled = []
@@ -60,7 +71,7 @@ def _accuracy_ratio(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[
         pairs = zip(predicted_labels, true_labels, strict=True)
         correct.append(sum(label == true_label for label, true_label in pairs))
         labelled.append(len(true_labels) - true_labels.count(None))
-    return np.array(correct), np.array(labelled)
+    return Ratio(np.array(correct), np.array(labelled))
 
 
 def _entity_ratios(predicted: Sequence[set[Entity]], true: Sequence[set[Entity]]) -> Ratios:
@@ -69,8 +80,11 @@ def _entity_ratios(predicted: Sequence[set[Entity]], true: Sequence[set[Entity]]
     correct = np.array([len(predicted_set & true_set) for predicted_set, true_set in pairs])
     positives = np.array(list(map(len, predicted)))
     expected = np.array(list(map(len, true)))
-    f1 = (2 * correct, positives + expected)
-    return {"precision": (correct, positives), "recall": (correct, expected), "f1": f1}
+    return {
+        "precision": Ratio(correct, positives),
+        "recall": Ratio(correct, expected),
+        "f1": Ratio(2 * correct, positives + expected),
+    }
 
 
 def _select(sentences: Sequence[set[Entity]], kind: str) -> list[set[Entity]]:
@@ -81,20 +95,20 @@ def _select(sentences: Sequence[set[Entity]], kind: str) -> list[set[Entity]]:
     return selected
 
 
-def values(by_name: Ratios) -> dict[str, float]:
+def in_per_cent(by_name: Ratios) -> dict[str, float]:
     """Return the metrics in per cent; 0 where nothing was predicted or given."""
-    in_per_cent = {}
-    for name, (numerators, denominators) in by_name.items():
-        numerator = int(numerators.sum())
-        denominator = int(denominators.sum())
-        in_per_cent[name] = 100 * numerator / denominator if denominator else 0.0
-    return in_per_cent
+    metrics = {}
+    for name, ratio in by_name.items():
+        numerator = int(ratio.numerators.sum())
+        denominator = int(ratio.denominators.sum())
+        metrics[name] = 100 * numerator / denominator if denominator else 0.0
+    return metrics
 
 
 def with_intervals(by_name: Ratios) -> dict[str, dict[str, float]]:
     """Return ``value`` of each metric with ``low`` and ``high``, its 95 % interval from resampling sentences."""
     metrics = {}
-    for name, value in values(by_name).items():
+    for name, value in in_per_cent(by_name).items():
         low, high = ratio_interval(*by_name[name])
         metrics[name] = {"value": value, "low": 100 * low, "high": 100 * high}
     return metrics

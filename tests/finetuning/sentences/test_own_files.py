@@ -254,6 +254,23 @@ def test_labels_of_a_test_file(tmp_path):
     assert files_of(tmp_path, "a.tsv", "text\tlabel\na\t-1\n", [("a", "1"), ("b", "-1")]).test.rows.labels == [0]
 
 
+@pytest.mark.parametrize(
+    ("content", "rows", "problem"),
+    [
+        ("text\tprediction\na\tb\n", ROWS, "'prediction'"),
+        ("text\tprobability_no\na\tb\n", ROWS, "'probability_no'"),
+        ("text\na\n", [("a", "tab\tin it"), ("b", "no")], r"tab\\tin it"),
+    ],
+)
+def test_a_test_file_without_room_for_predictions_is_refused_before_the_training(content, rows, problem, tmp_path):
+    write_table(tmp_path / "train.jsonl", (), [{"text": text, "label": label} for text, label in rows])
+    test = write(tmp_path / "test.tsv", content)
+    train = tmp_path / "train.jsonl"
+    files = {"model": tmp_path, "out": tmp_path, "train": train, "dev": train, "test": test}
+    with pytest.raises(UserError, match=problem):
+        OwnFiles(ClassificationOptions(text="text", label="label", **files))
+
+
 def test_decimals_of_a_table_are_numbers():
     """Parquet files of databases have them."""
     assert [*map(cell_text, (Decimal("0.50"), date(2026, 1, 2), 0.5, True, None))] == [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mae_lm_fairseq.finetuning.sentences.glue import submission
-from mae_lm_fairseq.finetuning.sentences.metrics import measure
+from mae_lm_fairseq.finetuning.sentences.metrics import compute_metrics
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 
 stats = pytest.importorskip("scipy.stats")
@@ -12,7 +12,7 @@ sklearn = pytest.importorskip("sklearn.metrics")
 
 
 def measured(task, predicted, true):
-    return measure(TASKS[task].metrics, predicted, true)
+    return compute_metrics(TASKS[task].metrics, predicted, true)
 
 
 def test_metrics_on_random_predictions():

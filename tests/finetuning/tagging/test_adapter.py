@@ -221,6 +221,16 @@ def test_every_run_can_be_scored_on_the_test_file(options, tmp_path):
     assert len({*options.out.glob("runs/*")}) == 2 * len(runs)
 
 
+def test_labels_that_a_file_has_no_room_for_are_refused_before_the_training(options, tmp_path):
+    train = tmp_path / "train.tsv"
+    train.write_text("Old\tnew york\nUlm\tO\n")
+    test = write_columns(tmp_path / "test.conll", [[("Ulm", "O")]])
+    test.write_text(test.read_text().replace("\t", " "))
+    with pytest.raises(UserError, match=r"test\.conll: the label 'new york'"):
+        finetune(replace(options, train=train, dev=train, test=test))
+    assert not options.out.exists()
+
+
 def test_scoring_every_run_needs_labels(options, tmp_path):
     words = [[(word, "_") for word, _ in sentence] for sentence in sentences(3)]
     test = write_columns(tmp_path / "test.conll", words)

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import seqeval.metrics
 
-from mae_lm_fairseq.finetuning.tagging.metrics import ratios, values, with_intervals
+from mae_lm_fairseq.finetuning.tagging.metrics import in_per_cent, ratios, with_intervals
 from mae_lm_fairseq.text.word_labels import BIO, LabelSet, valid_bio
 
 KINDS = ("person", "creative-work", "x")
@@ -30,7 +30,7 @@ def test_entity_metrics_are_those_of_seqeval():
             others = random_labels(generator, len(labels))
             predicted.append([generator.choices(pair, (7, 3))[0] for pair in zip(labels, others, strict=True)])
         invalid += any(valid_bio(labels) != labels for labels in (*true, *predicted))
-        metrics = values(ratios(names, predicted, true))
+        metrics = in_per_cent(ratios(names, predicted, true))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of types that do not occur
             assert metrics["accuracy"] == pytest.approx(100 * seqeval.metrics.accuracy_score(true, predicted))
@@ -44,15 +44,15 @@ def test_entity_metrics_are_those_of_seqeval():
 
 def test_accuracy_leaves_out_words_without_a_label():
     found = ratios(LabelSet(("A", "B"), None), [["A", "B"], ["B"]], [["A", None], ["A"]])
-    assert values(found) == {"accuracy": 50.0}
+    assert in_per_cent(found) == {"accuracy": 50.0}
 
 
 def test_entities_leave_out_words_without_a_label():
     names = LabelSet(("B-x", "I-x", "O"), BIO)
     predicted = [["B-x", "O", "B-x"], ["B-x", "I-x", "O"]]
-    found = values(ratios(names, predicted, [["B-x", "O", None], ["O", None, "O"]]))
+    found = in_per_cent(ratios(names, predicted, [["B-x", "O", None], ["O", None, "O"]]))
     assert found["precision"] == found["recall"] == found["f1"] == found["x: f1"] == 100
-    found = values(ratios(names, predicted, [["B-x", "O", None], ["B-x", "O", "O"]]))
+    found = in_per_cent(ratios(names, predicted, [["B-x", "O", None], ["B-x", "O", "O"]]))
     assert (found["precision"], found["recall"]) == (50, 50)
 
 

@@ -8,8 +8,9 @@ import pytest
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from mae_lm_fairseq.finetuning.sentences.adapter import make_data_bin
+from mae_lm_fairseq.finetuning.sentences.data_bin import write_data_bin
+from mae_lm_fairseq.finetuning.sentences.encoding import truncate
 from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
-from mae_lm_fairseq.finetuning.sentences.preparation import truncated, write_data_bin
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products
@@ -114,7 +115,7 @@ def test_long_inputs_are_truncated_and_counted(tokenizer, tmp_path):
 @pytest.mark.parametrize(("limit", "kept"), [(11, (4, 3)), (9, (3, 2))])  # <s> and three </s> included
 def test_the_longer_sentence_of_a_pair_is_truncated(limit, kept):
     pair = [np.arange(10, 17), np.arange(20, 23)]
-    shortened = truncated(pair, limit)
+    shortened = truncate(pair, limit)
     assert [sentence.tolist() for sentence in shortened] == [[*pair[0][: kept[0]]], [*pair[1][: kept[1]]]]
 
 
