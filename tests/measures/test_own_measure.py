@@ -148,7 +148,7 @@ def test_two_classes_of_a_module_do_not_share_a_name(monkeypatch):
 
     register_measure(One)
     register_measure(One)  # as when its module is reloaded
-    with pytest.raises(ValueError, match=r"own is the name of .*\.One"):
+    with pytest.raises(UserError, match=r"own is the name of .*\.One"):
         register_measure(Other)
     assert known["own"] is One
 
