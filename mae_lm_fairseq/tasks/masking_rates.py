@@ -171,22 +171,26 @@ class VariableMasksDataset(MaskTokensDataset):
     """fairseq's ``MaskTokensDataset`` with a ``rate`` for each sequence and update.
 
     Attributes:
+        rate: the rates; None for ``mask_prob`` at all times.
         updates: number of updates before the one that trains on the next sequence; None where nothing is trained. The
             rate is then ``mask_prob``, unless rates weight the loss.
     """
 
-    def __init__(self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange, **masking):
+    def __init__(self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange | None, **masking):
         super().__init__(dataset, vocab, **masking)
         self.rate = rate
         self.fixed_rate = self.mask_prob
         self.updates: int | None = None
 
     def __getitem__(self, index: int) -> torch.Tensor:
+        return self._masked(self.epoch, index, self._rate(index))
+
+    def _rate(self, index: int) -> float:
+        if self.rate is None:
+            return self.fixed_rate
         if self.updates is None and not self.rate.weights_loss:
-            rate = self.fixed_rate
-        else:
-            rate = self.rate.of(self.epoch, index, self.updates)
-        return self._masked(self.epoch, index, rate)
+            return self.fixed_rate
+        return self.rate.of(self.epoch, index, self.updates)
 
     # Each sequence is read three times. fairseq's cache, which this replaces, does not distinguish rates.
     @functools.lru_cache(maxsize=8)  # noqa: B019
