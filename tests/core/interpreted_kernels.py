@@ -24,8 +24,9 @@ from mae_lm_fairseq.models.kernel_comparison import (
     difference_from_eager,
     difference_of_loss,
 )
+from tests.core.test_attention_backends import gradients
 from tests.core.test_operator import test_operator_is_what_it_declares  # noqa: F401 (of the kernels, here)
-from tests.support.networks import VARIANTS, batch, layout_for, masked, network, text
+from tests.support.networks import VARIANTS, batch, masked, network, text
 
 KERNELS = torch.library.Library("mae_lm_fairseq", "IMPL")
 for kernel in (fused_attention.attend, fused_attention.attend_backward):
@@ -184,15 +185,9 @@ SMALL = {"encoder_layers": 2, "encoder_attention_heads": 2, "dropout": 0}
 
 
 def states_and_gradients(net, backend: AttentionBackend) -> dict[str, Tensor]:
-    tokens, targets = RAGGED
-    for stack in net.stacks():
-        stack.attention_backend = backend
-    net.zero_grad()
     torch.manual_seed(SEED)
-    states = net.predicted_states(tokens, layout_for(tokens, targets))
-    states.square().sum().backward()
-    found = {name: parameter.grad.clone() for name, parameter in net.named_parameters() if parameter.grad is not None}
-    return found | {"states": states.detach()}
+    states, found = gradients(net, backend, *RAGGED)
+    return found | {"states": states}
 
 
 IN_THE_GATE = ("mae_lm", "mae_lm_3ml_cross")

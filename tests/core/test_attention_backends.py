@@ -17,6 +17,7 @@ from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from tests.support.networks import PAD, PRESETS, batch, layout_for, masked, network, text
 
 RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
+BACKENDS = pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
 FULL = masked(batch(text(9), text(9, 1)), [(0, 2), (1, 2)])
 
 
@@ -55,7 +56,7 @@ def test_outputs_and_gradients_equal_eager(preset, tokens, targets):
         )
 
 
-@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+@BACKENDS
 def test_a_batch_without_anything_to_predict(backend):
     net = network(attention_dropout=0, dropout=0)
     states, found = gradients(net, backend, *masked(batch(text(5), text(3)), []))
@@ -63,7 +64,7 @@ def test_a_batch_without_anything_to_predict(backend):
     assert not any(gradient.any() for gradient in found.values())
 
 
-@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+@BACKENDS
 def test_reruns_are_bit_equal_on_a_cpu_with_dropout(backend):
     net = network().train()
     runs = []
@@ -74,7 +75,7 @@ def test_reruns_are_bit_equal_on_a_cpu_with_dropout(backend):
     assert all(torch.equal(gradient, runs[1][1][name]) for name, gradient in runs[0][1].items())
 
 
-@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa, AttentionBackend.fused])
 def test_attention_dropout_is_applied_in_training_only(backend):
     layout = layout_for(*FULL).sequence
     pattern = attention_pattern(layout, layout, None, backend)
@@ -161,7 +162,7 @@ def test_rows_of_the_shared_bias_are_aligned(monkeypatch):
         assert all(stride % BIAS_ALIGNMENT == 0 for stride in bias.stride()[:-1])
 
 
-@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+@BACKENDS
 def test_full_rows_without_positions_have_no_bias(backend):
     """Fused kernels that take no bias can run."""
     full, ragged = layout_for(*FULL).sequence, layout_for(*RAGGED).sequence
@@ -169,7 +170,7 @@ def test_full_rows_without_positions_have_no_bias(backend):
     assert attention_pattern(ragged, ragged, None, backend).bias is not None
 
 
-@pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa])
+@BACKENDS
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
 @pytest.mark.parametrize("variant", [*PRESETS, "mae_lm_pre_norm", "mae_lm_exlm_pre_norm"])
 def test_a_step_reads_no_value_from_the_device(variant, precision, backend):

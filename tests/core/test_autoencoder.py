@@ -13,14 +13,18 @@ from tests.support.networks import EOS, MASK, PAD, PRESETS, VARIANTS, batch, con
 
 EXPANDING = [variant for variant in VARIANTS if config(variant).mask_states > 1]
 """Variants in which ``[MASK]`` tokens have several states."""
-PLACES = [(0, 2), (0, 3), (1, 1), (2, 5), (2, 11)]
-MASKED, MIXED, NOT_MASKED = "MMMMM", "MEKRM", ("RRRRR", "KKKKK")
+PLACES = [(0, 2), (0, 3), (1, 1), (2, 5), (2, 11), (3, 0)]
+MASKED, MIXED, NOT_MASKED = "MMMMMM", "MEKRMM", ("RRRRRR", "KKKKKK")
 """Treatments of the predicted positions: masked (M), also in the encoder (E), replaced by a random token (R), kept."""
 
 
 def treated(treatment):
-    """Return tokens, targets and early masks of three rows. With :data:`MIXED`, the second one has no ``[MASK]``."""
-    tokens, targets = masked(batch(text(9, 1), text(3, 2), text(14, 3)), PLACES)
+    """Return tokens, targets and early masks of four rows, the last of which is one predicted token, and more padding.
+
+    With :data:`MIXED`, the second row has no ``[MASK]``.
+    """
+    tokens, targets = masked(batch(text(9, 1), text(3, 2), text(14, 3), text(1, 4)), PLACES)
+    tokens, targets = (F.pad(part, (0, 5), value=PAD) for part in (tokens, targets))
     early = torch.zeros_like(tokens, dtype=torch.bool)
     for place, kind in zip(PLACES, treatment, strict=True):
         tokens[place] = {"R": 7, "K": int(targets[place])}.get(kind, MASK)
@@ -239,6 +243,10 @@ def plain_alignment_loss(model, tokens, targets):
         *((variant, {}, treatment) for variant in VARIANTS for treatment in (MASKED, MIXED)),
         *((preset, {}, treatment) for preset in PRESETS for treatment in NOT_MASKED),
         ("mae_lm", {"decoder_layers": 1}, MASKED),
+        *(
+            (variant, {"decoder_layers": 3}, MASKED)
+            for variant in ("mae_lm", "mae_lm_cross", "mae_lm_3ml_cross", "mae_lm_3ml_cross_pre_norm")
+        ),
         ("mae_lm", {"relative_buckets": 0, "decoder_relative_buckets": 0}, MASKED),
         ("mae_lm", {"decoder_relative_buckets": 0}, MASKED),
         ("mae_lm_3ml_cross", {"decoder_relative_buckets": 0}, MASKED),
@@ -248,7 +256,10 @@ def plain_alignment_loss(model, tokens, targets):
     ],
 )
 def test_equals_a_plain_implementation(variant, changes, treatment):
-    """Logits, cross-entropy and its gradients, of the order of 1; float32 sums in another order differ by 5e-6."""
+    """Logits, cross-entropy and its gradients, of the order of 1; float32 sums in another order differ by 5e-6.
+
+    Each row is computed alone, so that neither its padding nor the other rows matter.
+    """
     model = network(variant, **changes).eval()
     tokens, targets, early = treated(treatment)
     layout, wanted = layout_for(tokens, targets, early), targets[targets.ne(PAD)]
@@ -258,8 +269,13 @@ def test_equals_a_plain_implementation(variant, changes, treatment):
     if variant not in EXPANDING:
         ours, _ = model.lm_head.loss(model.predicted_states(tokens, layout), wanted, layout)
     torch.testing.assert_close(ours, plain, rtol=1e-6, atol=0)
-    ours = torch.autograd.grad(ours, list(model.parameters()))
-    plain = torch.autograd.grad(plain, list(model.parameters()), materialize_grads=True)
+    assert_same_gradients(model, ours, plain)
+
+
+def assert_same_gradients(model, ours, plain):
+    parameters = list(model.parameters())
+    ours = torch.autograd.grad(ours, parameters)
+    plain = torch.autograd.grad(plain, parameters, materialize_grads=True)
     for (name, _), a, b in zip(model.named_parameters(), ours, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
@@ -273,16 +289,14 @@ def test_the_alignment_loss_equals_a_plain_implementation(variant):
     loss, _ = model.lm_head.loss(model.predicted_states(tokens, layout), targets[targets.ne(PAD)], layout)
     expected = plain_alignment_loss(model, tokens[[0, 2]], targets[[0, 2]])
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)  # scores and logits are float32
-    ours, plain = (torch.autograd.grad(each, list(model.parameters())) for each in (loss, expected))
-    for (name, _), a, b in zip(model.named_parameters(), ours, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    assert_same_gradients(model, loss, expected)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_early_masks_go_through_the_encoder(variant):
     model = network(variant).eval()
     tokens, targets, early = treated(MASKED)
-    early[0, 3] = early[2, 5] = early[2, 6] = True  # the last one is not a mask
+    early[0, 3] = early[2, 5] = early[2, 6] = early[1, 9] = True  # the last two are a word and padding
     logits = model(tokens, layout_for(tokens, targets, early))
     torch.testing.assert_close(logits, plain_logits(model, tokens, targets, early), rtol=0, atol=1e-5)
     without = model(tokens, layout_for(tokens, targets))
@@ -339,6 +353,14 @@ def test_masks_do_not_influence_states_of_visible_tokens(variant):
     for a, b in zip(states, fewer, strict=True):
         assert a.shape == (9, 16)
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_without_masks_both_presets_have_the_same_encoder():
+    tokens = batch(text(11, 1), text(4, 2), text(17, 3))
+    layout = layout_for(tokens, torch.full_like(tokens, PAD))
+    mae_lm, roberta = network("mae_lm").eval(), network("mae_lm_roberta", seed=1).eval()
+    roberta.encoder.load_state_dict(mae_lm.encoder.state_dict())
+    assert torch.equal(mae_lm.encode(tokens, layout)[-1], roberta.encode(tokens, layout)[-1])
 
 
 def test_shared_positions_are_one_table():

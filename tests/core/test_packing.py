@@ -1,9 +1,13 @@
-"""Conversions between padded batches, packed batches and rows, on a small hand-written batch."""
+"""Conversions between padded and packed batches, on a small hand-written batch.
+
+The layouts themselves are those of the plain implementation in test_autoencoder.py.
+"""
 
 import pytest
 import torch
 
-from mae_lm_fairseq.core.packing import batch_layout, from_rows, indices_in, pack, renumbered, restore, to_rows, unpack
+from mae_lm_fairseq.core.expansion import expand
+from mae_lm_fairseq.core.packing import batch_layout, pack, renumbered, restore, to_rows, unpack
 
 P, M = 1, 9
 TOKENS = torch.tensor(
@@ -21,21 +25,6 @@ def layout():
     return batch_layout(TOKENS, PREDICTED, pad=P, mask=M)
 
 
-def test_sequence_is_everything_but_padding(layout):
-    assert layout.sequence.index.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert layout.sequence.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
-    assert layout.sequence.lengths.tolist() == [5, 3, 0]
-    assert layout.sequence.row_positions.tolist() == [[0, 1, 2, 3, 4]]
-
-
-def test_visible_drops_masks_and_keeps_positions(layout):
-    assert layout.visible.index.tolist() == [0, 1, 3, 4, 5, 7]
-    assert layout.visible.positions.tolist() == [0, 1, 3, 4, 0, 2]
-    assert layout.visible.slots.tolist() == [0, 1, 2, 3, 4, 5]
-    assert layout.visible.row_positions.tolist() == [[0, 1, 3, 4], [0, 2, 0, 0], [0, 0, 0, 0]]
-    assert layout.visible_in_sequence.tolist() == [0, 1, 3, 4, 5, 7]
-
-
 def test_padding_is_never_predicted(layout):
     """fairseq's masked_lm asks for every position of a batch without targets."""
     everywhere = batch_layout(TOKENS, torch.ones_like(PREDICTED), pad=P, mask=M)
@@ -44,39 +33,17 @@ def test_padding_is_never_predicted(layout):
     assert everywhere.predicted.lengths.tolist() == [5, 3, 0]
 
 
-def test_decoded_is_masked_or_predicted(layout):
-    assert layout.predicted.index.tolist() == layout.predicted_in_sequence.tolist() == [2, 3, 6]
-    assert layout.masked.index.tolist() == [2, 6]
-    assert layout.decoded.index.tolist() == [2, 3, 6]
-    assert indices_in(layout.masked, layout.decoded).tolist() == [0, 2]
-    unpredicted = batch_layout(TOKENS, torch.zeros_like(PREDICTED), pad=P, mask=M)
-    assert unpredicted.decoded.index.tolist() == [2, 6]
-
-
-def test_early_masks_are_visible_and_masked():
-    early = torch.zeros_like(PREDICTED)
-    early[1, 1] = early[0, 3] = early[2, 0] = True  # a mask, a word and padding: only the first can be early
-    layout = batch_layout(TOKENS, PREDICTED, pad=P, mask=M, early_masks=early)
-    assert layout.visible.index.tolist() == [0, 1, 3, 4, 5, 6, 7]
-    assert layout.early_in_visible.tolist() == [5]
-    assert layout.masked.index.tolist() == [2, 6]
-
-
-def test_renumbered_rows_count_from_zero(layout):
-    numbered = renumbered(layout.visible)
-    assert numbered.positions.tolist() == [0, 1, 2, 3, 0, 1]
-    assert numbered.row_positions.tolist() == [[0, 1, 2, 3]]
-    assert numbered.index is layout.visible.index
-
-
-def test_rows_and_back(layout):
+def test_packed_positions_return_to_their_places(layout):
     packed = pack(TOKENS, layout.visible)
     assert packed.tolist() == [0, 5, 6, 2, 0, 2]
-    rows = to_rows(packed, layout.visible)
-    assert rows.tolist() == [[0, 5, 6, 2], [0, 2, 0, 0], [0, 0, 0, 0]]
-    assert layout.visible.occupied().tolist() == [[True] * 4, [True, True, False, False], [False] * 4]
-    assert from_rows(rows, layout.visible).tolist() == packed.tolist()
     assert unpack(packed, layout.visible, 5).tolist() == [[0, 5, 0, 6, 2], [0, 0, 2, 0, 0], [0, 0, 0, 0, 0]]
+
+
+def test_unpacking_takes_the_first_of_several_states(layout):
+    states = expand(layout.sequence, layout.masked, 3).layout
+    unpacked = unpack(torch.arange(1, 13), states, 5)
+    assert unpacked.tolist() == [[1, 2, 3, 6, 7], [8, 9, 12, 0, 0], [0] * 5]
+    assert torch.equal(pack(unpacked, states)[states.first], states.first + 1)
 
 
 def test_full_rows_are_a_view():

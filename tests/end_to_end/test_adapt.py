@@ -27,15 +27,6 @@ FAST = ["--updates", "20", "--learning-rate", "1e-2", "--batch-size", "512", "--
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory) -> Path:
-    """Write training and held-out text of the same words."""
-    directory = tmp_path_factory.mktemp("text")
-    (directory / "train.jsonl").write_text("".join(json.dumps({"note": line}) + "\n" for line in paragraphs(300)))
-    (directory / "valid.jsonl").write_text("".join(json.dumps({"note": line}) + "\n" for line in paragraphs(60, 1)))
-    return directory
-
-
-@pytest.fixture(scope="module")
 def stock(tmp_path_factory) -> dict[str, Path]:
     """Save a random masked language model of each family with its tokenizer, as transformers does."""
     directory = tmp_path_factory.mktemp("stock")

@@ -95,14 +95,6 @@ def test_backends_of_distributed_training(data_bin, alone):
         assert all(torch.equal(*pair) for pair in zip(gradients[0], found, strict=True))
 
 
-@pytest.fixture
-def two_validation_splits(data_bin, tmp_path):
-    shutil.copytree(data_bin, tmp_path / "data")
-    for suffix in ("bin", "idx"):
-        shutil.copy(data_bin / f"train.{suffix}", tmp_path / "data" / f"valid1.{suffix}")
-    return tmp_path / "data"
-
-
 def test_several_validation_splits(train, two_validation_splits, caplog):
     with caplog.at_level(logging.INFO):
         train("--valid-subset", "valid,valid1", "--no-save", "--log-format", "json", data=two_validation_splits)
@@ -239,17 +231,3 @@ def test_hydra_multirun(run_cli, data_bin, tmp_path):
     assert done.returncode == 0, done.stderr
     rates = [saved(path)["cfg"]["optimization"]["lr"] for path in tmp_path.glob("multirun/**/checkpoint_last.pt")]
     assert sorted(rates) == [[0.001], [0.002]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *(["--autocast", "bf16"], ["--required-seq-len-multiple", 8]),
-        *(["--empty-cache-freq", 1], ["--heartbeat-timeout", 60]),
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_training_ends_well(train, arguments):
-    run = train(*arguments)
-    assert saved(run / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 2

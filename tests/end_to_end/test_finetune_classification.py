@@ -1,9 +1,9 @@
 """``finetune classification`` and ``predict``: the numbers of GLUE's own command, resume, and every kind of model."""
 
-import csv
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 from mae_lm_fairseq import cli
@@ -40,35 +40,23 @@ def in_process(monkeypatch):
     monkeypatch.setattr(finetuning, "run_all", run_here)
 
 
-def write_own(directory, task, sets, suffix=".tsv"):
+def write_own(directory, sets, suffix=".tsv"):
     """The sets of a task of GLUE as files of the user's own, with other names of columns."""
     directory.mkdir()
     for name, rows in sets.items():
         records = [dict(zip(TEXTS, row["sentences"], strict=False)) | {"kind": row["label"]} for row in rows]
         path = directory / f"{name}{suffix}"
-        columns = [*TEXTS[: len(task.columns)], "kind"]
+        frame = pandas.DataFrame(records)
         if suffix == ".jsonl":
-            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            frame.to_json(path, orient="records", lines=True)
         else:
-            with open(path, "w", newline="") as file:
-                writer = csv.DictWriter(file, columns, delimiter="\t" if suffix == ".tsv" else ",")
-                writer.writeheader()
-                writer.writerows(records)
+            frame.to_csv(path, sep="\t" if suffix == ".tsv" else ",", index=False)
     return directory
 
 
 def words_for(files, tokenizer, checkpoint, out, *more, suffix=".tsv", pair=False):
-    words = [
-        checkpoint,
-        "--train",
-        files / f"train{suffix}",
-        "--dev",
-        files / f"dev{suffix}",
-        "--text",
-        "text",
-        "--label",
-        "kind",
-    ]
+    words = [checkpoint, "--train", files / f"train{suffix}", "--dev", files / f"dev{suffix}"]
+    words += ["--text", "text", "--label", "kind"]
     words += ["--text-pair", "other"] if pair else []
     words += ["--data-bin", tokenizer, "--out", out, *SETTINGS, *more]
     return list(map(str, words))
@@ -101,7 +89,7 @@ def test_own_files_give_the_numbers_of_glue_and_predictions_those_of_the_evaluat
     name, suffix = "QNLI", ".csv"
     task, sets = TASKS[name], make_rows(TASKS[name], 64)
     expected = finetune_glue(task, sets, tokenizer, checkpoint, tmp_path)
-    files, out = write_own(tmp_path / "files", task, sets, suffix), tmp_path / "own"
+    files, out = write_own(tmp_path / "files", sets, suffix), tmp_path / "own"
     test = files / f"test{suffix}"
     words = words_for(files, tokenizer, checkpoint, out, "--test", test, suffix=suffix, pair=True)
     cli.run("finetune classification", words)
@@ -140,7 +128,7 @@ def test_scores(tokenizer, checkpoint, in_process, tmp_path):
     task, sets = TASKS["STS-B"], make_rows(TASKS["STS-B"], 64)
     sets["train"][0]["label"], sets["train"][1]["label"] = "0.000", "5.000"  # the whole range, as in the official file
     expected = finetune_glue(task, sets, tokenizer, checkpoint, tmp_path)
-    files, out = write_own(tmp_path / "files", task, sets, ".jsonl"), tmp_path / "own"
+    files, out = write_own(tmp_path / "files", sets, ".jsonl"), tmp_path / "own"
     further = ("--", "--batch-size", task.batch_size)
     words = words_for(files, tokenizer, checkpoint, out, *further, suffix=".jsonl", pair=True)
     cli.run("finetune classification", words)
@@ -155,7 +143,7 @@ def test_scores(tokenizer, checkpoint, in_process, tmp_path):
 
 
 def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_process, tmp_path):
-    files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"]))
+    files = write_own(tmp_path / "files", make_rows(TASKS["SST-2"]))
     out = tmp_path / "own"
     cli.run("finetune classification", [*words_for(files, tokenizer, checkpoint, out), "--max-updates", "2"])
     (tmp_path / "lines.txt").write_text("the cat sat\nvery bad\n")
@@ -191,7 +179,7 @@ def test_lines_of_plain_text_and_what_predict_refuses(tokenizer, checkpoint, in_
 
 
 def test_wrong_files_are_refused_and_leave_nothing(tokenizer, checkpoint, in_process, tmp_path):
-    files = write_own(tmp_path / "files", TASKS["SST-2"], make_rows(TASKS["SST-2"]))
+    files = write_own(tmp_path / "files", make_rows(TASKS["SST-2"]))
     words = words_for(files, tokenizer, checkpoint, tmp_path / "out")
     (files / "bad.tsv").write_text("text\tkind\na cat\t0\n\t1\n")
     refused = {

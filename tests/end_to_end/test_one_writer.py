@@ -5,13 +5,14 @@ import re
 import signal
 import socket
 import sys
+from functools import partial
 
 import pytest
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from tests.fault_injection.training import SETTINGS, Workplace, difference, make_data, prepare_to_fork
-from tests.support.processes import free_port, wait_for
+from tests.support.processes import connected, wait_for
 from tests.utils.test_locks import is_free
 
 ENDLESS = 10**6
@@ -71,8 +72,7 @@ def test_all_ranks_of_the_losing_job_end(place, start):
     training = place.training()
 
     def start_both():
-        job = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-        return [start(training, lambda rank=rank: os.environ.update(job, RANK=rank)) for rank in "01"]
+        return [start(training, partial(os.environ.update, job)) for job in connected(2)]
 
     winners = start_both()
     wait_for(training.last.exists)

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import random
 import shutil
 import signal
 import subprocess
@@ -26,19 +25,14 @@ from mae_lm_fairseq.utils.locks import LOCK
 from tests.support.finetuning import train_here
 from tests.support.processes import fork, wait_for
 from tests.support.training import RECIPE
+from tests.text.test_preparation import content, texts
 
 SCRIPT = Path(__file__).parents[2] / "preprocess" / "pretrain" / "prepare.py"
 VOCABULARY = 120
 
 
 def story(documents, seed=0):
-    generator = random.Random(seed)
-    words = ["".join(generator.choices("abcdefghij", k=generator.randint(1, 6))) for _ in range(50)]
-    lines = []
-    for _ in range(documents):
-        lines += [" ".join(generator.choices(words, k=generator.randint(1, 12))) for _ in range(4)]
-        lines += [""] * generator.randint(1, 3)
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(texts(documents, seed)) + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +64,12 @@ def again(corpus, tmp_path, monkeypatch):
     return run
 
 
-def content(directory):
-    files = [path for path in directory.rglob("*") if path.is_file() and path.name != "manifest.json"]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
-
-
 @pytest.fixture
 def mixed(corpus, tmp_path):
     """Create a directory with a file that is divided and one that all workers encode, as it cannot be divided."""
     (tmp_path / "mixed").mkdir()
     shutil.copy(corpus / "train.txt", tmp_path / "mixed/a.txt")
-    records = "".join(json.dumps({"text": text}) + "\n" for text in story(3000, seed=2).split("\n\n"))
+    records = "".join(json.dumps({"text": text}) + "\n" for text in texts(3000, seed=2))
     (tmp_path / "mixed/b.jsonl.zst").write_bytes(zstandard.compress(records.encode()))
     return tmp_path / "mixed"
 

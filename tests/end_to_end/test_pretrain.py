@@ -25,7 +25,6 @@ ENCODER_SHARE = {
 
 ExLM's has four states for each masked one."""
 
-EIGHTY_TEN_TEN = ["--leave-unmasked-prob", 0.1, "--random-token-prob", 0.1]
 FALLING_RATE = ["--mask-prob", 0.4, "--mask-prob-end", 0.1, "--mask-prob-updates", 18]
 
 
@@ -60,32 +59,13 @@ def assert_same_training_state(a, b):
 @pytest.mark.parametrize(
     ("updates", "threads", "options"),
     [
-        # scripts/fault_injection.py also interrupts runs at arbitrary updates.
         pytest.param(10, 2, [], marks=pytest.mark.slow),
-        *(
-            pytest.param(10, 1, ["--arch", *options], marks=pytest.mark.slow)
-            for options in (
-                ["mae_lm_exlm_decoder_tiny"],
-                ["mae_lm_exlm_tiny", "--pre-norm"],
-                ["mae_lm_3ml_cross_tiny", "--mask-in-encoder", 0.5, "--mask-prob-range", "0.15,0.5", *EIGHTY_TEN_TEN],
-                ["mae_lm_mask_later_tiny", "--repeat-tokens", 2, *EIGHTY_TEN_TEN],
-                ["mae_lm_roberta_tiny", "--leave-unmasked-prob", 0.5, "--random-token-prob", 0.5],
-            )
-        ),
         (20, 1, ["--batch-size", 32, "--update-freq", 2, "--num-workers", 2, "--mask-whole-words", *FALLING_RATE]),
     ],
-    ids=[
-        "within an epoch, two threads",
-        "expanded in the decoder",
-        "expanded in the encoder, pre-norm",
-        "3ML, some masks in the encoder, rate from a range, 80/10/10",
-        "masks join later, repeated tokens, 80/10/10",
-        "random and kept tokens only",
-        "across epochs, update-freq, two workers, whole words, falling rate",
-    ],
+    ids=["within an epoch, two threads", "across epochs, update-freq, two workers, whole words, falling rate"],
 )
 def test_stopping_and_resuming_ends_where_one_run_ends(train, tmp_path, updates, threads, options):
-    """Dropout is on. The last case ends in the next epoch, the others within one.
+    """Dropout is on. test_resuming_with_options.py interrupts more runs, and scripts/fault_injection.py at any update.
 
     Sums of two threads are rounded in another order than those of one, but the same every time.
     """
@@ -192,11 +172,8 @@ def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_kept(train, 
     words = (data / "dict.txt").read_text().splitlines()
     (data / "dict.txt").write_text("\n".join([*words[1:], words[0]]) + "\n")
     assert_one_line(train(saved, "--max-update", 2, data=data, fails=True), "another dictionary")
-    for option, value, message in (  # fairseq's and torch's own errors
-        ("--encoder-layers", 3, 'Missing key(s) in state_dict: "autoencoder.encoder.layers.2.'),
-        ("--optimizer", "sgd", "Optimizer does not match; please reset the optimizer (--reset-optimizer)"),
-    ):
-        assert message in train(saved, "--max-update", 2, option, value, fails=True).stderr
+    other = train(saved, "--max-update", 2, "--optimizer", "sgd", fails=True)
+    assert "--reset-optimizer" in other.stderr  # fairseq's own error
     assert (saved / "checkpoint_last.pt").read_bytes() == before
 
 

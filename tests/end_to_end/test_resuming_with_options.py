@@ -18,12 +18,12 @@ from torch.utils._pytree import keystr, tree_leaves_with_path
 from mae_lm_fairseq.fairseq_patches import preemption
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.utils.errors import UserError
+from tests.end_to_end.test_fairseq_options import UNSCHEDULED
 from tests.support import ROOT
 from tests.support.finetuning import train_here
 from tests.support.processes import wait_for
 from tests.support.training import RECIPE
 
-UNSCHEDULED = [*RECIPE[: RECIPE.index("--lr-scheduler")], *RECIPE[RECIPE.index("--clip-norm") :]]
 OPTIONS = ["--arch", "mae_lm_tiny", "--num-workers", 0, "--batch-size", 96, "--max-update", 14]
 OPTIONS += ["--save-interval-updates", 2, "--validate-interval-updates", 2]
 UPDATES = (3, 6, 8)
@@ -99,15 +99,7 @@ def train(tmp_path, data_bin, monkeypatch):
     return run
 
 
-@pytest.fixture
-def two_validation_splits(data_bin, tmp_path):
-    """Return a data-bin with the splits ``valid`` and ``valid1``, which are equal."""
-    shutil.copytree(data_bin, tmp_path / "data")
-    for suffix in ("bin", "idx"):
-        shutil.copy(data_bin / f"valid.{suffix}", tmp_path / "data" / f"valid1.{suffix}")
-    return tmp_path / "data"
-
-
+EIGHTY_TEN_TEN = ["--leave-unmasked-prob", 0.1, "--random-token-prob", 0.1]
 CHECKPOINT = "start/checkpoint_last.pt"
 """Stands for a checkpoint of another run, which is made where a case names it."""
 COMBINED = [
@@ -149,7 +141,7 @@ OTHERS = [
     ["--mask-prob-range", "0.1,0.4"],
     ["--mask-prob-range", "0.001,0.999", "--loss-weight", "inverse-rate"],
     ["--mask-multiple-length", 2, "--mask-stdev", 0.5],
-    ["--leave-unmasked-prob", 0.1, "--random-token-prob", 0.1, "--freq-weighted-replacement"],
+    [*EIGHTY_TEN_TEN, "--freq-weighted-replacement"],
     ["--mask-whole-words"],
     ["--mask-in-encoder", 0.5],
     ["--repeat-tokens", 2],
@@ -173,7 +165,11 @@ OTHERS = [
     ["--attention-backend", "sdpa", "--dropout", 0.2, "--attention-dropout", 0.2, "--decoder-dropout", 0.3],
     ["--pre-norm", "--untie-output-weights", "--relative-buckets", 8, "--relative-bucketing", "symmetric"],
     ["--decoder-layers", 2, "--decoder-attention-heads", 2, "--decoder-ffn-embed-dim", 24, "--decoder-share-positions"],
-    *(["--arch", f"mae_lm_{preset}_tiny"] for preset in ("roberta", "3ml_self", "3ml_cross", "mask_later", "exlm")),
+    *(["--arch", f"mae_lm_{preset}_tiny"] for preset in ("3ml_self", "exlm_decoder")),
+    ["--arch", "mae_lm_exlm_tiny", "--pre-norm"],
+    ["--arch", "mae_lm_roberta_tiny", "--leave-unmasked-prob", 0.5, "--random-token-prob", 0.5],
+    ["--arch", "mae_lm_mask_later_tiny", "--repeat-tokens", 2, *EIGHTY_TEN_TEN],
+    ["--arch", "mae_lm_3ml_cross_tiny", "--mask-in-encoder", 0.5, "--mask-prob-range", "0.15,0.5", *EIGHTY_TEN_TEN],
     *(
         ["--lr-scheduler", *schedule]
         for schedule in (
@@ -203,23 +199,23 @@ def test_every_option_that_the_page_calls_working_is_interrupted():
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]+", working)) - options == ELSEWHERE.keys()
 
 
-@pytest.mark.parametrize("interrupted", [killed_after, ended_after])
 @pytest.mark.parametrize(
     "options",
     [*AT_RISK, *(pytest.param(options, marks=pytest.mark.slow) for options in OTHERS)],
     ids=lambda options: " ".join(map(str, options))[:60],
 )
-def test_interruptions_change_nothing(train, options, interrupted, two_validation_splits):
+def test_interruptions_change_nothing(train, options, two_validation_splits):
     if "valid,valid1" in options:  # fairseq refuses a split that it would not use
         train = partial(train, data=two_validation_splits)
     expected = outcome(train("one", *options))
-    for updates in UPDATES:
-        with interrupted(updates):
-            train("many", *options)
-    last = train("many", *options) / "checkpoint_last.pt"
-    if "--no-last-checkpoints" in options:  # that of a signal stays, and the newest one counts
-        last.unlink(missing_ok=True)
-    assert_equal(outcome(last.parent), expected)
+    for interrupted in (killed_after, ended_after):
+        for updates in UPDATES:
+            with interrupted(updates):
+                train(interrupted.__name__, *options)
+        last = train(interrupted.__name__, *options) / "checkpoint_last.pt"
+        if "--no-last-checkpoints" in options:  # that of a signal stays, and the newest one counts
+            last.unlink(missing_ok=True)
+        assert_equal(outcome(last.parent), expected)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Training with several processes on one CPU."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -191,10 +193,9 @@ def test_processes_end_with_a_launcher_that_is_killed(endless):
 
 def is_running(pid: int) -> bool:
     """Return whether a process exists, and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_a_process_that_waits_for_a_stopped_one_ends_with_a_message(data_bin, tmp_path):

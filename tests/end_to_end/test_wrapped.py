@@ -1,6 +1,5 @@
 """Wrapped encoders: from ``mae-lm adapt``, killed and resumed, to ``transformers``, and with heads of tasks."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,6 @@ ALL = [
     "modernbert",
     *(pytest.param(x, marks=pytest.mark.slow) for x in sorted(KINDS.keys() - FAMILIES - {"modernbert"})),
 ]
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("text")
-    for split, lines in (("train", paragraphs(300)), ("valid", paragraphs(60, 1))):
-        (directory / f"{split}.jsonl").write_text("".join(json.dumps({"note": line}) + "\n" for line in lines))
-    return directory
 
 
 @pytest.fixture(scope="module", params=ALL)

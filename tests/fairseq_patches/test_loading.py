@@ -16,6 +16,7 @@ from fairseq.models.roberta import RobertaModel
 import mae_lm_fairseq
 from tests.support.fairseq_commands import SETTINGS, STATE, refusal
 from tests.support.finetuning import train_here
+from tests.support.pickles import Calls
 
 mae_lm_fairseq.register()
 
@@ -51,13 +52,8 @@ class TestReading:
     def test_nothing_in_a_checkpoint_runs(self, tmp_path, monkeypatch, function, protocol, new_format):
         path, proof = tmp_path / "checkpoint.pt", tmp_path / "it-ran"
         argument = {os.mkdir: str(proof), Path.mkdir: proof, eval: f"__import__('os').mkdir({str(proof)!r})"}[function]
-
-        class Malicious:
-            def __reduce__(self):
-                return function, (argument,)
-
         options = {"pickle_protocol": protocol, "_use_new_zipfile_serialization": new_format}
-        torch.save({**STATE, "best": Malicious()}, path, **options)
+        torch.save({**STATE, "best": Calls(function, argument)}, path, **options)
         monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
         message = refusal(checkpoint_utils.load_checkpoint_to_cpu, str(path))
         assert f"refused {path}: loading it could run code" in message

@@ -10,7 +10,6 @@ import resource
 import stat
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 from fairseq import checkpoint_utils
@@ -19,6 +18,7 @@ from mae_lm_fairseq.criterions.masked_autoencoder_lm import MaskedAutoencoderLMC
 from tests.fault_injection.processes import obey_permissions
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Training, TrainingProcess, Workplace, difference
+from tests.support.pickles import Calls
 
 EQUAL = "the run resumes from its newest checkpoint and ends bit for bit like an undisturbed run"
 
@@ -177,16 +177,6 @@ def _damaged(content: bytes, generator: random.Random) -> bytes:
     return content[:place] + (damage + content[place + len(damage) :] if damage else b"")
 
 
-class _Malicious:
-    """Object that creates a directory when it is unpickled."""
-
-    def __init__(self, proof: Path):
-        self.proof = proof
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.proof),)
-
-
 def malicious_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     """Resume from or fine-tune a checkpoint that would execute code, in both of torch's file formats."""
     row = Row(
@@ -196,7 +186,7 @@ def malicious_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     for number in range(times):
         training = place.training()
         proof = training.directory / "it-ran"
-        state = torch.load(origin.last, weights_only=True) | {"best": _Malicious(proof)}
+        state = torch.load(origin.last, weights_only=True) | {"best": Calls(os.mkdir, str(proof))}
         path = training.last
         if number % 2:
             path = training.directory / "pretrained.pt"

@@ -170,6 +170,6 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
 
 
 FAULTS = (
-    Fault(damaged_glue, 2, 10, 100),
+    Fault(damaged_glue, 3, 10, 100),
     Fault(damaged_squad, 20, 50, 500),
 )

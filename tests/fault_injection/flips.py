@@ -1,10 +1,7 @@
 """One bit of a file that a command has written is flipped, and the file is opened again, as other commands do."""
 
-import contextlib
 import hashlib
-import io
 import json
-import logging
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -39,6 +36,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, write_record
 from tests.fault_injection.interrupted import plan_of_two_models
 from tests.fault_injection.models import small_model
+from tests.fault_injection.outcomes import quietly
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace
 from tests.support.exports import WITHOUT_BIAS
@@ -73,7 +71,7 @@ def flipped_bits(place: Workplace, times: int) -> Iterator[Row]:
 
 def flip(kind: Kind, generator: random.Random, times: int) -> Row:
     """Flip one bit after another, each in the intact file, and count what is noticed, harmless and silent."""
-    expected, noticed, harmless, problems = _digest(_quietly(kind.read)), 0, 0, []
+    expected, noticed, harmless, problems = _digest(quietly(kind.read)), 0, 0, []
     for number in range(times):
         path = kind.paths[number % len(kind.paths)]
         content = path.read_bytes()
@@ -82,7 +80,7 @@ def flip(kind: Kind, generator: random.Random, times: int) -> Row:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
         problem = None
         try:
-            same = _digest(_quietly(kind.read)) == expected
+            same = _digest(quietly(kind.read)) == expected
         except (UserError, SystemExit):
             noticed += 1
         except BaseException as error:
@@ -100,15 +98,6 @@ def flip(kind: Kind, generator: random.Random, times: int) -> Row:
     row = Row(f"one bit of {kind.name} is flipped", f"an error message, or what is read is the same ({counts})", times)
     row.losses = problems
     return row
-
-
-def _quietly(action: Callable[[], Any]) -> Any:
-    logging.disable(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            return action()
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _digest(content: Any) -> str:

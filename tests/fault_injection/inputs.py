@@ -8,6 +8,7 @@ import functools
 import shlex
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,13 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from mae_lm_fairseq.text.data_bin import DataBinWriter, check_data_bin
+from mae_lm_fairseq.text.manifest import Manifest, SplitStatistics
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
-from tests.fault_injection.damage import BYTES, TEXTS, attempt, attempt_file, damaged, damaged_lines
+from mae_lm_fairseq.utils.files import write_json
+from tests.fault_injection.damage import BYTES, TEXTS, attempt, attempt_file, damaged, damaged_json, damaged_lines
 from tests.fault_injection.outcomes import NO_CRASH, VALID_OR_NOTHING, outcome
-from tests.fault_injection.parsers import PARSERS, parse
 from tests.fault_injection.report import Fault, Row
 from tests.fault_injection.training import Workplace
 
@@ -70,12 +72,13 @@ def damaged_dictionaries(place: Workplace, times: int) -> Iterator[Row]:
     yield row
 
 
-def damaged_files(place: Workplace, times: int) -> Iterator[Row]:
-    """Damage the input of our own parsers."""
-    row = Row(f"a damaged file for one of our parsers: {', '.join(PARSERS)}", NO_CRASH)
-    for name, parser in PARSERS.items():
-        case = lambda content: outcome(lambda: parse(name, content, place.directory))  # noqa: B023, E731
-        attempt(place, row, case, parser.damage(parser.sample), times)
+def damaged_manifests(place: Workplace, times: int) -> Iterator[Row]:
+    """Damage ``manifest.json``."""
+    row = Row("a manifest.json that is damaged, or has other values", NO_CRASH)
+    path = place.directory / "manifest.json"
+    manifest = Manifest({}, {}, "0", "0", {"train": SplitStatistics(1, 1, 1, 1, 1, 1.0)})
+    write_json(path, asdict(manifest))  # without the hash of itself, which notices every damage
+    attempt_file(place, row, path, damaged_json, lambda: outcome(lambda: Manifest.read(path)), times)
     yield row
 
 
@@ -154,7 +157,7 @@ def _parse(data: str, *arguments: str):
 FAULTS = (
     Fault(damaged_data_bins, 100, 250, 2000),
     Fault(damaged_dictionaries, 30, 50, 500),
-    Fault(damaged_files, 100, 200, 2000),
+    Fault(damaged_manifests, 100, 200, 2000),
     Fault(absurd_texts, 1, 1, 20),
     Fault(truncated_checkpoints, 40, 100, 1000),
 )

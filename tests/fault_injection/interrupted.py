@@ -208,7 +208,8 @@ def cases(place: Workplace) -> Iterator[Case]:
     checkpoint = directory / "checkpoint.pt"
     torch.save(read_training_state(bundle) | {"last_optimizer_state": {}}, checkpoint)
     yield Case("mae-lm average", partial(_average, checkpoint), partial(shutil.copy, checkpoint, "average.pt"))
-    yield Case("results and report, over old ones", _new_results, _old_results, _results_problem)
+    old, new = (partial(write_results, Path(), {"number": number}, f"{number}") for number in (1, 2))
+    yield Case("results and report, over old ones", new, old, _results_problem)
     yield Case("products that other ones depend on", partial(_make_products, 2), partial(_make_products, 1))
     yield Case("the report of a study, over an old one", partial(_study, 2), partial(_study, 1), _study_problem)
     trained, logs = partial(_trained, checkpoint), (".log", "training-1.json")
@@ -268,14 +269,6 @@ def _export(pretrained) -> None:
 
 def _average(checkpoint: Path) -> None:
     save_checkpoint(average([checkpoint, checkpoint]), Path("average.pt"))
-
-
-def _old_results() -> None:
-    write_results(Path(), {"number": 1}, "1")
-
-
-def _new_results() -> None:
-    write_results(Path(), {"number": 2}, "2")
 
 
 def _results_problem() -> str | None:

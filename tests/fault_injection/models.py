@@ -1,5 +1,6 @@
 """Damaged bundles, checkpoints and Hugging Face directories. Each function yields rows of the table."""
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,9 +174,7 @@ def damaged_exports(place: Workplace, times: int) -> Iterator[Row]:
     def import_source(out: Path) -> None:
         _import(source, out)
 
-    for name, damage in STOCK_FILES.items():
-        case = lambda: product_outcome(import_source, open_pretrained, place.directory / "out")  # noqa: E731
-        attempt_file(place, row, source / name, damage, case, 2 * times, times)
+    _damage_files(place, row, source, STOCK_FILES, import_source, open_pretrained, times)
     weights = safetensors.torch.load_file(source / "model.safetensors")
     (source / "model.safetensors").unlink()
     case = _saved_case(place, source / "pytorch_model.bin", import_source)
@@ -197,25 +196,30 @@ def damaged_originals(place: Workplace, times: int) -> Iterator[Row]:
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     _import(source, bundle)
     (bundle / HASHES).unlink()
-    for row, directory, files, action in (
-        (
-            Row("a directory of Hugging Face with several files of weights and an index, to import", VALID_OR_NOTHING),
-            source,
-            {"model.safetensors.index.json": damaged_json, "model-1.safetensors": damaged_safetensors},
-            lambda out: _import(source, out),
-        ),
-        (
-            Row("files that an import has kept, to export", VALID_OR_NOTHING),
-            bundle / "original",
-            {"config.json": damaged_json, KEPT_WEIGHTS: damaged_safetensors, "tokenizer.json": damaged_json},
-            lambda out: export_stock(open_pretrained(bundle), out),
-        ),
-    ):
-        check = open_pretrained if directory == source else _check_stock
-        for name, damage in files.items():
-            case = lambda: product_outcome(action, check, place.directory / "out")  # noqa: B023, E731
-            attempt_file(place, row, directory / name, damage, case, 2 * times, times)
-        yield row
+    row = Row("a directory of Hugging Face with several files of weights and an index, to import", VALID_OR_NOTHING)
+    files = {"model.safetensors.index.json": damaged_json, "model-1.safetensors": damaged_safetensors}
+    _damage_files(place, row, source, files, lambda out: _import(source, out), open_pretrained, times)
+    yield row
+    row = Row("files that an import has kept, to export", VALID_OR_NOTHING)
+    files = {"config.json": damaged_json, KEPT_WEIGHTS: damaged_safetensors, "tokenizer.json": damaged_json}
+    export = lambda out: export_stock(open_pretrained(bundle), out)  # noqa: E731
+    _damage_files(place, row, bundle / "original", files, export, _check_stock, times)
+    yield row
+
+
+def _damage_files(
+    place: Workplace,
+    row: Row,
+    directory: Path,
+    files: dict[str, Damage],
+    action: Callable[[Path], object],
+    check: Callable[[Path], object],
+    times: int,
+) -> None:
+    """Damage one of the files of a directory after the other, and check what the action makes of the directory."""
+    for name, damage in files.items():
+        case = functools.partial(product_outcome, action, check, place.directory / "out")
+        attempt_file(place, row, directory / name, damage, case, 2 * times, times)
 
 
 def _check_stock(out: Path) -> None:

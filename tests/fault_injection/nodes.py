@@ -5,7 +5,6 @@ an undisturbed run on two nodes.
 """
 
 import os
-import re
 import signal
 import tempfile
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from tests.fault_injection.report import Fault, Row
-from tests.fault_injection.training import SETTINGS, Workplace, difference
+from tests.fault_injection.training import RESUMED, SETTINGS, Workplace, difference
 from tests.support.nodes import TORCHRUN, Node, two_nodes
 from tests.support.processes import wait_for
 
@@ -25,7 +24,6 @@ SECONDS = 240
 _FORGET_SECONDS = 20
 """Longer than the rendezvous keeps a silent node. Until then it takes a ``torchrun`` with the same host name and
 process id, as here and in containers, for the one that was killed."""
-_RESUMED = re.compile(r"Loaded checkpoint .* @ (\d+) updates\)")
 _TIMED_OUT = "error: lost the connection to another process of this job: Timed out waiting {}000ms"
 _NOT_SAVED = "error: cannot save"
 _TIMEOUT = 20
@@ -77,7 +75,7 @@ class TwoNodeRun:
 
     def resumes(self) -> list[int]:
         """Return the updates that the ranks have resumed from so far."""
-        return [int(updates) for updates in _RESUMED.findall(self.output())]
+        return [int(updates) for updates in RESUMED.findall(self.output())]
 
     def wait_for_updates(self, number: int) -> None:
         """Wait until that many more updates are logged and a checkpoint exists."""

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
 
@@ -51,13 +52,13 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def quietly(action: Callable[[], object]) -> None:
-    """Call ``action`` with progress bars, output and warnings suppressed; exceptions are passed on."""
+def quietly(action: Callable[[], Any]) -> Any:
+    """Return what ``action`` returns; progress bars, output and warnings are suppressed, exceptions passed on."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            action()
+            return action()
     finally:
         logging.disable(before)
 

@@ -9,14 +9,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mae_lm_fairseq.text import text_files
 from mae_lm_fairseq.text.data_bin import check_data_bin
-from mae_lm_fairseq.text.manifest import Manifest
 from mae_lm_fairseq.text.text_files import read_chunks, sample_lines, split_lines
 from mae_lm_fairseq.utils.errors import UserError
-from tests.fault_injection import datasets, inputs, models, outcomes, parsers
+from tests.fault_injection import datasets, inputs, models, outcomes
 from tests.fault_injection.damage import BYTES
 from tests.fault_injection.training import Workplace
 
-anything = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FAULTS = (*inputs.FAULTS, *datasets.FAULTS, *models.FAULTS)
 
 
@@ -51,21 +49,6 @@ def test_bad_exits_are_reported(end, expected):
     assert found is None if expected is None else found.startswith(expected)
 
 
-@pytest.mark.parametrize("parser", parsers.PARSERS)
-def test_a_parser_accepts_its_sample(tmp_path, parser):
-    """A valid sample takes damaged ones past the first check."""
-    assert parsers.parse(parser, parsers.PARSERS[parser].sample, tmp_path)
-
-
-@anything
-@given(content=BYTES)
-def test_any_bytes_for_an_index(tmp_path, content):
-    inputs.write_data_bin(tmp_path / "train")
-    (tmp_path / "train.idx").write_bytes(b"MMIDIDX\x00\x00" + content)
-    with pytest.raises(UserError):
-        check_data_bin(tmp_path / "train")
-
-
 @pytest.mark.parametrize("suffix", [".idx", ".bin"])
 def test_a_data_bin_that_is_cut_is_refused_at_every_length(tmp_path, suffix):
     inputs.write_data_bin(tmp_path / "train")
@@ -77,15 +60,7 @@ def test_a_data_bin_that_is_cut_is_refused_at_every_length(tmp_path, suffix):
             check_data_bin(tmp_path / "train")
 
 
-@anything
-@given(content=BYTES)
-def test_any_bytes_for_a_manifest(tmp_path, content):
-    (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.raises(UserError):
-        Manifest.read(tmp_path / "manifest.json")
-
-
-@anything
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=BYTES, chunk_bytes=st.integers(1, 50))
 def test_any_bytes_for_text(tmp_path, content, chunk_bytes):
     """Chunks have every line exactly once; sampling returns all lines, or reports what is no UTF-8 or no text."""

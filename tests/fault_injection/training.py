@@ -41,7 +41,7 @@ SETTINGS = shlex.split(
     "--save-interval-updates 5 --keep-interval-updates 2 --keep-last-epochs 2 --log-format simple --log-interval 5 "
     "--num-workers 1"
 )
-_RESUMED = re.compile(r"Loaded checkpoint .* @ (\d+) updates\)")
+RESUMED = re.compile(r"Loaded checkpoint .* @ (\d+) updates\)")
 
 
 def prepare_to_fork() -> None:
@@ -122,7 +122,7 @@ class TrainingProcess:
 
     def resumed_from(self) -> int | None:
         """Return the update that the process resumed from, or None if it was killed before it logged that."""
-        found = _RESUMED.search(self.output())
+        found = RESUMED.search(self.output())
         return found and int(found[1])
 
     def final_error(self) -> str:

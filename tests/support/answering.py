@@ -5,14 +5,9 @@ import random
 import shlex
 from pathlib import Path
 
-import torch
-from fairseq import tasks
-
-from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
-from mae_lm_fairseq.text.dictionary import write_symbols
-from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from tests.support.finetuning import SHAPE
-from tests.support.training import parse
+from tests.support.tokenizers import write_sentencepiece
+from tests.support.training import built, parse
 
 NAMES = ["Anna", "Börje", "Chloé", "Dmitri", "Elif", "Fatima", "Görkem", "Hana"]
 PLACES = ["Örebro", "Paris", "New York", "Ulm", "Ankara", "São Paulo", "Köln", "Łódź"]
@@ -25,11 +20,8 @@ OPTIONS = shlex.split(
 
 def write_tokenizer(directory: Path, pieces: int = 200) -> Path:
     """Write a data-bin that holds only a tokenizer and a dictionary, trained on the contexts and questions."""
-    directory.mkdir(parents=True)
     text = [f"{context(number)} {question}" for number in range(8) for question, _ in questions(number)]
-    (directory / TOKENIZER).write_bytes(train_model(text, pieces, 1.0))
-    write_symbols(SentencePieceTokenizer(directory / TOKENIZER).symbols, directory / DICTIONARY)
-    return directory
+    return write_sentencepiece(directory, text, pieces)
 
 
 def context(number: int) -> str:
@@ -67,7 +59,4 @@ def write_squad(path: Path, version_2: bool = False, people: int = 8) -> Path:
 def set_up_answering(data_bin: Path, squad: Path, *arguments, arch: str = "mae_lm_tiny"):
     """Return configuration, task, model and criterion for a question file and further options."""
     files = ["--train-file", squad, "--valid-file", squad]
-    cfg = parse(data_bin, *OPTIONS, *SHAPE, *files, "--arch", arch, *arguments)
-    task = tasks.setup_task(cfg.task)
-    torch.manual_seed(1)
-    return cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+    return built(parse(data_bin, *OPTIONS, *SHAPE, *files, "--arch", arch, *arguments))

@@ -7,16 +7,16 @@ import torch
 
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead, TokenClassificationHead
-from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
-from mae_lm_fairseq.text.dictionary import write_symbols
+from mae_lm_fairseq.text.data_bin import TOKENIZER, dictionary_fingerprint
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, SplitStatistics
-from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.reading import read_checkpoint
 from mae_lm_fairseq.trained.validation import WORD_HEAD
 from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
+from tests.support.tokenizers import write_sentencepiece
 from tests.support.training import set_up
 
 TEXT = [
@@ -41,11 +41,8 @@ VARIANTS = {
 @pytest.fixture(scope="session")
 def text_data(tmp_path_factory) -> Path:
     """Create the files of a data-bin that are kept with a model: dictionary, tokenizer, manifest."""
-    directory = tmp_path_factory.mktemp("text-data")
-    model = directory / "sentencepiece.bpe.model"
-    model.write_bytes(train_model(TEXT * 4, 200, 1.0))
-    tokenizer = SentencePieceTokenizer(model)
-    write_symbols(tokenizer.symbols, directory / "dict.txt")
+    directory = write_sentencepiece(tmp_path_factory.mktemp("text") / "text-data", TEXT * 4, 200)
+    tokenizer = SentencePieceTokenizer(directory / TOKENIZER)
     train = SplitStatistics(documents=1, lines=24, tokens_in=1000, tokens_out=1000, unk=0, unk_rate=0.0)
     fingerprint = dictionary_fingerprint(tokenizer.symbols)
     Manifest(

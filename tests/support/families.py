@@ -26,17 +26,21 @@ from tests.support.tokenizers import paragraphs, trained
 
 BERT_SPECIALS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_BERT = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]
 VOCABULARIES = {
-    "bert": ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-    "roberta": ["<s>", "<pad>", "</s>", "<unk>"],
-    "roberta-prelayernorm": ["<s>", "<pad>", "</s>", "<unk>"],
-    "xlm-roberta": ["<s>", "<pad>", "</s>", "<unk>"],
+    **dict.fromkeys(("bert", "distilbert"), _BERT),
+    **dict.fromkeys(("roberta", "roberta-prelayernorm", "xlm-roberta"), _ROBERTA),
     # As in camembert-base, the first ids are of tokens that no text has.
     "camembert": ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],
-    "mpnet": ["<s>", "<pad>", "</s>", "<unk>", "[unused0]", "[UNK]"],
-    "distilbert": ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    "mpnet": [*_ROBERTA, "[unused0]", "[UNK]"],
 }
 """First tokens of each family's vocabulary. Where it is not among them, ``<mask>`` is the last."""
+
+
+def specials_of(kind: str) -> dict[str, str]:
+    """Return the special tokens of a family by role."""
+    return BERT_SPECIALS if kind in ("bert", "distilbert") else ROBERTA_SPECIALS
 
 
 def train(kind: str) -> tokenizers.Tokenizer:
@@ -48,7 +52,7 @@ def train(kind: str) -> tokenizers.Tokenizer:
         tokenizer = trained("byte-level BPE", specials, 300)
     else:
         tokenizer = trained("unigram", specials, 140)
-    names = BERT_SPECIALS if kind in ("bert", "distilbert") else ROBERTA_SPECIALS
+    names = specials_of(kind)
     mask = names["mask"]
     tokenizer.add_special_tokens([tokenizers.AddedToken(mask, lstrip=mask == "<mask>", special=True, normalized=False)])
     cls, sep = ((names[name], tokenizer.token_to_id(names[name])) for name in ("cls", "sep"))
@@ -62,8 +66,7 @@ def train(kind: str) -> tokenizers.Tokenizer:
 def save_tokenizer(directory: Path, kind: str) -> tokenizers.Tokenizer:
     """Save such a tokenizer for ``AutoTokenizer``."""
     tokenizer = train(kind)
-    names = BERT_SPECIALS if kind in ("bert", "distilbert") else ROBERTA_SPECIALS
-    names = {f"{role}_token": name for role, name in names.items()}
+    names = {f"{role}_token": name for role, name in specials_of(kind).items()}
     if kind == "mpnet":
         names["unk_token"] = "[UNK]"
     if "<s>" in names.values():
@@ -150,9 +153,8 @@ def stock_model(directory: Path, kind: str, task: str = "ForMaskedLM", labels: t
     if labels:
         changes |= {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
     tokenizer = save_tokenizer(directory, kind)
-    names = BERT_SPECIALS if kind in ("bert", "distilbert") else ROBERTA_SPECIALS
-    ids = {f"{role}_token_id": tokenizer.token_to_id(names[name]) for role, name in
-           (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))}  # fmt: skip
+    names, roles = specials_of(kind), {"pad": "pad", "bos": "cls", "eos": "sep"}
+    ids = {f"{role}_token_id": tokenizer.token_to_id(names[name]) for role, name in roles.items()}
     options = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     options = ("dim", "n_layers", "n_heads", "hidden_dim") if kind == "distilbert" else options
     positions = 40 + FAMILIES[kind].first_position(ids["pad_token_id"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, tasks
+from fairseq import checkpoint_utils
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from fairseq_cli import train
@@ -14,7 +14,7 @@ from fairseq_cli import train
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.training.runner import read_result
 from mae_lm_fairseq.utils.files import write_json
-from tests.support.training import RECIPE, parse, set_up
+from tests.support.training import RECIPE, built, parse, set_up
 
 HEAD = "sentence_classification_head"
 SHAPE = RECIPE[RECIPE.index("--encoder-layers") : RECIPE.index("--max-positions")]
@@ -67,10 +67,8 @@ def save_pretrained(path: Path, data_bin: Path, arch: str, *arguments) -> Path:
 
 def set_up_finetuning(data: Path, *arguments, arch: str = "mae_lm_tiny", classes: int = 2):
     """Return configuration, task and model for a data-bin of sentences and further options."""
-    cfg = parse(data, *FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, *arguments)
-    task = tasks.setup_task(cfg.task)
-    torch.manual_seed(1)
-    return cfg, task, task.build_model(cfg.model)
+    cfg, task, model, _ = built(parse(data, *FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, *arguments))
+    return cfg, task, model
 
 
 def finetune(data: Path, save: Path, *arguments, arch: str = "mae_lm_tiny", classes: int = 2) -> dict:

@@ -5,8 +5,7 @@ import random
 from pathlib import Path
 
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
-from mae_lm_fairseq.text.dictionary import write_symbols
-from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
+from tests.support.tokenizers import write_sentencepiece
 
 WORDS = [
     "the",
@@ -62,11 +61,7 @@ def sentence(generator: random.Random, longest: int = 9) -> str:
 def write_tokenizer(directory: Path, seed: int = 0) -> Path:
     """Write the tokenizer files of a pretraining data-bin."""
     generator = random.Random(seed)
-    directory.mkdir(parents=True)
-    model = train_model([sentence(generator) for _ in range(300)], 60, 1.0)
-    (directory / "sentencepiece.bpe.model").write_bytes(model)
-    write_symbols(SentencePieceTokenizer(directory / "sentencepiece.bpe.model").symbols, directory / "dict.txt")
-    return directory
+    return write_sentencepiece(directory, [sentence(generator) for _ in range(300)], 60)
 
 
 def make_rows(task: GlueTask, rows: int = 12) -> dict[str, list[dict]]:

@@ -77,19 +77,6 @@ def untraced() -> Iterator[None]:
         sys.settrace(trace)
 
 
-def interrupt_moves(monkeypatch) -> None:
-    """Send this process SIGINT and SIGTERM whenever ``mae-lm prepare`` moves a dictionary to its destination."""
-    replace = os.replace
-
-    def interrupt(source, target):
-        if Path(target).name == "dict.txt" and "merged" in Path(source).parts:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", interrupt)
-
-
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
     """Wait until a condition holds; the time limit is generous for a loaded machine."""
     deadline = time.monotonic() + seconds
@@ -124,7 +111,7 @@ def run_command(
 
 def fairseq_train(*arguments: object, threads: int = 1) -> subprocess.CompletedProcess:
     """Run ``fairseq-train`` in the checkout, in a child of the server."""
-    return _run_in_child(functools.partial(_train, threads), ["fairseq-train", *arguments])
+    return _run_in_child(functools.partial(_train, threads, {}), ["fairseq-train", *arguments])
 
 
 def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
@@ -135,10 +122,7 @@ def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
 def start_training(arguments: Sequence[object], log: Path, environment: Mapping[str, str]) -> BaseProcess:
     """Start ``fairseq-train`` in the checkout, in a child of the server that writes to a log."""
     words = ["fairseq-train", *map(str, arguments)]
-    process = _SERVER.Process(target=_child, args=(functools.partial(_train_in, environment), words, ROOT, log, log))
-    with _environment():
-        process.start()
-    return process
+    return _start(_child, functools.partial(_train, 1, environment), words, ROOT, log, log)
 
 
 def train_together(processes: int, *arguments: object) -> subprocess.CompletedProcess:
@@ -181,10 +165,7 @@ def runs_in_children() -> Iterator[None]:
 
 
 def _start_run(environment: Mapping[str, str], function: Callable, *arguments) -> multiprocessing.Process:
-    process = _SERVER.Process(target=_run, args=(environment, function, arguments))
-    with _environment():
-        process.start()
-    return process
+    return _start(_run, environment, function, arguments)
 
 
 def _run(environment: Mapping[str, str], function: Callable, arguments: tuple) -> None:
@@ -255,17 +236,21 @@ def kill_left_processes() -> None:
                 process.kill()
 
 
-def _train(threads: int) -> None:
+def _start(function: Callable, *arguments) -> multiprocessing.Process:
+    """Call a function in a child of the server; the first one starts the server, which inherits the environment."""
+    process = _SERVER.Process(target=function, args=arguments)
+    with mock.patch.dict(os.environ, ENVIRONMENT):
+        process.start()
+    return process
+
+
+def _train(threads: int, environment: Mapping[str, str]) -> None:
     import torch
     from fairseq_cli.train import cli_main
 
+    os.environ.update(environment)
     torch.set_num_threads(threads)
     cli_main()
-
-
-def _train_in(environment: Mapping[str, str]) -> None:
-    os.environ.update(environment)
-    _train(1)
 
 
 def _mae_lm() -> None:
@@ -278,30 +263,13 @@ def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> 
     words = list(map(str, command))
     with tempfile.TemporaryDirectory() as directory:
         outputs = [Path(directory, name) for name in ("stdout", "stderr")]
-        process = _SERVER.Process(target=_child, args=(main, words, cwd, *outputs))
-        with _environment():
-            process.start()
+        process = _start(_child, main, words, cwd, *outputs)
         process.join(LONGEST_COMMAND_SECONDS)
         stdout, stderr = (path.read_text(errors="replace") if path.exists() else "" for path in outputs)
     if process.exitcode is None:
         process.kill()
         raise subprocess.TimeoutExpired(words, LONGEST_COMMAND_SECONDS, stdout, stderr)
     return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """Set :data:`ENVIRONMENT`, since the first child starts the server, which inherits the environment."""
-    before = {name: os.environ.get(name) for name in ENVIRONMENT}
-    os.environ.update(ENVIRONMENT)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _child(main: Callable[[], None], words: list[str], cwd: Path, stdout: Path, stderr: Path) -> None:

@@ -4,13 +4,9 @@ import random
 import shlex
 from pathlib import Path
 
-import torch
-from fairseq import tasks
-
-from mae_lm_fairseq.text.dictionary import write_symbols
-from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from tests.support.finetuning import SHAPE
-from tests.support.training import parse
+from tests.support.tokenizers import write_sentencepiece
+from tests.support.training import built, parse
 
 OPTIONS = shlex.split(
     "--task token_classification --criterion token_classification --tokens-per-sample 32 --max-positions 64 "
@@ -61,11 +57,7 @@ def write_conllu(path: Path, found: list[list[tuple[str, str]]]) -> Path:
 
 def write_tokenizer(directory: Path) -> Path:
     """Write a data-bin that holds only a tokenizer and a dictionary, trained on such sentences."""
-    directory.mkdir(parents=True)
-    lines = [" ".join(word for word, _ in sentence) for sentence in sentences(200)]
-    (directory / "sentencepiece.bpe.model").write_bytes(train_model(lines, 90, 1.0))
-    write_symbols(SentencePieceTokenizer(directory / "sentencepiece.bpe.model").symbols, directory / "dict.txt")
-    return directory
+    return write_sentencepiece(directory, [" ".join(word for word, _ in sentence) for sentence in sentences(200)], 90)
 
 
 def set_up_tagging(
@@ -73,7 +65,4 @@ def set_up_tagging(
 ):
     """Return configuration, task, model and criterion for files of labelled words and further options."""
     files = ["--train-file", train, "--valid-file", dev or train, "--column", column]
-    cfg = parse(data, *OPTIONS, *SHAPE, "--arch", arch, *files, *arguments)
-    task = tasks.setup_task(cfg.task)
-    torch.manual_seed(1)
-    return cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+    return built(parse(data, *OPTIONS, *SHAPE, "--arch", arch, *files, *arguments))

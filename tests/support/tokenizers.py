@@ -8,8 +8,10 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from mae_lm_fairseq.text.data_bin import DICTIONARY, TOKENIZER
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.hugging_face_tokenizer import FairseqBPETokenizer, HuggingFaceTokenizer
+from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
 from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_training import TRAINED_KINDS, train_tokenizer
 
@@ -122,9 +124,18 @@ def fairseq_files(lines: list[str], size: int, missing: int = 0) -> tuple[bytes,
     return json.dumps(encoder).encode(), merges.encode(), dictionary.encode()
 
 
+def write_sentencepiece(directory: Path, lines: list[str], pieces: int) -> Path:
+    """Write a data-bin that holds only a sentencepiece model trained on some lines, and its dictionary."""
+    directory.mkdir(parents=True)
+    path = directory / TOKENIZER
+    path.write_bytes(train_model(lines, pieces, 1.0))
+    write_symbols(SentencePieceTokenizer(path).symbols, directory / DICTIONARY)
+    return directory
+
+
 def write(directory: Path, kind: str) -> Path:
     """Write the tokenizer and the dictionary of a data-bin."""
     directory.mkdir(parents=True, exist_ok=True)
     make(kind).save(directory)
-    write_symbols(make(kind).symbols, directory / "dict.txt")
+    write_symbols(make(kind).symbols, directory / DICTIONARY)
     return directory

@@ -34,7 +34,11 @@ def _parse(*arguments: str) -> DictConfig:
 
 def set_up(data, *arguments, arch: str = "mae_lm_tiny"):
     """Return configuration, task, model and criterion for a data-bin and further options."""
-    cfg = parse(data, *RECIPE, "--arch", arch, *arguments)
+    return built(parse(data, *RECIPE, "--arch", arch, *arguments))
+
+
+def built(cfg: DictConfig):
+    """Return a configuration with its task, model and criterion."""
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
     return cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype, make_builder
+from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
 from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.text import data_bin as module
@@ -44,12 +44,6 @@ def content(prefix):
 
 
 @pytest.mark.parametrize("vocabulary", [5, 65499, 65500, 200_000])
-def test_tokens_are_stored_as_fairseq_does(vocabulary, tmp_path):
-    write(tmp_path / "train", LINES, vocabulary)
-    assert MMapIndexedDataset(str(tmp_path / "train"))._index.dtype == best_fitting_int_dtype(vocabulary)
-
-
-@pytest.mark.parametrize("vocabulary", [100, 70_000])
 @given(
     lines=st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=20),
     lines_per_write=st.integers(1, 20),

@@ -227,6 +227,23 @@ def test_the_models_own_unknown_token_counts_as_unknown(unknown):
     assert tokenizer.unknown_texts(["aéa"]) == {"é": 1}
 
 
+def test_texts_are_neither_truncated_nor_padded():
+    """A tokenizer.json may say to truncate and to pad, as those of many models do: text would be lost."""
+    library = given_library("bert")
+    expected = HuggingFaceTokenizer("tokenizer.json", library.to_str().encode())
+    library.enable_truncation(8)
+    library.enable_padding(length=16)
+    found = HuggingFaceTokenizer("tokenizer.json", library.to_str().encode())
+    short, long = "the of", "the of and to " * 20
+    for line, other in zip(found.encode_lines([short, long]), expected.encode_lines([short, long]), strict=True):
+        assert line.tolist() == other.tolist()
+    assert found.encode_masked(long) == expected.encode_masked(long)
+    for one, other in zip(found.encode_with_offsets(long), expected.encode_with_offsets(long), strict=True):
+        assert np.array_equal(one, other)
+    words = ["theofand" * 10]
+    assert found.encode_words(words)[0].tolist() == expected.encode_words(words)[0].tolist()
+
+
 def test_dropout_is_for_training_only():
     vocabulary = {"a": 0, "b": 1, "ab": 2, "<unk>": 3}
     tokenizer = from_model(models.BPE(vocabulary, [("a", "b")], dropout=1.0, unk_token="<unk>"))

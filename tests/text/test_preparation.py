@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import tempfile
 from itertools import chain
 from pathlib import Path
@@ -25,7 +26,6 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer_path
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256
-from tests.support.processes import interrupt_moves
 from tests.text.test_corpus import write
 
 PRODUCTS = {"dict.txt", "manifest.json", "sentencepiece.bpe.model"} | {
@@ -222,6 +222,10 @@ def test_malformed_records_can_be_skipped_after_a_failure(again, tmp_path, capsy
     with pytest.raises(UserError, match=r"a\.jsonl: line 101 is not JSON"):
         again(train=tmp_path / "a.jsonl")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["parts"]
+    again("--skip-malformed", "--part", "1/1", train=tmp_path / "a.jsonl")
+    with pytest.raises(UserError, match=r"a\.jsonl: line 101 is not JSON"):  # these parts lack a record
+        again(train=tmp_path / "a.jsonl")
+    assert not (tmp_path / "out" / "train.bin").exists()
     again("--skip-malformed", train=tmp_path / "a.jsonl")
     assert reused(capsys.readouterr().out)[0] > 0
     assert Manifest.read(tmp_path / "out/manifest.json").splits["train"].malformed == 1
@@ -274,7 +278,15 @@ def test_the_given_model_may_lie_in_the_destination(corpus, again, tmp_path):
 @pytest.mark.parametrize("options", [(), ("--shards", SHARDS)])
 def test_a_signal_while_files_are_moved_waits_for_the_others(again, tmp_path, monkeypatch, options):
     expected = content(again(*options, destdir=tmp_path / "expected"))
-    interrupt_moves(monkeypatch)
+    replace = os.replace
+
+    def interrupt(source, target):
+        if Path(target).name == "dict.txt" and "merged" in Path(source).parts:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupt)
     assert content(again(*options)) == expected
 
 

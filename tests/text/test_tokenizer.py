@@ -50,14 +50,6 @@ def dictionary(tokenizer, tmp_path_factory):
     return Dictionary.load(str(path))
 
 
-def test_ids_of_our_own_models_are_sentencepiece_ids_plus_one(own):
-    model = sentencepiece.SentencePieceProcessor(model_file=str(own.path))
-    assert model.get_piece_size() == len(own.pieces) + 3 == 60
-    assert own.pieces == [model.id_to_piece(i) for i in range(3, 60)]
-    ids = model.encode(TEXT[0])
-    assert own.encode_lines([TEXT[0]])[0].tolist() == [i + 1 for i in ids]
-
-
 def test_symbols_are_those_of_fairseqs_dictionary(tokenizer, dictionary):
     assert tokenizer.symbols == dictionary.symbols
     assert tuple(dictionary.symbols[:4]) == SPECIALS

@@ -22,14 +22,18 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
 TORCH_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
 
+def read_beside(path):
+    return read_weights(path.parent)
+
+
 @pytest.mark.parametrize(
     ("name", "load"),
     [
         ("checkpoint.pt", load_as_data),
         ("config.json", read_json),
         ("model.safetensors", partial(load_safetensors, remedy="restore it")),
-        ("model.safetensors", lambda path: read_weights(path.parent)),
-        ("pytorch_model.bin", lambda path: read_weights(path.parent)),
+        ("model.safetensors", read_beside),
+        ("pytorch_model.bin", read_beside),
     ],
 )
 def test_a_pointer_of_git_lfs_is_not_called_damaged(name, load, tmp_path):
@@ -38,32 +42,30 @@ def test_a_pointer_of_git_lfs_is_not_called_damaged(name, load, tmp_path):
         load(tmp_path / name)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), TORCH_MEMORY])
-@pytest.mark.parametrize("name", ["checkpoint.pt", "pytorch_model.bin"])
-def test_a_file_for_which_memory_is_missing_is_not_called_damaged(name, error, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (MemoryError(), "memory"),
+        (TORCH_MEMORY, "memory"),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), "Permission denied"),
+    ],
+)
+@pytest.mark.parametrize(("name", "load"), [("checkpoint.pt", load_as_data), ("pytorch_model.bin", read_beside)])
+def test_a_file_that_the_system_does_not_give_is_not_called_damaged(name, load, error, named, tmp_path, monkeypatch):
     torch.save({"weight": torch.zeros(2)}, tmp_path / name)
 
-    def load(*args, **kwargs):
+    def fail(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr(torch, "load", load)
-    with pytest.raises(UserError, match="memory") as raised:
-        load_as_data(tmp_path / name) if name == "checkpoint.pt" else read_weights(tmp_path)
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(UserError, match=named) as raised:
+        load(tmp_path / name)
     assert "damaged" not in str(raised.value)
 
 
-def test_a_file_that_the_system_does_not_give_is_not_called_damaged(tmp_path, monkeypatch):
+def test_a_missing_file_is_not_called_damaged(tmp_path):
     with pytest.raises(UserError, match="No such file") as raised:
         load_safetensors(tmp_path / "model.safetensors", "restore it")
-    assert "damaged" not in str(raised.value)
-    torch.save({}, tmp_path / "pytorch_model.bin")
-
-    def load(*args, **kwargs):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(torch, "load", load)
-    with pytest.raises(UserError, match="Permission denied") as raised:
-        read_weights(tmp_path)
     assert "damaged" not in str(raised.value)
 
 

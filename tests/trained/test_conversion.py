@@ -74,6 +74,13 @@ def test_a_decoder_that_was_not_trained_is_new_also_with_the_same_preset(lost):
     assert torch.equal(model.decoder.relative_bias.weight, model.encoder.relative_bias.weight)
 
 
+def test_a_new_decoder_has_the_encoders_buckets():
+    model = with_preset(pretrained("mae_lm_roberta", {"encoder_layers": 4, "relative_buckets": 16}), "mae_lm", seed=1)
+    assert model.config.decoder_relative_buckets == 16
+    network = build(model)
+    assert torch.equal(network.decoder.relative_bias.weight, network.encoder.relative_bias.weight)
+
+
 def test_a_new_decoder_has_a_position_bias_of_its_own_if_the_encoder_has_none():
     model = with_preset(pretrained("mae_lm_roberta", {"relative_buckets": 0}), "mae_lm", seed=1)
     assert (model.config.decoder_layers, model.config.relative_buckets) == (4, 0)

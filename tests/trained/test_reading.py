@@ -20,6 +20,7 @@ from tests.fault_injection.damage import damaged
 from tests.support.bundles import VARIANTS, fairseq_model, saved
 from tests.support.disks import room_for
 from tests.support.families import change_json, change_weights
+from tests.support.pickles import Calls
 
 HEADED = ["classification", "regression", "span"]
 
@@ -191,18 +192,8 @@ def test_any_damage_of_a_checkpoint_is_refused_or_changes_nothing(checkpoints, t
         assert all(torch.equal(found.weights[name], weight) for name, weight in expected.weights.items())
 
 
-class Evil:
-    """Object that runs a command when it is unpickled."""
-
-    def __init__(self, command):
-        self.command = command
-
-    def __reduce__(self):
-        return os.system, (self.command,)
-
-
 def write_evil(path, kind, trace):
-    payload = {"model": {}, "cfg": {"model": Evil(f"touch {trace}")}}
+    payload = {"model": {}, "cfg": {"model": Calls(os.system, f"touch {trace}")}}
     if kind == "pickle":
         path.write_bytes(pickle.dumps(payload))
     else:

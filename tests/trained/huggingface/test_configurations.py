@@ -4,12 +4,11 @@ import json
 import shutil
 
 import pytest
-import transformers
 
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hugging_face import configuration_errors
-from tests.support.families import BERT_SPECIALS, save_tokenizer
+from tests.support.huggingface import save_model, tiny_masked_lm
 
 DROPPED = object()
 """Stands for a key that a configuration lacks."""
@@ -18,20 +17,7 @@ DROPPED = object()
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, stock):
     """Return the directories of a converted model, ``bert``, and of a wrapped one, ``albert``."""
-    albert = tmp_path_factory.mktemp("models") / "albert"
-    tokenizer = save_tokenizer(albert, "bert")
-    special = {f"{role}_token_id": tokenizer.token_to_id(BERT_SPECIALS[role]) for role in ("pad", "cls", "sep")}
-    config = transformers.AlbertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        embedding_size=8,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=40,
-        **special,
-    )
-    transformers.AlbertForMaskedLM(config).save_pretrained(albert)
+    albert = save_model(tmp_path_factory.mktemp("models") / "albert", "albert", ["a", "b"], tiny_masked_lm)
     return {"bert": stock("bert"), "albert": albert}
 
 

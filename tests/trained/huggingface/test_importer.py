@@ -17,6 +17,7 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.reading import build, build_all
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.families import change_json, change_weights, check_outputs
+from tests.support.pickles import Calls
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
@@ -76,18 +77,12 @@ def test_weights_that_would_be_left_out_are_refused(name, copy_of):
         import_foreign(source, "mae_lm")
 
 
-class Malicious:
-    """Object that executes code when it is unpickled."""
-
-    def __reduce__(self):
-        return exec, ("raise SystemExit('the code in the file ran')",)
-
-
 def test_a_pickle_that_would_run_code_is_refused(copy_of, tmp_path):
     source = copy_of("roberta")
     (source / "model.safetensors").unlink()
-    torch.save({"weight": torch.zeros(1), "evil": Malicious()}, source / "pytorch_model.bin")
-    torch.save({"model": {}, "args": Malicious()}, tmp_path / "model.pt")
+    malicious = Calls(exec, "raise SystemExit('the code in the file ran')")
+    torch.save({"weight": torch.zeros(1), "evil": malicious}, source / "pytorch_model.bin")
+    torch.save({"model": {}, "args": malicious}, tmp_path / "model.pt")
     for path in (source, tmp_path / "model.pt"):
         with pytest.raises(UserError, match=r"refused .*: loading it could run code"):
             import_foreign(path, "mae_lm")

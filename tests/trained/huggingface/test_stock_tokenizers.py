@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import transformers
@@ -192,11 +193,20 @@ def directory_of(kind: str, added: str, root: Path) -> Path:
     return directory
 
 
-@pytest.fixture(params=CASES, ids=" + ".join)
-def stock(request, tmp_path_factory):
-    """Return a directory of transformers."""
-    root = tmp_path_factory.getbasetemp() / "stock"
-    return directory_of(*request.param, root)
+class Tokenizers(NamedTuple):
+    """A directory of transformers, the tokenizer that it loads from there, ours, and the one that we export."""
+
+    directory: Path
+    fast: transformers.PreTrainedTokenizerFast
+    ours: OurTokenizer
+    exported: transformers.PreTrainedTokenizerFast
+
+
+@pytest.fixture(scope="module", params=CASES, ids=" + ".join)
+def stock(request, tmp_path_factory) -> Tokenizers:
+    directory = directory_of(*request.param, tmp_path_factory.getbasetemp() / "stock")
+    ours = open_tokenizer_path(directory)
+    return Tokenizers(directory, transformers.AutoTokenizer.from_pretrained(directory), ours, exported(ours))
 
 
 def texts_of(name: str, gaps=GAPS, count: int = 80) -> list[str]:
@@ -213,12 +223,11 @@ def exported(ours: OurTokenizer):
 
 
 def test_ids_and_offsets_of_texts_are_the_stock_classs(stock, tmp_path):
-    fast, ours = transformers.AutoTokenizer.from_pretrained(stock), open_tokenizer_path(stock)
-    again = exported(ours)
+    directory, fast, ours, again = stock
     ours.save(tmp_path)
     saved = find_tokenizer(tmp_path)
     bos, eos = ours.exported_ids[[BOS, EOS]]
-    for text in ("", " the", "  the  of ", *texts_of(stock.name)):
+    for text in ("", " the", "  the  of ", *texts_of(directory.name)):
         theirs = fast(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = ours.encode_with_offsets(text)
         assert ours.exported_ids[ids].tolist() == theirs["input_ids"], text
@@ -234,10 +243,9 @@ def test_ids_and_offsets_of_texts_are_the_stock_classs(stock, tmp_path):
 
 
 def test_masks_are_the_stock_classs(stock):
-    fast, ours = transformers.AutoTokenizer.from_pretrained(stock), open_tokenizer_path(stock)
-    again = exported(ours)
+    directory, fast, ours, again = stock
     mask = fast.mask_token or again.mask_token
-    for text in texts_of(stock.name, (*GAPS, MASK, f" {MASK} ", f"{MASK} ")):
+    for text in texts_of(directory.name, (*GAPS, MASK, f" {MASK} ", f"{MASK} ")):
         with_mask, ids = text.replace(MASK, mask), ours.exported_ids[ours.encode_masked(text)].tolist()
         assert again(with_mask, add_special_tokens=False)["input_ids"] == ids
         assert not fast.mask_token or fast(with_mask, add_special_tokens=False)["input_ids"] == ids
@@ -245,13 +253,13 @@ def test_masks_are_the_stock_classs(stock):
 
 def test_lists_of_words_are_the_stock_classs(stock, tmp_path):
     """Where its class has a setting for lists of words, it is on."""
-    ours = open_tokenizer_path(stock)
-    exported(ours).save_pretrained(tmp_path)
+    directory, _, ours, again = stock
+    again.save_pretrained(tmp_path)
     read_lists_of_words(ours, tmp_path)
     classes = [transformers.AutoTokenizer.from_pretrained(tmp_path)]
-    if not stock.name.startswith(ADD_NO_SPACE):
-        classes.append(transformers.AutoTokenizer.from_pretrained(stock, add_prefix_space=True))
-    texts = [*texts_for(ours), *texts_of(stock.name, ("", "", " "))]
+    if not directory.name.startswith(ADD_NO_SPACE):
+        classes.append(transformers.AutoTokenizer.from_pretrained(directory, add_prefix_space=True))
+    texts = [*texts_for(ours), *texts_of(directory.name, ("", "", " "))]
     words = list(dict.fromkeys(word for text in texts for word in text.split()))
     for word, ids in zip(words, ours.encode_words(words), strict=True):
         options = {"is_split_into_words": True, "add_special_tokens": False, "return_offsets_mapping": True}

@@ -32,13 +32,12 @@ def same(both, texts):
     assert theirs == ours
 
 
+ODD = ("  a   b ", "\ta\u00a0b\u3000c", "", " ", "ђ", "aђђb ђ", "\U0001f600 \U0001f600", "ﬁｆ①")
+"""White space and unknown characters."""
+
+
 def test_ids_are_those_of_sentencepiece_on_text(both, lines):
-    same(both, lines[300:])
-    same(both, SENTENCES)
-
-
-def test_white_space_and_unknown_characters(both):
-    same(both, ["  a   b ", "\ta\u00a0b\u3000c", "", " ", "ђ", "aђђb ђ", "\U0001f600 \U0001f600", "ﬁｆ①"])
+    same(both, [*lines[300:], *SENTENCES, *ODD])
 
 
 # Without the characters named in cards.toml: marks and joiners, jamo, special tokens, the sign for a space.
