@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,11 +34,13 @@ from mae_lm_fairseq.utils.command_line import (  # noqa: E402
 )
 from mae_lm_fairseq.utils.errors import errors_end_the_program  # noqa: E402
 from mae_lm_fairseq.utils.files import read_json, write_json  # noqa: E402
+from mae_lm_fairseq.utils.output import markdown_table  # noqa: E402
 from mae_lm_fairseq.utils.versions import provenance, versions  # noqa: E402
 
 RESULTS = ROOT / "scripts" / "results" / "adapting-harm"
 BEFORE, CONTRASTIVE = "before", "contrastive-"
 SEEDS, OBJECTIVES = (1, 2), ("mlm", "mae_lm")
+COLLECTIONS = ("docstrings", "xquad")
 LENGTH = 128
 """Maximum length of a sequence in the adaptations, in tokens."""
 PAIRS, PAIRS_PER_UPDATE = 960, 32
@@ -140,8 +143,25 @@ def pairs() -> list[dict[str, str]]:
     return found[:: len(found) // PAIRS][:PAIRS]
 
 
+def table() -> str:
+    """Return the results that exist as Markdown: nDCG@10 of the mean of the last layer (%), and the held-out loss."""
+    header = ["model", *COLLECTIONS, "mean", "first vector, mean", "held-out loss (nats)", "unigram entropy (nats)"]
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        content = read_json(path)
+        scores = {}
+        for vector in ("mean", "first"):
+            scores[vector] = [100 * content["retrieval"][name][vector]["ndcg"]["mean"] for name in COLLECTIONS]
+        numbers = [*scores["mean"], fmean(scores["mean"]), fmean(scores["first"])]
+        cells = [f"{number:.1f}" for number in numbers]
+        after = content.get("adaptation", {}).get("after")
+        losses = [f"{after['loss']:.3f}", f"{after['unigram_entropy']:.3f}"] if after else ["-", "-"]
+        rows.append([path.stem, *cells, *losses])
+    return markdown_table(header, rows)
+
+
 def main(options: Options) -> None:
-    """Make what is missing."""
+    """Make what is missing, and print the table."""
     data = options.out / "data"
     if not (data / "passages.tsv").exists():
         prepare(data)
@@ -150,6 +170,7 @@ def main(options: Options) -> None:
         if not result.exists():
             model, about = make(options, name)
             write_json(result, {**provenance(), **about, "retrieval": measured(options, name, model)})
+    print(table())
 
 
 if __name__ == "__main__":
