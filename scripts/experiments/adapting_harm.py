@@ -65,7 +65,7 @@ class Options(Base):
     out: Directory
     names: Annotated[tuple[str, ...], Argument("NAME")] = ()
     updates: Count = 120
-    batch_size: Count = 1024
+    batch_size: Count = 512
 
 
 def settings(updates: int) -> dict[str, tuple[Any, ...]]:
