@@ -93,7 +93,7 @@ def make(options: Options, name: str) -> tuple[Path, dict[str, Any]]:
     if name.startswith(CONTRASTIVE):
         start, _, seed = name.removeprefix(CONTRASTIVE).rpartition("-")
         model = options.model if start == BEFORE else options.out / f"{start}-{seed}" / "stock"
-        train_contrastively(model, made, int(seed))
+        train_contrastively(model, made, int(seed), pairs(options.out / "data" / "pairs.json"))
         return made, {"pairs": PAIRS, "libraries": versions(("sentence-transformers", "transformers", "torch"))}
     data = options.out / "data"
     texts = ("--train", data / "train.txt", "--valid", data / "valid.txt", "--tokens-per-sample", LENGTH)
@@ -113,7 +113,7 @@ def measured(options: Options, name: str, model: Path) -> dict[str, Any]:
     return {collection: measure.measure(to_measure) for collection, measure in collections.items()}
 
 
-def train_contrastively(model: Path, out: Path, seed: int) -> None:
+def train_contrastively(model: Path, out: Path, seed: int, pairs: list[dict[str, str]]) -> None:
     """Train a model on pairs of a first paragraph and the rest of its docstring, as in docs/adapting.md."""
     from datasets import Dataset
     from sentence_transformers import (
@@ -130,17 +130,19 @@ def train_contrastively(model: Path, out: Path, seed: int) -> None:
         save_strategy="no", report_to="none", use_cpu=True,
     )  # fmt: skip
     loss = MultipleNegativesRankingLoss(encoder)
-    SentenceTransformerTrainer(encoder, arguments, Dataset.from_list(pairs()), loss=loss).train()
+    SentenceTransformerTrainer(encoder, arguments, Dataset.from_list(pairs), loss=loss).train()
     encoder.save(str(out))
 
 
-def pairs() -> list[dict[str, str]]:
-    """Return evenly spaced pairs of the training modules."""
-    found = []
-    for module, _, docstrings in documents():
-        if not is_held_out(module):
-            found += [{"anchor": doc[0], "positive": " ".join(doc[1:])} for doc in docstrings if len(doc) > 1]
-    return found[:: len(found) // PAIRS][:PAIRS]
+def pairs(path: Path) -> list[dict[str, str]]:
+    """Return evenly spaced pairs of the training modules, from a file that is made if it does not exist."""
+    if not path.exists():
+        all_pairs = []
+        for module, _, docstrings in documents():
+            if not is_held_out(module):
+                all_pairs += [{"anchor": doc[0], "positive": " ".join(doc[1:])} for doc in docstrings if len(doc) > 1]
+        write_json(path, all_pairs[:: len(all_pairs) // PAIRS][:PAIRS])
+    return read_json(path)
 
 
 def table() -> str:
