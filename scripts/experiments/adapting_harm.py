@@ -43,8 +43,10 @@ SEEDS, OBJECTIVES = (1, 2), ("mlm", "mae_lm")
 COLLECTIONS = ("docstrings", "xquad")
 LENGTH = 128
 """Maximum length of a sequence in the adaptations, in tokens."""
-PAIRS, PAIRS_PER_UPDATE = 960, 32
+PAIRS, PAIRS_PER_UPDATE = 480, 32
 """Pairs of the contrastive training, each of which is seen once."""
+LENGTH_OF_PAIRS = 64
+"""Maximum length of a text of a pair, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,7 @@ def train_contrastively(model: Path, out: Path, seed: int, pairs: list[dict[str,
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
     encoder = SentenceTransformer(str(model))
-    encoder.max_seq_length = LENGTH
+    encoder.max_seq_length = LENGTH_OF_PAIRS
     arguments = SentenceTransformerTrainingArguments(
         f"{out}-checkpoints", num_train_epochs=1, per_device_train_batch_size=PAIRS_PER_UPDATE, seed=seed,
         save_strategy="no", report_to="none", use_cpu=True,
