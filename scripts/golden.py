@@ -28,6 +28,8 @@ PROBE = Path(__file__).resolve().with_name("golden_probe.py")
 INTENDED = {
     "adapt: *start.json*": "adapt is a study of one model: the start is in plan.json",
     "adapt: *model.json*": "the same",
+    "adapt: results.json options * (only in the second)": "--questions, which no earlier revision has",
+    "adapt: results.json retrieval (only in the second)": "the same",
     "adapt: results.json sentence_encoder*": "a sentence encoder is recognised, and the report warns",
     "bundle of *: config.json*": "a bundle has the length of its training, at which measures read text",
     "plan * memory *": "the planner asks the operators for their memory",

@@ -20,6 +20,7 @@ import torch
 
 from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.measure import Data
+from mae_lm_fairseq.measures.retrieval import Retrieval
 from mae_lm_fairseq.study.adapt_report import HARM, report
 from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.objectives import OBJECTIVES, objective_of
@@ -57,6 +58,7 @@ from mae_lm_fairseq.utils.command_line import (
     Argument,
     Count,
     Directory,
+    File,
     Fraction,
     LearningRate,
     Model as ModelPath,
@@ -101,6 +103,10 @@ class Options(Base):
         train: text to train on: files, globs and directories, of all formats of mae-lm prepare.
         valid: held-out text to measure on, in other files.
         text_field: field of records with the text.
+        questions: questions to measure retrieval with, before and after: SQuAD's JSON, or with --passages a table, see
+            mae-lm retrieval.
+        passages: table of the passages that answer the questions.
+        relevance: table of which passage answers which question.
         out: output directory.
         objective: mlm: [MASK] enters the encoder; mae_lm, 3ml: a decoder predicts (default: the model's own, and mlm
             for models of transformers).
@@ -120,6 +126,9 @@ class Options(Base):
     train: Annotated[tuple[str, ...], Argument("PATH")]
     valid: Annotated[tuple[str, ...], Argument("PATH")]
     text_field: Annotated[str, Argument("NAME")] = "text"
+    questions: File | None = None
+    passages: File | None = None
+    relevance: File | None = None
     out: Directory
     objective: Literal["mlm", "mae_lm", "3ml"] | None = None
     updates: Count = 1000
@@ -140,6 +149,9 @@ class Options(Base):
             "train": [Path(path).name for path in self.train],
             "valid": [Path(path).name for path in self.valid],
         }
+        for name in ("questions", "passages", "relevance"):
+            path = getattr(self, name)
+            described[name] = path.name if path else None
         values = vars(self) | described
         del values["out"]
         return values
@@ -184,8 +196,11 @@ def adapt(options: Options, products: Products) -> None:
         text = {name: asdict(split) for name, split in splits.items()}
 
     evaluate = Evaluate(tokens_per_sample=min(128, model.config.max_positions), **measurement(options))
-    planned = PlannedMeasure("evaluation", "all" if predicts(start) else "last", evaluate)
-    plan = plan_of(model, options, [planned])
+    measures = [PlannedMeasure("evaluation", "all" if predicts(start) else "last", evaluate)]
+    if options.questions:
+        length = min(LONGEST, model.config.max_positions)  # the same before and after, whatever training's length
+        measures.append(PlannedMeasure("retrieval", "all", replace(retrieval(options), tokens_per_sample=length)))
+    plan = plan_of(model, options, measures)
     workspace = Workspace(plan, out, torch.get_num_threads(), fingerprints(plan))
     training = workspace.training(plan.models[0], None, options.seed)
     tokens = options.updates * options.batch_size
@@ -219,8 +234,10 @@ def adapt(options: Options, products: Products) -> None:
 
 def _measured(workspace: Workspace, training: Training, options: Options) -> dict[str, Any]:
     """Return what ``results.json`` has of the training, and of the measurements before and after it."""
-    [planned] = workspace.plan.measures
-    values = workspace.values(training, planned)
+    measured = {planned.name: workspace.values(training, planned) for planned in workspace.plan.measures}
+    before_and_after = {}
+    for name, values in measured.items():
+        before_and_after[name] = {"before": values.get(0), "after": values[options.updates]}
     return {
         "training": {
             "loss_of_last_tenth": loss_of_last_tenth(training.result(options.updates).with_suffix(".log")),
@@ -228,8 +245,8 @@ def _measured(workspace: Workspace, training: Training, options: Options) -> dic
             "directory": training.folder.name,
         },
         "measurement": measurement(options),
-        "before": values.get(0),
-        "after": values[options.updates],
+        **before_and_after["evaluation"],
+        "retrieval": before_and_after.get("retrieval"),
     }
 
 
@@ -237,7 +254,7 @@ def check_options(options: Options) -> None:
     """Check options before any work.
 
     Raises:
-        UserError: if one is decided by the command, or the encoder would never be trained.
+        UserError: if one is decided by the command, the encoder would never be trained, or questions cannot be read.
     """
     decided = values_of_words(options.extra).keys() & (RESERVED_OPTIONS | {"max-epoch"})
     if decided:
@@ -245,6 +262,15 @@ def check_options(options: Options) -> None:
     if options.freeze_encoder_updates >= options.updates:
         raise UserError("--freeze-encoder-updates: the encoder would never be trained; give fewer than --updates")
     check_further_options("masked_autoencoder_lm", options.extra)
+    if options.questions:
+        retrieval(options).collection()
+    elif options.passages or options.relevance:
+        raise UserError("--passages and --relevance need --questions")
+
+
+def retrieval(options: Options) -> Retrieval:
+    """Return the measure of ``--questions``."""
+    return Retrieval(questions=options.questions, passages=options.passages, relevance=options.relevance)
 
 
 def make_inputs(products: Products, options: Options) -> Pretrained:

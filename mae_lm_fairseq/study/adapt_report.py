@@ -4,9 +4,10 @@ from typing import Any
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.evaluation import evaluation_table
+from mae_lm_fairseq.measures.retrieval import VECTORS
 from mae_lm_fairseq.study.objectives import OBJECTIVES
 from mae_lm_fairseq.text.manifest import splits_table
-from mae_lm_fairseq.utils.output import code, escaped
+from mae_lm_fairseq.utils.output import code, escaped, markdown_table
 
 HARM = (
     "Training on masked tokens by the defaults harms sentence vectors, and more updates do not restore them: "
@@ -27,7 +28,7 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 - Pseudo-perplexity of {pseudo_tokens:,} tokens: each token, or each word, is masked on its own.
 - Before: {before}
 - Unigram entropy: {entropy:.3f} nats, the lowest loss with one prediction for all tokens that are measured.{advice}
-
+{retrieval}
 ## Text
 
 {text}
@@ -41,6 +42,14 @@ times the training text), which took {seconds:,.0f} s on {machine}.
 - `runs/{directory}/` has the checkpoint; `training-{updates}.json` there has the training command, and
   `training-{updates}.log` its output.
 - `results.json` has all options and versions.
+"""
+_RETRIEVAL = """
+## Retrieval
+
+nDCG@10 (%) with the questions of {questions}, as `mae-lm retrieval` measures it. BM25, which compares words, has
+{bm25:.1f}.
+
+{table}
 """
 
 
@@ -65,6 +74,7 @@ def report(content: dict[str, Any]) -> str:
         before=_before(content),
         entropy=after["unigram_entropy"],
         advice=_advice(content),
+        retrieval=_retrieval(content),
         text=splits_table(text),
         unknown=_unknown(text),
         stock_class=content["stock_class"],
@@ -92,6 +102,22 @@ def _advice(content: dict[str, Any]) -> str:
     if content["sentence_encoder"]:
         advice += f"\n- **The model is a sentence encoder.** {HARM}"
     return advice
+
+
+def _retrieval(content: dict[str, Any]) -> str:
+    """Return the section about ``--questions``; else nothing."""
+    measured = content["retrieval"]
+    if not measured:
+        return ""
+    rows = []
+    for label, values in measured.items():
+        cells = [f"{values[f'{vector}_ndcg']:.1f}" for vector in VECTORS]
+        rows.append([label, *cells])
+    return _RETRIEVAL.format(
+        questions=code(content["options"]["questions"]),
+        table=markdown_table(["model", *VECTORS.values()], rows),
+        bm25=measured["after"]["bm25_ndcg"],
+    )
 
 
 def _unknown(text: dict[str, Any]) -> str:

@@ -83,12 +83,17 @@ def documents() -> Iterator[tuple[str, str, list[list[str]]]]:
             yield module, module.partition(".")[0], found
 
 
+def is_held_out(module: str) -> bool:
+    """Return whether the docstrings of a module are held out."""
+    return zlib.crc32(module.encode()) % 100 < HELD_OUT_PERCENT
+
+
 def prepare(data: Path) -> None:
     """Write the training and held-out text, and the tables of retrieval and classification."""
     lines, pairs = defaultdict(list), []
     first: dict[bool, list[dict[str, str]]] = {False: [], True: []}
     for module, package, docs in documents():
-        held_out = zlib.crc32(module.encode()) % 100 < HELD_OUT_PERCENT
+        held_out = is_held_out(module)
         lines[held_out] += [*(text for doc in docs for text in doc), ""]
         first[held_out] += [{"text": doc[0], "package": package} for doc in docs]
         pairs += [(doc[0], " ".join(doc[1:])) for doc in docs if held_out and len(doc) > 1]

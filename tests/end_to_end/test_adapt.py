@@ -12,6 +12,7 @@ import transformers
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.study.adapt_report import report
+from mae_lm_fairseq.text.tables import write_table
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
@@ -77,10 +78,43 @@ def start_again(command, out, tmp_path, stock):
     assert_stock(out / "stock", "BertForMaskedLM", stock)
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results
+    assert results["retrieval"] is None
+    assert "## Retrieval" not in (out / "report.md").read_text()
+    assert_retrieval(command, out, tmp_path, stock)
     main([*command, "--out", str(tmp_path / "unbroken")])
     weights, unbroken = (open_pretrained(path / "model").weights for path in (out, tmp_path / "unbroken"))
     assert weights.keys() == unbroken.keys()
     assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
+
+
+def assert_retrieval(command, out, tmp_path, stock):
+    """Check that ``--questions`` measures a finished adaptation without training it, as ``mae-lm retrieval`` does."""
+    texts = paragraphs(30, seed=2)
+    questions = [{"_id": n, "text": " ".join(text.split()[-4:]), "corpus-id": n} for n, text in enumerate(texts)]
+    write_table(tmp_path / "questions.tsv", ["_id", "text", "corpus-id"], questions)
+    write_table(tmp_path / "passages.tsv", ["_id", "text"], [{"_id": n, "text": text} for n, text in enumerate(texts)])
+    asked = ["--questions", str(tmp_path / "questions.tsv"), "--passages", str(tmp_path / "passages.tsv")]
+    [log] = out.glob("runs/*/training-20.log")
+    trained = log.stat().st_mtime_ns
+    main([*command, *asked])
+    assert log.stat().st_mtime_ns == trained
+
+    measured = json.loads((out / "results.json").read_text())["retrieval"]
+    cli.run(
+        "retrieval",
+        [str(stock), str(out / "stock"), "--labels", "before", "after", *asked, "--out", str(tmp_path / "r")],
+    )
+    of_verb = json.loads((tmp_path / "r" / "results.json").read_text())["models"]
+    report = (out / "report.md").read_text()
+    for label in ("before", "after"):
+        ndcg = [100 * of_verb[label][vector]["ndcg"]["mean"] for vector in ("mean", "first", "bag")]
+        # The same vectors but for rounding, so the same ranks.
+        assert [measured[label][f"{vector}_ndcg"] for vector in ("mean", "first", "bag")] == pytest.approx(
+            ndcg, abs=1e-9
+        )
+        assert f"| {label} | {' | '.join(f'{value:.1f}' for value in ndcg)} |" in report
+    assert measured["before"]["mean_ndcg"] != measured["after"]["mean_ndcg"]
+    assert f"has\n{measured['after']['bm25_ndcg']:.1f}" in report
 
 
 def assert_stock(directory, architecture, before):
@@ -115,10 +149,14 @@ def test_unsuitable_texts_and_objectives_are_refused(stock, text, tmp_path):
         ("-- --max-update 5", "--max-update after --"),  # or else without effect
         ("--freeze-encoder-updates 20 --updates 20", "would never be trained"),
         ("--tokens-per-sample 513", "takes at most"),
+        ("--questions missing.json", "missing.json"),
+        ("--passages passages.tsv", "--questions"),
     ],
 )
 def test_what_would_not_do_what_it_says_is_refused(stock, text, tmp_path, flags, message):
-    assert message in refusal(main, [*arguments(stock["bert"], text, tmp_path / "out"), *flags.split()])
+    out = tmp_path / "out"
+    assert message in refusal(main, [*arguments(stock["bert"], text, out), *flags.split()])
+    assert not (out / "data-bin").exists()  # before the work
 
 
 @pytest.mark.slow
