@@ -4,7 +4,7 @@ import pytest
 
 from density import EXPORTED, PACKAGE, Room, room_of_file, rooms_of
 
-NODES = 123_000
+NODES = 127_800
 """Nodes of the package without the file of code that exports contain."""
 EXPORTED_NODES = 4_500
 IDLE = 0.5
@@ -31,7 +31,7 @@ MEDIAN_AND_PERCENTILE = {
     "trained": (7, 15),
     "training": (7, 14),
     "utils": (6, 14),
-    "wrapped": (8, 15),
+    "wrapped": (7, 15),
 }
 """Nodes of a statement in each folder: at most these at the median and at the 90th percentile."""
 
