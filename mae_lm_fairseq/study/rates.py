@@ -43,7 +43,7 @@ def _at_chosen_rates(workspace: Workspace) -> list[Training]:
 
 
 def _left_after_damage(workspace: Workspace) -> list[Training]:
-    """Return what is finished at any rate: trainings at one that was left after damage are reported, too."""
+    """Return what is finished at any rate: trainings at one that was left after damage are also reported."""
     trainings = _at_all_rates(workspace)
     updates_of = workspace.plan.updates_of
     return [training for training in trainings if training.result(updates_of(training.model)).exists()]

@@ -78,7 +78,7 @@ class Training:
 
 @dataclass(frozen=True)
 class ToMeasure:
-    """What is to be measured of a training after a number of updates.
+    """Measures to take of a training after a number of updates.
 
     Attributes:
         training: the training.

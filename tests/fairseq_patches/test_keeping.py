@@ -57,7 +57,7 @@ def test_kept_weights_are_those_of_a_training_that_ends_there(train, tmp_path):
 
 
 def test_a_training_that_resumes_keeps_the_update_of_its_checkpoint(train, tmp_path):
-    """It replaces nothing that is kept, and refuses a number that it cannot keep any more."""
+    """The option replaces nothing that is kept, and refuses a number that it cannot keep any more."""
     assert train(tmp_path, 2).returncode == 0
     before = without_training_state(saved(tmp_path / "checkpoint_last.pt"))
     refusal = complaint(train(tmp_path, 4, "--keep-at", "1,4"))

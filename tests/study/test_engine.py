@@ -429,7 +429,7 @@ def test_a_study_that_is_killed_with_a_kept_model_loses_nothing(at_once, here):
 
 
 def test_a_training_that_an_earlier_version_began_goes_on(at_once, here):
-    """It ended at each checkpoint and measured there; its models need not be there any more."""
+    """The earlier version ended at each checkpoint and measured there; its models may be gone."""
     plan = parse_plan(WITH_CHECKPOINT, "checkpoint.toml")
     workspace = begin(plan, here / "earlier", 2)
     training = workspace.training(plan.models[0], None, 1)
@@ -548,7 +548,7 @@ class TestRuleForLearningRates:
         assert sorted(self.trainings(workspace)) == [*halved, (2e-3, 1)]
 
     def test_a_value_that_the_measure_lacks_is_named(self, plan, here, tmp_path):
-        """Which values a measure has may depend on its files."""
+        """The values of a measure may depend on its files."""
         text = plan.document.text.replace('halve = "probe.accuracy"', 'halve = "probe.dev_accuracy"')
         workspace = begin(parse_plan(text, "plan.toml"), tmp_path, 1)
         for rate in (1e-3, 2e-3):

@@ -42,7 +42,7 @@ REPLACEMENTS = {
     'kind = "loss"': 'kind = "loss"\ntokens = 500',
     'kind = "anisotropy"': 'kind = "anisotropy"\ntokens = 500',
 }
-"""What makes the plan of the page small."""
+"""Replacements that make the plan of the page small."""
 OWN_TASK = """
 from pathlib import Path
 

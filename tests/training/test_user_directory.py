@@ -82,7 +82,7 @@ def test_the_option_is_taken_from_the_words(words, directory, others):
 
 
 def test_what_it_registers_is_known_to_options_and_to_fairseq(write):
-    """Modules of tasks/ are imported, too; fairseq then finds the directory imported."""
+    """Modules of tasks/ are also imported; fairseq then finds the directory imported."""
     files = {"init": "from ideas import decoders", "decoders": DECODER, "tasks__own": TASK.format("own_1", "Own1")}
     import_user_directory(write(**files))
     assert DECODERS["mine"].__module__ == "ideas.decoders"

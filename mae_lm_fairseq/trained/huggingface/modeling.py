@@ -53,7 +53,7 @@ class MAELMConfig(plain.MAELMConfig):
 
 
 class _BundleFiles:
-    """What loads and saves a bundle."""
+    """Loads and saves a bundle."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args, **kwargs) -> Self:

@@ -528,7 +528,7 @@ def why_unsupported(network: Mapping[str, Any]) -> str:
 
 
 class MAELMPreTrainedModel(PreTrainedModel):
-    """What the models share."""
+    """Initialisation of the weights, and other things that the models share."""
 
     config_class = MAELMConfig
     base_model_prefix = "autoencoder"

@@ -253,7 +253,7 @@ class TestOutputsEqualTheOriginal:
 @pytest.mark.integration
 @pytest.mark.parametrize("variant", SCORED)
 def test_minimal_pairs_have_the_accuracies_of_the_verb(variant, outputs, exports, pairs, tmp_path):
-    """The export is a bundle, too, which the verb reads."""
+    """The export is also a bundle, which the verb reads."""
     bundle = exports / "exports" / variant
     cli.run("minimal-pairs", [str(bundle), "--pairs", str(pairs), "--out", str(tmp_path / "out")])
     [result] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
