@@ -28,7 +28,7 @@ from mae_lm_fairseq.study.looks import Look, new_looks
 from mae_lm_fairseq.study.plan import Plan, PlannedMeasure, Train
 from mae_lm_fairseq.study.rates import choose, needed_trainings
 from mae_lm_fairseq.study.report import TABLE, Results, write_report
-from mae_lm_fairseq.study.results import Training
+from mae_lm_fairseq.study.results import TRAINING_SECONDS, Training
 from mae_lm_fairseq.study.training import Workspace, fingerprints, runs_of
 from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract
@@ -302,7 +302,9 @@ def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
         versions.add(", ".join(f"{name} {version}" for name, version in result["versions"].items()))
     seconds = math.fsum(record["seconds"] for record in records)
     measuring_seconds = math.fsum(result["seconds"] for result in results)
-    training_seconds = seconds - measuring_seconds
+    # A record has the seconds of its last process only, if training was interrupted.
+    of_all_processes = max(result.get(TRAINING_SECONDS, 0.0) for result in results)
+    training_seconds = max(seconds - measuring_seconds, of_all_processes)
     return {
         "model": training.model.name,
         "learning_rate": training.learning_rate,

@@ -10,6 +10,7 @@ from typing import Any
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.study.plan import Model, PlannedMeasure
+from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.untrained import write_untrained
 from mae_lm_fairseq.utils.errors import UserError
@@ -17,6 +18,9 @@ from mae_lm_fairseq.utils.files import KEPT, file_sha256, read_record
 from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.utils.versions import commit, machine, versions
 from mae_lm_fairseq.utils.writing import remove
+
+TRAINING_SECONDS = "training_seconds"
+"""Key of the duration of a training in its result, with that of processes that were interrupted."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,13 @@ def training_result(run: Run, updates: int, save: Path) -> dict[str, Any]:
     Raises:
         UserError: if it has ended after another number of updates.
     """
-    reached = saved_updates(save / "checkpoint_last.pt")
+    path = save / "checkpoint_last.pt"
+    reached = saved_updates(path)
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
-    return _result({}, 0.0, {})
+    # fairseq adds the time of earlier processes, which were killed.
+    training_seconds = load_as_data(path, mapped=True)["extra_state"]["previous_training_time"]
+    return _result({}, 0.0, {}) | {TRAINING_SECONDS: round(training_seconds, 1)}
 
 
 def write_random(run: Run, words: Sequence[str], path: Path) -> dict[str, Any]:

@@ -435,6 +435,10 @@ def test_a_training_that_an_earlier_version_began_goes_on(at_once, here):
     training = workspace.training(plan.models[0], None, 1)
     words = arguments(here / "data-bin", train_options(plan, training, 4, training.folder / "checkpoints"))
     assert fairseq_train(*words, threads=workspace.threads).returncode == 0
+    last = training.folder / "checkpoints" / "checkpoint_last.pt"
+    state = torch.load(last, weights_only=False)
+    state["extra_state"]["previous_training_time"] = 1000.0
+    torch.save(state, last)
     measures = {workspace.key(plan.measures[0], plan.models[0]): {"loss": 9.0}}
     result = {"commit": None, "machine": "a", "versions": {}, "seconds": 1.0, "measures": measures}
     training.result(4).write_text(json.dumps({"command": ["train"], "seconds": 3.0, "result": result}))
@@ -442,6 +446,7 @@ def test_a_training_that_an_earlier_version_began_goes_on(at_once, here):
     losses = results(at_once)["runs"][0]["measures"]["loss"]
     assert run["measures"]["loss"] == {"4": {"loss": 9.0}, "6": losses["6"]}
     assert len(run["commands"]) == 2
+    assert run["seconds"]["training"] > 1000  # also of the process before
     assert "checkpoint_last.pt (epoch 1 @ 4 updates)" in training.result(6).with_suffix(".log").read_text()
 
 
