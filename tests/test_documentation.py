@@ -400,6 +400,8 @@ def workspace(tmp_path_factory, mae_lm, text_data, checkpoints, bundles) -> Path
     texts = ("--train", "train.txt", "--valid", "valid.txt")
     done = mae_lm("prepare", *texts, *model, "--destdir", "data-bin", cwd=directory)
     assert done.returncode == 0, done.stderr
+    pairs = [json.dumps({"anchor": line[:30], "positive": line}) for line in lines[:64]]
+    (directory / "pairs.jsonl").write_text("\n".join(pairs), encoding="utf-8")
     write_official(directory / "GLUE", TASKS["RTE"], make_rows(TASKS["RTE"]))
     for split in ("train", "dev"):
         write_squad(directory / f"{split}-v1.1.json")

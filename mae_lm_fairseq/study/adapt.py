@@ -111,11 +111,13 @@ class Options(Base):
         objective: mlm: [MASK] enters the encoder; mae_lm, 3ml: a decoder predicts (default: the model's own, and mlm
             for models of transformers).
         updates: number of updates.
-        learning_rate: maximum learning rate; it rises for 6 % of the updates, then falls to 0.
+        learning_rate: maximum learning rate (default: 1e-4, and 3e-5 for sentence encoders); it rises for 6 % of the
+            updates, then falls to 0.
         batch_size: tokens per update.
         tokens_per_sample: maximum length of a sequence (default: the model's, at most 512).
         mask_prob: fraction of the tokens to predict (default: 0.15, and 0.5 for 3ml).
-        freeze_encoder_updates: train only decoder and head in the first N updates.
+        freeze_encoder_updates: train only decoder and head in the first N updates (default: 0, and half of the updates
+            for sentence encoders).
         layer_lr_decay: factor between the learning rate of an encoder layer and that of the layer above it.
         seed: seed of new weights, masks, dropout and order.
         extra: further options of fairseq-train.
@@ -132,11 +134,11 @@ class Options(Base):
     out: Directory
     objective: Literal["mlm", "mae_lm", "3ml"] | None = None
     updates: Count = 1000
-    learning_rate: LearningRate = 1e-4
+    learning_rate: LearningRate | None = None
     batch_size: Count = 8192
     tokens_per_sample: Annotated[int, Argument("N", at_least=4)] | None = None
     mask_prob: Probability | None = None
-    freeze_encoder_updates: Natural = 0
+    freeze_encoder_updates: Natural | None = None
     layer_lr_decay: Fraction = 1.0
     seed: Count = 1
     extra: Rest = ()
@@ -165,11 +167,23 @@ def main(options: Options) -> None:
     set_verbosity_error()  # about weights that other classes have
     named = options.model
     data_bin = options.data_bin.resolve() if options.data_bin else None
-    options = replace(options, model=named.resolve(), out=options.out.resolve(), data_bin=data_bin)
+    options = with_defaults(replace(options, model=named.resolve(), out=options.out.resolve(), data_bin=data_bin))
     with signals_as_errors(), directory_lock(options.out), Products(options.out, "mae-lm adapt", OWNED) as products:
         check_model_exists(named)  # not the absolute path, which is no name of the hub
         adapt(options, products)
     print(f"Report: {options.out / 'report.md'}   Model for transformers: {options.out / 'stock'}")
+
+
+def with_defaults(options: Options) -> Options:
+    """Return the options with the defaults that depend on the model; docs/adapting.md has their reasons."""
+    rate, frozen = 1e-4, 0
+    if is_sentence_encoder(options):
+        rate, frozen = 3e-5, options.updates // 2
+    if options.learning_rate is not None:
+        rate = options.learning_rate
+    if options.freeze_encoder_updates is not None:
+        frozen = options.freeze_encoder_updates
+    return replace(options, learning_rate=rate, freeze_encoder_updates=frozen)
 
 
 def adapt(options: Options, products: Products) -> None:

@@ -18,6 +18,7 @@ from mae_lm_fairseq.study.adapt import (
     measurement,
     plan_of,
     read_model,
+    with_defaults,
 )
 from mae_lm_fairseq.study.objectives import objective_of
 from mae_lm_fairseq.study.results import Training
@@ -59,7 +60,7 @@ FLAGS = {
 
 def options(out: Path, *flags: str, model: Path | str = "model") -> Options:
     words = [str(model), "--train", "train.txt", "--valid", "valid.txt", "--out", str(out), *flags]
-    return parse(Options, words, None, "mae-lm adapt")
+    return with_defaults(parse(Options, words, None, "mae-lm adapt"))
 
 
 def options_of_training(model, out: Path, *flags: str) -> set[str]:
@@ -167,6 +168,20 @@ def test_models_that_cannot_be_exported_are_refused_at_the_start(tmp_path):
     with pytest.raises(UserError, match="transformers' MPNet takes"):
         make_inputs(Products(chosen.out, "mae-lm adapt", OWNED), chosen)
     assert {path.name for path in chosen.out.iterdir()} == {MADE, "start"}
+
+
+def test_a_sentence_encoder_is_trained_gently(tmp_path):
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    (encoder / "modules.json").write_text("[]")
+
+    def gentle(model: Path, *flags: str) -> tuple[float, int]:
+        chosen = options(tmp_path / "out", "--updates", "50", *flags, model=model)
+        return chosen.learning_rate, chosen.freeze_encoder_updates
+
+    assert gentle(tmp_path / "plain") == (1e-4, 0)
+    assert gentle(encoder) == (3e-5, 25)
+    assert gentle(encoder, "--learning-rate", "3e-3", "--freeze-encoder-updates", "0") == (3e-3, 0)
 
 
 @pytest.mark.parametrize("kind", ["transformers", "bundle"])
