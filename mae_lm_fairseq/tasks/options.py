@@ -138,8 +138,9 @@ def check_options(cfg: MaskedAutoencoderLMConfig) -> None:
         raise UserError("--shorten-method random_crop depends on the timing of threads; use truncate or none")
     if cfg.freq_weighted_replacement and cfg.random_token_prob == 0:
         raise UserError("--freq-weighted-replacement has no effect with --random-token-prob 0")
-    kept = updates_to_keep(cfg.keep_at, cfg.max_update)
-    if cfg.keep_dir and not kept:
+    if cfg.keep_at is not None:
+        updates_to_keep(cfg.keep_at, cfg.max_update)
+    elif cfg.keep_dir:
         raise UserError(f"--keep-dir {cfg.keep_dir} has no effect without --keep-at; remove it")
     if cfg.mask_function is not None:
         _check_function(cfg)

@@ -118,6 +118,7 @@ def here(tmp_path_factory):
 
 
 def _main(words: list[str]) -> None:
+    torch.set_num_threads(1)  # those of OpenMP do not work in a fork of a process that has used them
     sys.argv = words
     sys.exit(main())
 
@@ -148,7 +149,7 @@ def compared(here):
     plan = plan.partition("[[contrast]]")[0]
     (here / "plan.toml").write_text(plan)
     *_, command = STUDY.commands()
-    run(command)
+    run(f"{command} --jobs 2")  # so that each has one thread
     return results("compared")
 
 
@@ -246,7 +247,7 @@ def test_the_decoder_of_the_page_adds_the_mean_of_its_sequence(here, monkeypatch
 def test_a_killed_study_resumes_and_changed_code_makes_new_runs(here):
     (here / "seeds.toml").write_text(of_one_model(small_plan(), "from the mean"))
     shutil.copytree("ideas", "again/ideas")
-    command = "mae-lm study seeds.toml --user-dir again/ideas --out seeds"
+    command = "mae-lm study seeds.toml --user-dir again/ideas --out seeds --jobs 2"
     killed = start(command)
     wait_for(lambda: [*Path("seeds/runs").glob("*-seed2-*/checkpoints/checkpoint_last.pt")])
     os.kill(killed.pid, signal.SIGKILL)

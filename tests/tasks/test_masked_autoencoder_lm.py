@@ -228,7 +228,7 @@ def test_repeated_tokens(task_for, times):
         ),
         (["--freq-weighted-replacement"], "--freq-weighted-replacement"),
         *((["--tokens-per-sample", length], f"^--tokens-per-sample {length} ") for length in (3, 0, -5)),
-        (["--tokens-per-sample", 65, "--max-positions", 64], "--max-positions 64"),
+        (["--tokens-per-sample", 65, "--max-positions", 64], "--tokens-per-sample 65"),
     ],
 )
 def test_contradictory_options_are_named(data_bin, arguments, named):
