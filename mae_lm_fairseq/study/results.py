@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
+from mae_lm_fairseq.fairseq_patches.resuming import load_mapped, saved_updates
 from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.study.plan import Model, PlannedMeasure
-from mae_lm_fairseq.trained.checkpoint_file import load_as_data
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.untrained import write_untrained
 from mae_lm_fairseq.utils.errors import UserError
@@ -126,7 +125,8 @@ def training_result(run: Run, updates: int, save: Path) -> dict[str, Any]:
     if reached != updates:
         raise UserError(f"{run.name}: training ended after {reached} updates, not {updates}; see {run.log}")
     # fairseq adds the time of earlier processes, which were killed.
-    training_seconds = load_as_data(path, mapped=True)["extra_state"]["previous_training_time"]
+    extra_state = load_mapped(path).get("extra_state", {})
+    training_seconds = extra_state.get("previous_training_time", 0.0)
     return _result({}, 0.0, {}) | {TRAINING_SECONDS: round(training_seconds, 1)}
 
 
