@@ -16,7 +16,7 @@ from mae_lm_fairseq.fairseq_patches.patching import replaced
 from mae_lm_fairseq.utils.errors import UserError
 
 
-def updates_to_keep(keep_at: str | None, max_update: int) -> list[int]:
+def updates_to_keep(keep_at: str, max_update: int) -> list[int]:
     """Return the numbers of updates after which ``--keep-at`` keeps the weights.
 
     Args:
@@ -25,8 +25,6 @@ def updates_to_keep(keep_at: str | None, max_update: int) -> list[int]:
     Raises:
         UserError: if one of them is not a number, or training does not reach it.
     """
-    if keep_at is None:
-        return []
     try:
         numbers = [int(number) for number in keep_at.split(",")]
     except ValueError:
@@ -70,7 +68,10 @@ def check_kept(trainer: Trainer) -> None:
 
 def _updates_to_keep(trainer: Trainer) -> list[int]:
     task = trainer.cfg.task
-    return updates_to_keep(getattr(task, "keep_at", None), getattr(task, "max_update", 0))
+    keep_at = getattr(task, "keep_at", None)
+    if keep_at is None:
+        return []
+    return updates_to_keep(keep_at, task.max_update)
 
 
 def _path(trainer: Trainer, updates: int) -> Path:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, batch_layout
 from mae_lm_fairseq.tasks.mask_functions import MASK_FUNCTIONS, SequenceToMask
-from mae_lm_fairseq.tasks.masking_rates import RateRange, RateSchedule, VariableMasksDataset
+from mae_lm_fairseq.tasks.masking_rates import DrawnByEpoch, RateRange, RateSchedule, VariableMasksDataset
 from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer import SPECIALS, Tokenizer
@@ -200,7 +200,7 @@ class UnmarkedWordStarts:
         return starts
 
 
-class EarlyMasksDataset(BaseWrapperDataset):
+class EarlyMasksDataset(DrawnByEpoch):
     """Adds ``net_input.early_masks`` [B, T] bool to every batch: a random fraction of its ``<mask>`` tokens.
 
     The encoder sees these tokens, an ablation of the MAE-LM paper (figure 4). They are drawn by seed, epoch and index
@@ -216,11 +216,6 @@ class EarlyMasksDataset(BaseWrapperDataset):
         self.mask = mask
         self.fraction = fraction
         self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int):
-        super().set_epoch(epoch)
-        self.epoch = epoch
 
     def collater(self, samples: list) -> dict:
         batch = self.dataset.collater(samples)

@@ -222,7 +222,19 @@ class NumberedSequences(BaseWrapperDataset):
         return self.dataset[index]
 
 
-class LossWeightsDataset(BaseWrapperDataset):
+class DrawnByEpoch(BaseWrapperDataset):
+    """Base of data sets that draw something for each sequence and ``epoch``."""
+
+    def __init__(self, dataset: FairseqDataset):
+        super().__init__(dataset)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int):
+        super().set_epoch(epoch)
+        self.epoch = epoch
+
+
+class LossWeightsDataset(DrawnByEpoch):
     """Adds ``loss_weights`` [B] to every batch: one over the masking rate of each sequence.
 
     They are float64, because fairseq's trainer rounds float32 tensors of a batch to half precision.
@@ -235,11 +247,6 @@ class LossWeightsDataset(BaseWrapperDataset):
     def __init__(self, dataset: FairseqDataset, rate: RateRange):
         super().__init__(dataset)
         self.rate = rate
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int):
-        super().set_epoch(epoch)
-        self.epoch = epoch
 
     def collater(self, samples: list) -> dict:
         batch = self.dataset.collater(samples)

@@ -34,7 +34,7 @@ from mae_lm_fairseq.training.keys import values_of_words
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
 from tests.support.processes import fairseq_train, fork, kill_with_children, runs_in_children, wait_for
-from tests.support.tagging import sentences, write_conllu
+from tests.support.tagging import sentences, write_conllu, write_texts
 
 PLAN = """
 title = "Two models"
@@ -109,10 +109,7 @@ def few_imports():
 def directory(tmp_path_factory):
     """Create the files of a plan: the current directory of a user."""
     directory = tmp_path_factory.mktemp("study")
-    for name, count, seed in (("train", 300, 1), ("valid", 60, 2)):
-        lines = (" ".join(word for word, _ in sentence) for sentence in sentences(count, seed))
-        blocks = "".join(f"{line}\n{chr(10) * (number % 5 == 4)}" for number, line in enumerate(lines))
-        (directory / f"{name}.txt").write_text(blocks, encoding="utf-8")
+    write_texts(directory)
     write_conllu(directory / "train.conllu", sentences(30, 3))
     write_conllu(directory / "test.conllu", sentences(30, 4))
     texts = [(str(directory / f"{name}.txt"),) for name in ("train", "valid")]
@@ -130,11 +127,16 @@ def here(directory, monkeypatch):
 @pytest.fixture(scope="module")
 def finished(directory):
     """Return the directory of a finished study."""
-    (directory / "plan.toml").write_text(PLAN)
+    return finish(directory, "plan.toml", PLAN, "finished")
+
+
+def finish(directory: Path, name: str, plan: str, out: str) -> Path:
+    """Write a plan into the directory of its files, run it there, and return its output directory."""
+    (directory / name).write_text(plan)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
-        study.main(study.Options(plan="plan.toml", out=Path("finished"), jobs=2))
-    return directory / "finished"
+        study.main(study.Options(plan=name, out=Path(out), jobs=2))
+    return directory / out
 
 
 def results(out: Path) -> dict:
@@ -355,11 +357,7 @@ WITH_CHECKPOINT += '[[measure]]\nkind = "loss"\ntokens = 500\n'
 @pytest.fixture(scope="module")
 def at_once(directory):
     """Return the directory of a finished study by this plan."""
-    (directory / "checkpoint.toml").write_text(WITH_CHECKPOINT)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(directory)
-        study.main(study.Options(plan="checkpoint.toml", out=Path("at-once"), jobs=2))
-    return directory / "at-once"
+    return finish(directory, "checkpoint.toml", WITH_CHECKPOINT, "at-once")
 
 
 def test_a_training_is_one_process(at_once):

@@ -20,7 +20,7 @@ from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
 from tests.support import ROOT, networks
 from tests.support.documentation import blocks
 from tests.support.processes import fork, mae_lm, runs_in_children, wait_for
-from tests.support.tagging import sentences
+from tests.support.tagging import write_texts
 
 PAGE = ROOT / "docs" / "own-ideas.md"
 STUDY, CODE, VERBS, PYTHON = blocks(PAGE)
@@ -101,10 +101,7 @@ def of_one_model(plan: str, name: str) -> str:
 def here(tmp_path_factory):
     """Create what the page assumes, and run its block that writes the directory."""
     directory = tmp_path_factory.mktemp("own-ideas")
-    for name, count, seed in (("train", 300, 1), ("valid", 60, 2)):
-        lines = (" ".join(word for word, _ in sentence) for sentence in sentences(count, seed))
-        text = "".join(f"{line}\n{chr(10) * (number % 5 == 4)}" for number, line in enumerate(lines))
-        (directory / f"{name}.txt").write_text(text, encoding="utf-8")
+    write_texts(directory)
     texts = [(str(directory / f"{name}.txt"),) for name in ("train", "valid")]
     rates = {"character_coverage": 1.0, "max_unk_rate": 1.0}
     prepare(PreparationOptions(*texts, directory / "data-bin", vocab_size=90, **rates, workers=1))

@@ -35,6 +35,17 @@ def sentences(count: int, seed: int = 1) -> list[list[tuple[str, str]]]:
     return found
 
 
+def write_texts(directory: Path) -> None:
+    """Write the words alone to ``train.txt`` and ``valid.txt``, in documents of five lines."""
+    for name, count, seed in (("train", 300, 1), ("valid", 60, 2)):
+        lines = []
+        for number, sentence in enumerate(sentences(count, seed)):
+            lines.append(" ".join(word for word, _ in sentence))
+            if number % 5 == 4:
+                lines.append("")
+        (directory / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def write_columns(path: Path, found: list[list[tuple[str, str]]]) -> Path:
     """Write words and labels, separated by tabs."""
     text = "\n".join("".join(f"{word}\t{label}\n" for word, label in sentence) for sentence in found)
