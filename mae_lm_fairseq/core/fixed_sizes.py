@@ -45,6 +45,9 @@ class Counts(NamedTuple):
         return self.tokens - self.predicted
 
 
+NO_DUMMIES = Counts(0, 0, 0)
+
+
 class Bucket(NamedTuple):
     """Sizes of a batch with dummies."""
 

@@ -1,4 +1,4 @@
-"""Batches with dummies: sizes of the buckets, equal loss and gradients, and no influence of what the dummies contain."""
+"""Batches with dummies: sizes of buckets, equal loss and gradients, and no influence of what the dummies contain."""
 
 import pytest
 import torch
