@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.logging import metrics
+from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 
@@ -72,7 +73,25 @@ def test_updates_log_what_they_log_without(pretrain, tmp_path, arch, options):
         for name in ("loss", "ppl", "accuracy", "encoder_share", "gnorm", "sample_size", "ntokens"):
             if name in reference:
                 # Sums in another order, and what 20 updates make of the difference.
-                assert ours[name] == pytest.approx(reference[name], rel=1e-3), name
+                assert ours[name] == pytest.approx(reference[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize("optimizer_type", [FP16Optimizer, MemoryEfficientFP16Optimizer])
+def test_gradients_have_the_loss_scale_of_fp16(data_bin, optimizer_type):
+    norms = []
+    for options in ([], ["--cuda-graphs"]):
+        cfg, task, model, criterion = set_up(
+            data_bin, *WITHOUT_DROPOUT, "--fp16-init-scale", 64, "--fp16-no-flatten-grads", *options
+        )
+        task.load_dataset("train")
+        model.half()
+        optimizer = optimizer_type.build_optimizer(cfg, list(model.parameters()))
+        optimizer.zero_grad()
+        for batch in batches(task)[:2]:
+            task.train_step(batch, model, criterion, optimizer, update_num=0)
+        norms.append(float(optimizer.clip_grad_norm(0.0)))
+    # Sums in half precision, in another order.
+    assert norms[1] == pytest.approx(norms[0], rel=4e-3) != 0
 
 
 @pytest.mark.integration
