@@ -9,7 +9,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from mae_lm_fairseq.core.fixed_sizes import NO_DUMMIES, Counts
-from mae_lm_fairseq.core.packing import BatchLayout, restore
+from mae_lm_fairseq.core.packing import BatchLayout, pack, restore
 
 
 class MaskedBatch(NamedTuple):
@@ -48,31 +48,40 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
         """Return the summed loss in nats, the number of tokens to divide it by, and the values to log."""
         batch = self.masked_batch(model, sample)
         loss, correct = model(method="masked_loss", **batch._asdict())
-        return loss, *self.size_and_log(model, sample, batch, loss, correct)
+        size, log = self.size_and_log(model, sample, batch, loss, correct)
+        return loss, size, log
 
     def masked_batch(self, model, sample: dict) -> MaskedBatch:
         """Return what the loss of a batch is computed from; ``model`` computes the layout of a batch without one."""
-        tokens, target = sample["net_input"]["src_tokens"], sample["target"]
+        inputs = sample["net_input"]
+        tokens = inputs["src_tokens"]
+        target = sample["target"]
         if "layout" in sample:
             layout = restore(sample["layout"])
-            targets = target.flatten().index_select(0, layout.predicted.index)
+            targets = pack(target, layout.predicted)
         else:
             is_predicted = target.ne(self.pad)
-            layout = model.layout_of(tokens, is_predicted, sample["net_input"].get("early_masks"))
+            early_masks = inputs.get("early_masks")
+            layout = model.layout_of(tokens, is_predicted, early_masks)
             targets = target[is_predicted]
-        return MaskedBatch(tokens, layout, targets, _weights_of_positions(sample, layout))
+        weights = _weights_of_positions(sample, layout)
+        return MaskedBatch(tokens, layout, targets, weights)
 
     def size_and_log(
         self, model, sample: dict, batch: MaskedBatch, loss: Tensor, correct: Tensor | None
     ) -> tuple[int, dict]:
         """Return the number of tokens to divide the loss by, and the values to log; dummies do not count."""
-        dummies = Counts(*sample.get("dummies", NO_DUMMIES))
+        dummies = sample.get("dummies", NO_DUMMIES)
+        dummies = Counts(*dummies)
+        tokens = sample["ntokens"]
         predicted = batch.targets.numel() - dummies.predicted
-        sample_size = predicted if batch.loss_weights is None else sample["ntokens"]
+        sample_size = predicted
+        if batch.loss_weights is not None:
+            sample_size = tokens
         log = {
             "loss": loss.detach(),
             "encoder_tokens": model.encoder_tokens(batch.layout, dummies),
-            "ntokens": sample["ntokens"],
+            "ntokens": tokens,
             "nsentences": sample["nsentences"],
             "sample_size": sample_size,
             "predicted": predicted,

@@ -51,7 +51,8 @@ class GraphedTraining:
         if self.step is None:
             self.step = self._new_step(model, batch)
         loss, correct = self.step(sample["bucket"], batch, _begin_backward(optimizer))
-        return loss, *criterion.size_and_log(model, sample, batch, loss, correct)
+        size, log = criterion.size_and_log(model, sample, batch, loss, correct)
+        return loss, size, log
 
     def _new_step(self, model: MAELMModel, batch: MaskedBatch) -> GraphedStep:
         """Return the step, prepared for the largest bucket."""
