@@ -28,12 +28,13 @@ def linear_cross_entropy(
     Args:
         states: [N, dim].
         weight, bias: [V, dim] and [V].
-        targets: [N] int64.
+        targets: [N] int64; a position whose target is negative has neither loss nor gradient.
         kernel: :func:`~mae_lm_fairseq.core.kernels.fused_loss.cross_entropy_`, which takes logits in any precision.
         loss_weights: [N] float32, the factor of each position's loss; None if all are 1.
 
     Returns:
-        The loss, a float32 scalar, and the number of positions whose largest logit is the target's, an int64 scalar.
+        The loss, a float32 scalar (float64 for states in float64), and the number of positions whose largest logit is
+        the target's, an int64 scalar.
     """
     # Inside an autograd function, neither torch.is_grad_enabled() nor ctx.needs_input_grad knows of torch.no_grad().
     return _LinearCrossEntropy.apply(states, weight, bias, targets, torch.is_grad_enabled(), kernel, loss_weights)
@@ -51,7 +52,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         kernel: Callable | None,
         loss_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        loss = torch.zeros((), device=states.device)
+        exact = _dtype_of_sums(states)
+        loss = torch.zeros((), dtype=exact, device=states.device)
         correct = torch.zeros((), dtype=torch.int64, device=states.device)
         trains = trains and any(ctx.needs_input_grad)
         gradients = _zero_gradients(states, weight, bias) if trains else []
@@ -63,7 +65,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         elements = KERNEL_BYTES // dtype.itemsize if kernel else CHUNK_ELEMENTS
         for part in _chunks(len(states), len(weight), elements):
             logits = F.linear(states[part], weight, bias)
-            error = logits if kernel else logits.float()
+            error = logits if kernel else logits.to(exact)
             losses, is_correct = compute(error, targets[part], trains)
             if loss_weights is not None:
                 losses = losses.flatten() * loss_weights[part]
@@ -86,12 +88,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def _cross_entropy_(logits: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:
     targets = targets[:, None]
+    has_target = targets.ge(0)
+    token = targets.clamp(min=0)
     normaliser = logits.logsumexp(-1, keepdim=True)
-    losses = normaliser - logits.gather(1, targets)
+    losses = normaliser - logits.gather(1, token)
+    losses = losses.masked_fill(~has_target, 0)
     is_correct = logits.argmax(-1, keepdim=True).eq(targets)
     if gradient:
+        normaliser = normaliser.masked_fill(~has_target, torch.inf)  # so that all probabilities are 0
         probabilities = logits.sub_(normaliser).exp_()
-        probabilities.scatter_add_(1, targets, -torch.ones_like(normaliser))
+        probabilities.scatter_add_(1, token, -has_target.to(logits.dtype))
     return losses, is_correct
 
 
@@ -150,8 +156,13 @@ class _LinearLogProbabilities(torch.autograd.Function):
 
 
 def _zero_gradients(*inputs: Tensor) -> list[Tensor]:
-    """Return the memory in which the gradients of states, weight and bias are summed, float32."""
-    return [torch.zeros_like(x, dtype=torch.float32) for x in inputs]
+    """Return the memory in which the gradients of states, weight and bias are summed."""
+    return [torch.zeros_like(x, dtype=_dtype_of_sums(x)) for x in inputs]
+
+
+def _dtype_of_sums(x: Tensor) -> torch.dtype:
+    """Return float32, or float64 for a tensor in float64."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _chunks(positions: int, vocabulary: int, elements: int) -> Iterator[slice]:
@@ -167,7 +178,7 @@ def _add_gradients(gradients: list[Tensor], part: slice, error: Tensor, states: 
     that of the logits.
     """
     grad_states, grad_weight, grad_bias = gradients
-    grad_bias += error.sum(0, dtype=torch.float32)
+    grad_bias += error.sum(0, dtype=grad_bias.dtype)
     error = error.to(weight.dtype)
     grad_states[part] = error @ weight
     grad_weight += error.T @ states.to(weight.dtype)

@@ -49,11 +49,15 @@ def hashed_dropout(x: Tensor, p: float) -> Tensor:
     return (x * kept).to(x.dtype)
 
 
+def random_words(number: int) -> Tensor:
+    """Return random integers of 64 bits each, [number] int64."""
+    return torch.empty(number, dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
+
+
 class _CheapDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, dropped: int) -> Tensor:
-        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
-        words.random_(torch.iinfo(torch.int64).min, None)
+        words = random_words(-(-x.numel() // 4))
         random = words.view(torch.int16)[: x.numel()].view(x.shape)
         kept = random >= dropped - _LEVELS // 2
         ctx.save_for_backward(kept)

@@ -76,17 +76,19 @@ class BatchLayout(NamedTuple):
     """[number of early masks] int64: index of each early mask in the packed visible positions."""
 
 
-def layout_of(present: Tensor, positions: Tensor) -> Layout:
+def layout_of(present: Tensor, positions: Tensor, width: int | None = None) -> Layout:
     """Return the layout of the positions selected by ``present``.
 
     Args:
         present: [B, T] bool.
         positions: [B, T] int64, position of each token in its sequence.
+        width: W, if it is more than the most selected positions of a row.
     """
     rows, length = present.shape
     index = present.flatten().nonzero().squeeze(1)
     lengths = present.sum(1)
-    width = int(lengths.max()) if rows else 0
+    if width is None:
+        width = int(lengths.max()) if rows else 0
     rank = present.cumsum(1) - 1
     row = torch.div(index, max(length, 1), rounding_mode="floor")
     slots = row * width + rank.flatten()[index]
@@ -123,6 +125,7 @@ def batch_layout(
     mask: int,
     early_masks: Tensor | None = None,
     needs: frozenset[str] = NEEDED_BY_SOME,
+    width: int | None = None,
 ) -> BatchLayout:
     """Return the layouts of a batch. Call it on CPU tensors: on a GPU, it synchronises with the device several times.
 
@@ -132,27 +135,28 @@ def batch_layout(
         pad, mask: ids of ``<pad>`` and ``<mask>``.
         early_masks: [B, T] bool, ``[MASK]`` tokens that the encoder sees; None for none of them.
         needs: layouts to compute beside ``sequence`` and ``predicted``, a subset of :data:`NEEDED_BY_SOME`.
+        width: W of all layouts; by default that of the batch, see :mod:`~mae_lm_fairseq.core.fixed_sizes`.
     """
     is_token = tokens.ne(pad)
     is_mask = tokens.eq(mask)
     is_early = torch.zeros_like(is_mask) if early_masks is None else is_mask & early_masks
     is_predicted = is_token & is_predicted
     positions = is_token.cumsum(1) - 1
-    sequence = layout_of(is_token, positions)
+    sequence = layout_of(is_token, positions, width)
     # Every row counts 0, 1, 2, ..., so all rows can share one row of positions and of position biases.
     sequence = sequence._replace(row_positions=_counted(sequence.width, tokens.device))
-    predicted = layout_of(is_predicted, positions)
+    predicted = layout_of(is_predicted, positions, width)
 
     visible = masked = decoded = None
     visible_in_sequence = early_in_visible = None
     if "visible" in needs:
-        visible = layout_of(is_token & ~is_mask | is_early, positions)
+        visible = layout_of(is_token & ~is_mask | is_early, positions, width)
         visible_in_sequence = indices_in(visible, sequence)
         early_in_visible = pack(is_early, visible).nonzero().squeeze(1)
     if "masked" in needs:
-        masked = layout_of(is_mask, positions)
+        masked = layout_of(is_mask, positions, width)
     if "decoded" in needs:
-        decoded = layout_of(is_predicted | is_mask, positions)
+        decoded = layout_of(is_predicted | is_mask, positions, width)
     return BatchLayout(
         sequence=sequence,
         visible=visible,

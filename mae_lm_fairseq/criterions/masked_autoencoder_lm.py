@@ -1,13 +1,24 @@
 """The pretraining loss: cross-entropy at the predicted positions, or ExLM's over alignments."""
 
 import math
+from typing import NamedTuple
 
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 from torch import Tensor
 
-from mae_lm_fairseq.core.packing import BatchLayout, restore
+from mae_lm_fairseq.core.fixed_sizes import NO_DUMMIES, Counts
+from mae_lm_fairseq.core.packing import BatchLayout, pack, restore
+
+
+class MaskedBatch(NamedTuple):
+    """The arguments of :meth:`~mae_lm_fairseq.trained.model.TrainedModel.masked_loss`."""
+
+    src_tokens: Tensor
+    layout: BatchLayout
+    targets: Tensor
+    loss_weights: Tensor | None
 
 
 @register_criterion("masked_autoencoder_lm")
@@ -35,30 +46,51 @@ class MaskedAutoencoderLMCriterion(FairseqCriterion):
 
     def forward(self, model, sample: dict, reduce: bool = True):
         """Return the summed loss in nats, the number of tokens to divide it by, and the values to log."""
-        tokens, target = sample["net_input"]["src_tokens"], sample["target"]
+        batch = self.masked_batch(model, sample)
+        loss, correct = model(method="masked_loss", **batch._asdict())
+        size, log = self.size_and_log(model, sample, batch, loss, correct)
+        return loss, size, log
+
+    def masked_batch(self, model, sample: dict) -> MaskedBatch:
+        """Return what the loss of a batch is computed from; ``model`` computes the layout of a batch without one."""
+        inputs = sample["net_input"]
+        tokens = inputs["src_tokens"]
+        target = sample["target"]
         if "layout" in sample:
             layout = restore(sample["layout"])
-            targets = target.flatten().index_select(0, layout.predicted.index)
+            targets = pack(target, layout.predicted)
         else:
             is_predicted = target.ne(self.pad)
-            layout = model.layout_of(tokens, is_predicted, sample["net_input"].get("early_masks"))
+            early_masks = inputs.get("early_masks")
+            layout = model.layout_of(tokens, is_predicted, early_masks)
             targets = target[is_predicted]
         weights = _weights_of_positions(sample, layout)
-        loss, extra = model(tokens, method="masked_loss", layout=layout, targets=targets, loss_weights=weights)
-        sample_size = targets.numel() if weights is None else sample["ntokens"]
+        return MaskedBatch(tokens, layout, targets, weights)
+
+    def size_and_log(
+        self, model, sample: dict, batch: MaskedBatch, loss: Tensor, correct: Tensor | None
+    ) -> tuple[int, dict]:
+        """Return the number of tokens to divide the loss by, and the values to log; dummies do not count."""
+        dummies = sample.get("dummies", NO_DUMMIES)
+        dummies = Counts(*dummies)
+        tokens = sample["ntokens"]
+        predicted = batch.targets.numel() - dummies.predicted
+        sample_size = predicted
+        if batch.loss_weights is not None:
+            sample_size = tokens
         log = {
             "loss": loss.detach(),
-            "encoder_tokens": extra["encoder_tokens"],
-            "ntokens": sample["ntokens"],
+            "encoder_tokens": model.encoder_tokens(batch.layout, dummies),
+            "ntokens": tokens,
             "nsentences": sample["nsentences"],
             "sample_size": sample_size,
-            "predicted": targets.numel(),
+            "predicted": predicted,
         }
-        if extra["correct"] is not None:
-            log["correct"] = extra["correct"]
+        if correct is not None:
+            log["correct"] = correct
         if model.training and "flops" in sample:
             log["flops"] = sample["flops"]  # which the task logs
-        return loss, sample_size, log
+        return sample_size, log
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict]):

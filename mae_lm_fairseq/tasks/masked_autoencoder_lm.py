@@ -18,6 +18,7 @@ from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout
 from mae_lm_fairseq.cost.flops import training_flops
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.models.mae_lm import MAELMModel
+from mae_lm_fairseq.tasks.graphs import GraphedTraining, graphed_training
 from mae_lm_fairseq.tasks.masking import EarlyMasksDataset, LayoutDataset, masked_pair, warn_of_long_words, word_starts
 from mae_lm_fairseq.tasks.masking_rates import LossWeightsDataset, NumberedSequences, number_batches, variable_rate
 from mae_lm_fairseq.tasks.monitoring import RankMonitor, log_throughput, monitored_texts, peak_flops
@@ -48,6 +49,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.flops: Callable[[BatchLayout], int] | None = None
         self.peak_flops: float | None = None
         self.ranks: RankMonitor | None = None
+        self.graphs: GraphedTraining | None = None
 
     @classmethod
     def setup_task(cls, cfg: MaskedAutoencoderLMConfig, **kwargs) -> "MaskedAutoencoderLMTask":
@@ -103,7 +105,10 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if self.cfg.mask_in_encoder > 0:
             dataset = EarlyMasksDataset(dataset, self.mask_idx, self.cfg.mask_in_encoder, self.cfg.seed)
         needs = NEEDED_BY_SOME if self.layout_needs is None else self.layout_needs
-        dataset = LayoutDataset(dataset, pad, self.mask_idx, needs, self.flops)
+        fixed_sizes = None
+        if self.graphs is not None and split == self.cfg.train_subset:
+            fixed_sizes = self.graphs.fixed_sizes
+        dataset = LayoutDataset(dataset, pad, self.mask_idx, needs, self.flops, fixed_sizes)
         with data_utils.numpy_seed(self.cfg.seed):
             shuffle = np.random.permutation(len(sequences))
         self.datasets[split] = SortDataset(dataset, sort_order=[shuffle, sequences.sizes])
@@ -132,7 +137,7 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         if isinstance(model, MAELMModel):
             self._take_needs_of(model)
             return model
-        for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates"):
+        for option in ("mask_in_encoder", "effective_rank_interval", "freeze_encoder_updates", "cuda_graphs"):
             if getattr(self.cfg, option):
                 name = option.replace("_", "-")
                 raise UserError(f"--{name} is for models of mae_lm_fairseq; choose such an --arch")
@@ -145,6 +150,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.layout_needs = (self.layout_needs or frozenset()) | network.needs()
         if not network.config.wrapped:  # whose layers no formula here describes
             self.flops = functools.partial(training_flops, network.config, len(self.dictionary))
+        if self.cfg.cuda_graphs:
+            self.graphs = graphed_training(self.cfg, network, self.dictionary, self.mask_idx)
 
     def begin_epoch(self, epoch: int, model):
         """Set up the rank monitor and find the device's peak. Called before the first update and after resuming.
@@ -167,6 +174,8 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
         self.peak_flops = peak_flops(model)
 
     def train_step(self, sample, model, criterion, optimizer, update_num: int, ignore_grad: bool = False):
+        if self.graphs is not None and not ignore_grad and self.graphs.covers(sample):
+            return self.graphs.train_step(sample, model, criterion, optimizer)
         outputs = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
         self._drop_frozen_gradients(model, update_num)
         return outputs

@@ -14,6 +14,7 @@ import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset, MaskTokensDataset
 from numpy.typing import ArrayLike
 
+from mae_lm_fairseq.core.fixed_sizes import FixedSizes
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, batch_layout
 from mae_lm_fairseq.tasks.mask_functions import MASK_FUNCTIONS, SequenceToMask
 from mae_lm_fairseq.tasks.masking_rates import DrawnByEpoch, RateRange, RateSchedule, VariableMasksDataset
@@ -244,6 +245,7 @@ class LayoutDataset(BaseWrapperDataset):
             and optionally ``net_input.early_masks``.
         needs: layouts that the network reads, see :func:`~mae_lm_fairseq.core.packing.batch_layout`.
         flops: computes ``flops``, a number that every batch gets too; None for batches without it.
+        fixed_sizes: adds dummies to the batches; those that it fits have ``bucket`` and ``dummies``, their sizes.
     """
 
     def __init__(
@@ -253,25 +255,42 @@ class LayoutDataset(BaseWrapperDataset):
         mask: int,
         needs: frozenset[str] = NEEDED_BY_SOME,
         flops: Callable[[BatchLayout], int] | None = None,
+        fixed_sizes: FixedSizes | None = None,
     ):
         super().__init__(dataset)
         self.pad = pad
         self.mask = mask
         self.needs = needs
         self.flops = flops
+        self.fixed_sizes = fixed_sizes
 
     def collater(self, samples: list) -> dict:
         batch = self.dataset.collater(samples)
         if batch:
-            inputs = batch["net_input"]
-            batch["layout"] = batch_layout(
-                inputs["src_tokens"],
-                is_predicted=batch["target"].ne(self.pad),
-                pad=self.pad,
-                mask=self.mask,
-                early_masks=inputs.get("early_masks"),
-                needs=self.needs,
-            )
+            batch["layout"] = self._layout(batch)
             if self.flops is not None:
                 batch["flops"] = self.flops(batch["layout"])
+            if self.fixed_sizes is not None:
+                self._add_dummies(batch, self.fixed_sizes)
         return batch
+
+    def _layout(self, batch: dict, width: int | None = None) -> BatchLayout:
+        inputs = batch["net_input"]
+        return batch_layout(
+            inputs["src_tokens"],
+            is_predicted=batch["target"].ne(self.pad),
+            pad=self.pad,
+            mask=self.mask,
+            early_masks=inputs.get("early_masks"),
+            needs=self.needs,
+            width=width,
+        )
+
+    def _add_dummies(self, batch: dict, fixed_sizes: FixedSizes) -> None:
+        fixed = fixed_sizes.pad_batch(batch["net_input"]["src_tokens"], batch["target"])
+        if fixed is not None:
+            batch["net_input"]["src_tokens"] = fixed.tokens
+            batch["target"] = fixed.target
+            batch["bucket"] = fixed.bucket
+            batch["dummies"] = fixed.dummies
+            batch["layout"] = self._layout(batch, fixed.bucket.width)

@@ -107,6 +107,19 @@ class MaskedAutoencoderLMConfig(MaskedLMConfig):
     keep_dir: Optional[str] = field(  # noqa: UP045
         default=None, metadata={"help": "directory of the weights that --keep-at keeps (default: --save-dir)"}
     )
+    cuda_graphs: bool = field(
+        default=False,
+        metadata={
+            "help": "bring batches to fixed sizes, and launch forward and backward pass as one CUDA graph; on a CPU, a "
+            "rehearsal without the graph"
+        },
+    )
+    batch_size: Optional[int] = II("dataset.batch_size")  # noqa: UP045
+    train_subset: str = II("dataset.train_subset")
+    criterion: str = II("oc.select:criterion._name,''")
+    amp: bool = II("common.amp")
+    ddp_backend: str = II("distributed_training.ddp_backend")
+    distributed_world_size: int = II("distributed_training.distributed_world_size")
     ddp_timeout: int = field(
         default=DDP_TIMEOUT,
         metadata={"help": "seconds that a process waits for the others of a job before it ends with an error message"},

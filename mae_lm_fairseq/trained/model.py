@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mae_lm_fairseq.core.attention_backends import fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
+from mae_lm_fairseq.core.fixed_sizes import NO_DUMMIES, Counts
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device, unpack
 
 
@@ -32,32 +33,38 @@ class TrainedModel(nn.Module):
 
     def masked_loss(
         self, src_tokens: Tensor, layout: BatchLayout, targets: Tensor, loss_weights: Tensor | None = None
-    ) -> tuple[Tensor, dict]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Compute the head's summed loss of the predicted tokens, without materialising all logits.
 
         Args:
             src_tokens: [B, T] int64.
             layout: layout of the batch, which masked_autoencoder_lm adds to its batches.
-            targets: [number predicted] int64.
+            targets: [number predicted] int64; negative at dummies, which have no loss.
             loss_weights: [number predicted] float32, the factor of each position's loss; None if all are 1.
 
         Returns:
-            The loss in nats, and a dictionary with ``encoder_tokens``, the number of tokens that the encoder sees (mean
-            over its layers), and ``correct``, the number of correct predictions or None, see :class:`AlignmentHead`.
+            The loss in nats, and the number of correct predictions or None, see :class:`AlignmentHead`.
         """
         self.resolve_backend(src_tokens.device)
         with self._precision(src_tokens):
             predicted_states = self.autoencoder.predicted_states(src_tokens, layout)
-            loss, correct = self.autoencoder.lm_head.loss(predicted_states, targets, layout, loss_weights)
-        return loss, {"encoder_tokens": self._encoder_tokens(layout), "correct": correct}
+            return self.autoencoder.lm_head.loss(predicted_states, targets, layout, loss_weights)
+
+    def encoder_tokens(self, layout: BatchLayout, dummies: Counts = NO_DUMMIES) -> float:
+        """Return the number of tokens that the encoder sees, mean over its layers, without the dummies of the batch."""
+        seen = []
+        for layer in self.autoencoder.encoder_layouts(layout)[1:]:
+            dummies_seen = dummies.tokens if layer is layout.sequence else dummies.visible
+            seen.append(layer.index.numel() - dummies_seen)
+        return sum(seen) / len(seen)
 
     def predicted_logits(
         self, src_tokens: Tensor, layout: BatchLayout, return_all_hiddens: bool = False
     ) -> tuple[Tensor, dict]:
         """Compute the logits [number predicted, vocabulary] of the predicted positions.
 
-        The returned dictionary has ``encoder_tokens`` as in :meth:`masked_loss` and, with ``return_all_hiddens``,
-        ``inner_states`` as in :meth:`extract_features`.
+        The returned dictionary has :meth:`encoder_tokens` and, with ``return_all_hiddens``, ``inner_states`` as in
+        :meth:`extract_features`.
         """
         self.resolve_backend(src_tokens.device)
         with self._precision(src_tokens):
@@ -149,12 +156,8 @@ class TrainedModel(nn.Module):
     def _precision(self, tokens: Tensor) -> AbstractContextManager:
         return contextlib.nullcontext()  # keeps the caller's setting
 
-    def _encoder_tokens(self, layout: BatchLayout) -> float:
-        seen = [layer.index.numel() for layer in self.autoencoder.encoder_layouts(layout)[1:]]
-        return sum(seen) / len(seen)
-
     def _extra(self, states: list, layout: BatchLayout, src_tokens: Tensor, return_all_hiddens: bool) -> dict:
-        extra = {"encoder_tokens": self._encoder_tokens(layout)}
+        extra = {"encoder_tokens": self.encoder_tokens(layout)}
         if return_all_hiddens:
             extra["inner_states"] = self.autoencoder.unpack_states(states, layout, src_tokens.shape[1])
         return extra

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from mae_lm_fairseq.core import attention_backends, cross_entropy
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
-from mae_lm_fairseq.core.kernels import fused_attention
+from mae_lm_fairseq.core.fixed_sizes import IGNORED
+from mae_lm_fairseq.core.kernels import fused_attention, operator
 from mae_lm_fairseq.core.kernels.fused_loss import cross_entropy_
 from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, PositionBias, Rows, attend, random_numbers
 from mae_lm_fairseq.core.relative_position import relative_position_bucket, symmetric_bucket
@@ -159,6 +160,35 @@ def test_nothing_to_attend():
         assert not any(tensor.any() for tensor in case.fused())
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_dummy_rows_change_no_bit_of_the_others(monkeypatch, dropout):
+    """Rows behind a batch, empty ones among them, and a width that no row has (core/fixed_sizes.py)."""
+    real = [20, 7]
+    dummies = [64, 3, 0]
+    number = sum(real)
+    case = Case(real + dummies, real + dummies, bucketing=relative_position_bucket)
+    case.rows = case.rows._replace(most_queries=128, most_keys=128)
+    case.gradient[number:] = 0  # as the loss ignores them
+    random = random_numbers(sum(real + dummies), case.values[0][:, None])
+    monkeypatch.setattr(operator, "random_numbers", lambda *sizes: random[: sizes[0]])
+    output, *gradients_of_values, of_table = case.fused(torch.float32, dropout, packed=True)
+
+    alone = Case(real, real, bucketing=relative_position_bucket)
+    alone.rows = alone.rows._replace(
+        query_positions=case.rows.query_positions[:number], key_positions=case.rows.key_positions[:number]
+    )
+    alone.values = [*(value[:number] for value in case.values[:3]), case.values[3]]
+    alone.gradient = case.gradient[:number]
+    expected, *expected_gradients, expected_of_table = alone.fused(torch.float32, dropout, packed=True)
+    assert torch.equal(output[:number], expected)
+    for gradient, reference in zip(gradients_of_values, expected_gradients, strict=True):
+        assert torch.equal(gradient[:number], reference)
+        assert not gradient[number:].any()
+    # Programs of other rows add to it in another order.
+    largest = expected_of_table.abs().max().item()
+    torch.testing.assert_close(of_table, expected_of_table, rtol=0, atol=TOLERANCES[torch.float32] * largest)
+
+
 def test_two_runs_are_bit_equal():
     case = Case([40, 7], [33, 50], 2, 16, relative_position_bucket)
     for first, second in zip(case.fused(torch.float16, 0.2), case.fused(torch.float16, 0.2), strict=True):
@@ -244,8 +274,9 @@ def test_loss_and_its_gradient(vocabulary, dtype):
     targets = torch.randint(vocabulary, (5,), generator=generator)
     targets[0], targets[1] = logits[0].argmax(), logits[1].argmax()
     logits[1, targets[1] // 2] = logits[1, targets[1]]  # two largest: the first one counts
+    targets[2] = IGNORED
     reference = logits.float().requires_grad_()
-    expected = torch.nn.functional.cross_entropy(reference, targets, reduction="none")
+    expected = torch.nn.functional.cross_entropy(reference, targets, reduction="none", ignore_index=IGNORED)
     expected.sum().backward()
     evaluated = cross_entropy_(found := logits.clone(), targets, False)
     assert torch.equal(found, logits)

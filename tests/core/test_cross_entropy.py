@@ -59,6 +59,24 @@ def test_weights_of_positions(monkeypatch, kernel):
         assert torch.equal(linear_cross_entropy(*tensors, targets, kernel, weights)[0], loss)
 
 
+@pytest.mark.parametrize("kernel", [None, like_a_kernel])
+def test_negative_targets_are_ignored(monkeypatch, kernel):
+    """Also where a chunk has no other."""
+    monkeypatch.setattr(cross_entropy, "CHUNK_ELEMENTS", 4 * VOCABULARY)
+    monkeypatch.setattr(cross_entropy, "KERNEL_BYTES", 4 * VOCABULARY * 4)
+    tensors, targets = inputs()
+    targets[8:17] = -1
+    loss, correct = linear_cross_entropy(*tensors, targets, kernel)
+    states, weight, bias = tensors
+    counted = targets >= 0
+    expected, expected_correct = plain((states[counted], weight, bias), targets[counted])
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    assert correct == expected_correct
+    ours, theirs = (torch.autograd.grad(summed, tensors) for summed in (loss, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert not ours[0][~counted].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     tensors, targets = inputs(dtype)

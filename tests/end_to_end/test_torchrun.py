@@ -66,6 +66,12 @@ def test_two_processes_train_as_one_that_accumulates(train, data_bin, in_two, tm
     assert logged_tflops(checkpoint(in_two)) == pytest.approx(logged_tflops(checkpoint(tmp_path)) / 2)
 
 
+def test_two_processes_with_batches_of_fixed_sizes(train, in_two, tmp_path):
+    """``--cuda-graphs`` adds gradients to its own memory, of which legacy_ddp sends the sum of an update at once."""
+    train(2, tmp_path, *RAGGED, "--max-update", 20, "--cuda-graphs", "--ddp-backend", "legacy_ddp")
+    assert_same_parameters(checkpoint(in_two), checkpoint(tmp_path))
+
+
 def logged_tflops(state: dict) -> float:
     """Return the 1e12 FLOPs since the first update whose rate was logged, from the meters in a checkpoint."""
     meters = dict(state["extra_state"]["metrics"])["train"]

@@ -24,7 +24,8 @@ def _cross_entropy(
     row = tl.program_id(0)
     X += row.to(tl.int64) * stride
     target = tl.load(targets + row).to(tl.int32)
-    of_target = tl.load(X + target).to(tl.float32)  # before any is overwritten
+    has_target = target >= 0
+    of_target = tl.load(X + tl.maximum(target, 0)).to(tl.float32)  # before any is overwritten
     lanes = tl.arange(0, BLOCK)
     largest, total = tl.full([BLOCK], LEAST, tl.float32), tl.zeros([BLOCK], tl.float32)
     best = tl.zeros([BLOCK], tl.int32)
@@ -37,9 +38,10 @@ def _cross_entropy(
         largest = new
     top = tl.max(largest, 0)
     normaliser = top + tl.log(tl.sum(total * tl.exp(largest - top), 0))
-    tl.store(losses + row, normaliser - of_target)
+    tl.store(losses + row, tl.where(has_target, normaliser - of_target, 0.0))
     tl.store(correct + row, tl.min(tl.where(largest == top, best, vocabulary), 0) == target)
     if GRADIENT:
+        normaliser = tl.where(has_target, normaliser, float("inf"))  # so that all probabilities are 0
         for start in range(0, vocabulary, BLOCK):
             token = start + lanes
             p = tl.exp(tl.load(X + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32) - normaliser)
@@ -51,7 +53,7 @@ def cross_entropy_(logits: Tensor, targets: Tensor, gradient: bool) -> tuple[Ten
 
     Args:
         logits: [N, V] float16, bfloat16 or float32; with ``gradient``, replaced by the gradient of the summed loss.
-        targets: [N] int64.
+        targets: [N] int64; a position whose target is negative has neither loss nor gradient.
 
     Returns:
         [N] float32 and [N] bool.
