@@ -20,7 +20,8 @@ WAITING = ("item", "_local_scalar_dense", "nonzero", "unique", "is_nonzero", "ma
 
 
 def training_network(name: str, probability: float) -> MaskedAutoencoder:
-    options = {"dropout": probability, "attention_dropout": probability, "decoder_dropout": probability}
+    options = {"encoder_layers": 2, "dropout": probability, "attention_dropout": probability}
+    options["decoder_dropout"] = probability
     if "roberta" in name or "later" in name:
         del options["decoder_dropout"]
     net = network(name, **options).train()
@@ -88,7 +89,7 @@ def test_batches_of_a_bucket_run_the_same_operators(name, probability, traceable
     net = training_network(name, probability)
     step = step_of(net)
     parameters = list(net.parameters())
-    batches = batches_of_a_bucket(net, 3)
+    batches = batches_of_a_bucket(net, 2)
 
     def gradients(leaves: list[Tensor], constants: list, structure: pytree.TreeSpec) -> list[Tensor]:
         tensors = iter(leaves)
@@ -107,7 +108,7 @@ def test_batches_of_a_bucket_run_the_same_operators(name, probability, traceable
         with Recorded() as recorded:
             expected.append(gradients(inputs[-1], constants, structure))
         calls.append(recorded.calls)
-    assert calls[0] == calls[1] == calls[2]
+    assert calls[0] == calls[1]
     assert not [name for name, _ in calls[0] if any(waiting in name for waiting in WAITING)]
 
     traced = make_fx(lambda tensors: gradients(tensors, constants, structure), tracing_mode="real")(inputs[0])
