@@ -278,7 +278,7 @@ def understand_command(words: list[str]) -> None:
         arguments = arguments[len(verb.split()) :]
         if verb == "pretrain":
             asked = parsed(verb, arguments)
-            words, _ = configure(asked.preset, asked.data_bin, asked.save_dir, asked.flags, asked.recipe)
+            words, *_ = configure(asked.preset, asked.data_bin, asked.save_dir, asked.flags, asked.recipe)
             assert parse_configuration(words).model._name == asked.preset
         else:
             parsed(verb, arguments)

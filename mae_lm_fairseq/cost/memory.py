@@ -178,11 +178,13 @@ def training_memory(training_step: FakeTrainingStep, accumulate: bool) -> Memory
     for tensor in (*network.parameters(), *network.buffers()):
         counter.count(tensor, "weights")
     for parameter in network.parameters():
+        if accumulate:
+            with training_step.tensors:
+                parameter.grad = torch.zeros_like(parameter)
+            counter.count(parameter.grad, "gradients")
         parameter.register_post_accumulate_grad_hook(lambda parameter: counter.count(parameter.grad, "gradients"))
-    batches = 2 if accumulate else 1
     with counter:
-        for _ in range(batches):
-            training_step.run(counter)
+        training_step.run(counter)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     return Memory(
         weights=counter.peak["weights"],

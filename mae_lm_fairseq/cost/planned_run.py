@@ -137,6 +137,11 @@ class PlannedRun(Options):
         return Positions(self.tokens_per_sample, self.tokens_per_sample - predicted + early, predicted)
 
     @property
+    def has_fused_attention(self) -> bool:
+        """Whether attention is that of the fused kernel, as in half precision; in float32 scores are written out."""
+        return self.precision != "fp32"
+
+    @property
     def device(self) -> Device:
         return DEVICES[self.device_kind]
 

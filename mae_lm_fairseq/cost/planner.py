@@ -1,6 +1,6 @@
 """Estimated cost of a pretraining run: parameters, FLOPs, memory, communication and hours, and a table of two runs."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,9 @@ from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.flops import TRAINING, Flops, forward_flops
 from mae_lm_fairseq.cost.memory import PAD, PRECISIONS, FakeTrainingStep, Memory, training_memory
 from mae_lm_fairseq.cost.planned_run import PlannedRun
+
+MEASURED_TOKENS = 1 << 14
+"""Tokens of the smaller batch that is measured. In smaller ones, a chunk of logits is not full."""
 
 
 class Row(NamedTuple):
@@ -113,6 +116,30 @@ class Cost:
         }
 
 
+class BatchMemory(NamedTuple):
+    """Bytes per device as a linear function of the sequences per batch."""
+
+    fixed: int
+    per_sequence: int
+
+    def total(self, sequences: int) -> int:
+        """Return the bytes with so many sequences per batch."""
+        return self.fixed + sequences * self.per_sequence
+
+    def largest_batch(self, memory: float) -> int:
+        """Return the largest power of two of sequences that fits into so many bytes; 0 if not even one does."""
+        fitting = int((memory - self.fixed) // self.per_sequence)
+        return 1 << fitting.bit_length() - 1 if fitting > 0 else 0
+
+
+def batch_memory(run: PlannedRun) -> BatchMemory:
+    """Measure the memory of a run with batches of any size, by steps with two of them."""
+    smaller = max(1, MEASURED_TOKENS // run.tokens_per_sample)
+    of_smaller, of_larger = (plan_cost(replace(run, batch_size=size)).memory_total for size in (smaller, 2 * smaller))
+    per_sequence = (of_larger - of_smaller) // smaller
+    return BatchMemory(of_smaller - smaller * per_sequence, per_sequence)
+
+
 def plan_cost(run: PlannedRun) -> Cost:
     """Estimate the cost of a run."""
     precision = PRECISIONS[run.precision]
@@ -123,7 +150,7 @@ def plan_cost(run: PlannedRun) -> Cost:
         rows=run.batch_size,
         precision=precision,
         checkpoint_activations=run.checkpoint_activations,
-        fused=run.precision != "fp32",
+        fused=run.has_fused_attention,
     )
     parameters = count_parameters(run.config, run.vocab_size)
     flops = flops_per_token(run)

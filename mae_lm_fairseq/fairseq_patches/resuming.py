@@ -10,6 +10,7 @@ fairseq stores the number of batches of the epoch that each process has had. Wit
 number refers to another position in the epoch, so it is converted.
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -285,6 +286,25 @@ def fault_of(path: Path) -> str | None:
         raise
     except UserError as error:
         return str(error).partition(": ")[2] or str(error)
+    return None
+
+
+def saved_batch_size(checkpoint: Any) -> tuple[int, Path] | None:
+    """Return the sequences per batch of the checkpoint that a run resumes from, and its path; None without one.
+
+    Args:
+        checkpoint: the group ``checkpoint`` of the configuration of fairseq-train.
+    """
+    suffix = checkpoint.checkpoint_suffix or ""
+    paths = [Path(checkpoint.restore_file)]
+    if checkpoint.restore_file == DEFAULT_RESTORE_FILE:
+        directory = Path(checkpoint.save_dir)
+        paths = [directory / f"checkpoint_last{suffix}.pt", *saved_checkpoints(directory, suffix)]
+    for path in paths:
+        with contextlib.suppress(Exception):  # a damaged file can raise anything; training passes it over or refuses it
+            size = value_at(load_mapped(path), "cfg", "dataset", "batch_size")
+            if isinstance(size, int) and size > 0:
+                return size, path
     return None
 
 

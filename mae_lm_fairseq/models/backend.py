@@ -3,15 +3,18 @@
 import logging
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend, problem_of_fused
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.heads import LMHead
+from mae_lm_fairseq.core.kernels import operator
 from mae_lm_fairseq.models.architectures import Autocast
 from mae_lm_fairseq.models.kernel_comparison import TOLERANCES, difference_from_eager, difference_of_loss
 from mae_lm_fairseq.utils.allocator import keep_freed_memory
+from mae_lm_fairseq.utils.compilation_cache import keep_compiled_code
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
@@ -41,10 +44,16 @@ class BackendChoice:
                 update makes the trainer write a ``crash.pt``.
         """
         self.compares_kernel = True
+        if self.is_compiled or device.type == "cuda":  # whose kernels Triton compiles
+            keep_compiled_code(Path(operator.__file__))
         self.resolved_for = None
         self.resolve(device, training)
         if device.type == "cpu":
             keep_freed_memory()
+            if self.is_compiled:
+                logger.warning(
+                    "--compile does not pay on CPUs, where attention of eager layers is faster; leave it out"
+                )
         if device.type == "cuda":
             with warnings.catch_warnings():
                 # torch 2.9 deprecates this function, and its successor breaks torch.compile there (pytorch 166387).

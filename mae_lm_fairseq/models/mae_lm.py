@@ -1,6 +1,7 @@
 """The network as a fairseq model."""
 
 import logging
+import time
 from contextlib import AbstractContextManager
 
 import torch
@@ -188,6 +189,7 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
 
     def _compile(self, device: torch.device):
         """Compile the layers on a batch of fixed size, on which their code depends: a resumed run compiles the same."""
+        began = time.monotonic()
         rows, length = WARM_UP_SIZES[device.type == "cuda"]
         tokens = torch.full((rows, min(length, self.max_positions())), TOKEN, device=device)
         tokens[:, 1::4] = self.mask
@@ -196,6 +198,7 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
             targets = torch.full_like(tokens, TOKEN)[is_masked]
             self.masked_loss(tokens, self.layout_of(tokens, is_masked), targets)[0].backward()
         self.zero_grad(set_to_none=True)
+        logger.info("compiled the layers in %.0f s", time.monotonic() - began)
 
     def resolve_backend(self, device: torch.device):
         """Choose the attention backend for a device, see :class:`BackendChoice`."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.planned_run import PlannedRun, kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token, hours
@@ -86,7 +87,7 @@ def _estimate(cfg: Any, processes: int, data_bin: Path, may_measure: bool) -> tu
         cfg.optimization.max_update,
         devices=processes,
         kind=kind or PlannedRun.device_kind,
-        precision=_precision(cfg),
+        precision=planned_precision(cfg),
     )
     if run.is_wrapped:
         if not may_measure:
@@ -103,7 +104,8 @@ def _estimate(cfg: Any, processes: int, data_bin: Path, may_measure: bool) -> tu
     return run.tokens * flops.total / (CPU_FRACTION * rate) / 3600, where
 
 
-def _precision(cfg: Any) -> str:
+def planned_precision(cfg: Any) -> str:
+    """Return the precision of a configuration of fairseq-train by its name in the planner."""
     for name in ("fp16", "bf16"):
         if cfg.common[name]:
             return name
@@ -115,6 +117,12 @@ class TrainingRun(PlannedRun):
     """A training whose network need not be that of its preset."""
 
     own_network: MaskedAutoencoderConfig
+    attention: AttentionBackend = AttentionBackend.fused
+
+    @property
+    def has_fused_attention(self) -> bool:
+        """Whether attention is that of the fused kernel; the scores of others are counted as written out."""
+        return self.attention is AttentionBackend.fused
 
     @property
     def is_wrapped(self) -> bool:

@@ -21,8 +21,9 @@ from mae_lm_fairseq.fairseq_patches.started_processes import join_started_proces
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.options import check_length
 from mae_lm_fairseq.trained.huggingface.from_scratch import encoder_options
-from mae_lm_fairseq.training.command import arguments, as_options, split_global_batch, training_module
-from mae_lm_fairseq.training.estimate import describe_length, warnings_about
+from mae_lm_fairseq.training.batch_size import BatchSize, batch_size_on_gpus
+from mae_lm_fairseq.training.command import Settings, arguments, as_options, split_global_batch, training_module
+from mae_lm_fairseq.training.estimate import describe_length, vocabulary_size, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
@@ -47,13 +48,14 @@ sys.argv[0] = "fairseq-train"
 def main(options: Any) -> None:
     """Print what will be trained, and replace this process by fairseq-train, which checks paths and options."""
     data = options.data_bin
-    words, cfg = configure(options.preset, data, options.save_dir, options.flags, options.recipe, options.encoder)
+    preset, flags = options.preset, options.flags
+    words, cfg, batch = configure(preset, data, options.save_dir, flags, options.recipe, options.encoder)
     number, rank = processes(cfg)
     if rank == 0:
-        print(f"{options.preset}: {describe_amount(cfg, number)}")
-        for sentence in describe_length(cfg, number, shards_of(data), options.dry_run):
+        print(f"{preset}: {describe_amount(cfg, number)}")
+        for sentence in (*batch.reasons, *describe_length(cfg, number, shards_of(data), options.dry_run)):
             print(sentence)
-        for warning in warnings_about(cfg):
+        for warning in (*batch.warnings, *warnings_about(cfg)):
             print(f"warning: {warning}", file=sys.stderr)
         print(shlex.join(["fairseq-train", *words]), flush=True)
     if options.dry_run:
@@ -128,8 +130,8 @@ def configure(
     extra: Sequence[str],
     name: str | None = None,
     encoder: Path | None = None,
-) -> tuple[list[str], Any]:
-    """Return all arguments of fairseq-train, and its configuration, except for the batch size of validation.
+) -> tuple[list[str], Any, BatchSize]:
+    """Return all arguments of fairseq-train, its configuration, except for the batch size of validation, and the batch.
 
     The arguments are the recipe's, those of a configuration of ``transformers``, this machine's, and the user's, which
     come last and take precedence.
@@ -147,22 +149,46 @@ def configure(
     cfg = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
     if encoder is not None:
         check_length(cfg.task, core_config(cfg.model).max_positions, f"max_position_embeddings of {encoder}")
+    is_chosen = bool(cfg.dataset.batch_size)
+    cfg.dataset.batch_size = cfg.dataset.batch_size or chosen["dataset"]["batch_size"]
     of_machine = {"common": precision(cfg), "optimizer": optimizer(cfg, extra)}
-    batch_size = cfg.dataset.batch_size or chosen["dataset"]["batch_size"]
+    _set(cfg, of_machine)
+    batch = BatchSize(cfg.dataset.batch_size)
     if cfg.optimization.update_freq == [0]:
         if cfg.dataset.max_tokens:
             raise UserError(
                 f"--max-tokens {cfg.dataset.max_tokens}: --update-freq cannot be computed, as the number of "
                 "sequences in a batch varies; add --update-freq"
             )
-        number, _ = processes(cfg)
         sequences = recipe(architecture, name)["sequences"].value
-        may_shrink = not cfg.dataset.batch_size
-        batch_size, accumulated = split_global_batch(sequences, number, batch_size, may_shrink)
+        batch, accumulated = _divide_update(cfg, sequences, shards_of(data)[0], is_chosen)
         of_machine["optimization"] = {"update_freq": [accumulated]}
-    of_machine["dataset"] = {"batch_size": batch_size}
+    of_machine["dataset"] = {"batch_size": batch.sequences}
     for group, values in of_machine.items():
         chosen[group] |= values
+    _set(cfg, of_machine)
+    return arguments(data, as_options(chosen), extra), cfg, batch
+
+
+def _divide_update(cfg: Any, sequences: int, data_bin: Path, is_chosen: bool) -> tuple[BatchSize, int]:
+    """Return the batch size and the number of accumulated batches of an update.
+
+    Args:
+        cfg: the configuration with the batch size of the user, or of the recipe.
+        sequences: sequences of the update, over all processes.
+        is_chosen: whether the user chose the batch size.
+    """
+    number, _ = processes(cfg)
+    batch = BatchSize(cfg.dataset.batch_size)
+    size, accumulated = split_global_batch(sequences, number, batch.sequences, smaller=not is_chosen)
+    if _uses_gpu(cfg) and not is_chosen:
+        cfg.optimization.update_freq = [accumulated]
+        batch = batch_size_on_gpus(cfg, vocabulary_size(data_bin), number, size * accumulated)
+        size, accumulated = split_global_batch(sequences, number, batch.sequences, smaller=True)
+    return batch._replace(sequences=size), accumulated
+
+
+def _set(cfg: Any, options: Settings) -> None:
+    for group, values in options.items():
         for option, value in values.items():
             cfg[group][option] = value
-    return arguments(data, as_options(chosen), extra), cfg

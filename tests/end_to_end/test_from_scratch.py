@@ -45,7 +45,7 @@ def words_of(workspace):
 
     def words_of(kind: str, preset: str) -> list[str]:
         data_bin = str(workspace / "data-bin")
-        words, _ = configure(preset, data_bin, "unused", [*FEW, "--dropout", "0.1"], None, workspace / kind)
+        words, *_ = configure(preset, data_bin, "unused", [*FEW, "--dropout", "0.1"], None, workspace / kind)
         return words
 
     return words_of
@@ -116,7 +116,7 @@ def test_a_dry_run_measures_and_starts_nothing(mae_lm, workspace):
     _, length, _, printed = done.stdout.splitlines()
     assert length.endswith(" on this machine, measured by 20 updates")
     assert printed.startswith("fairseq-train data-bin ")
-    _, cfg = configure("mae_lm_tiny", str(workspace / "data-bin"), "saved", FEW, None, workspace / "bert")
+    _, cfg, _ = configure("mae_lm_tiny", str(workspace / "data-bin"), "saved", FEW, None, workspace / "bert")
     not_measured, *_ = describe_length(cfg, 1, [workspace / "data-bin"])
     assert not_measured.endswith("no formula describes the layers of transformers; --dry-run measures them")
     wrong = mae_lm(*command, "bert", "--tokens-per-sample", "81", cwd=workspace)

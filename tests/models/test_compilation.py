@@ -144,13 +144,16 @@ def test_settings_of_inductor_are_in_effect(compile_with, monkeypatch):
     assert found == 2 * [(True, True)]
 
 
-def test_compile_option(compile_with, data_bin):
+def test_compile_option(compile_with, data_bin, caplog):
     compile_with("aot_eager")
     options = "--encoder-layers", 1, "--decoder-layers", 1
     cfg, task, model, criterion = set_up(data_bin, *options, "--compile", "--ema-fp32")
     _, _, plain, _ = set_up(data_bin, *options)
     state = torch.get_rng_state()
+    plain.begin_training(torch.device("cpu"))
+    assert "--compile does not pay" not in caplog.text
     model.begin_training(torch.device("cpu"))
+    assert caplog.text.count("--compile does not pay on CPUs") == 1
     assert graphs() == 2
     assert torch.equal(torch.get_rng_state(), state)
     assert all(parameter.grad is None for parameter in model.parameters())

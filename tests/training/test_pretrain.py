@@ -19,6 +19,7 @@ from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.text.data_bin import check_data_bin
 from mae_lm_fairseq.text.dictionary import read_symbols
+from mae_lm_fairseq.training.batch_size import BatchSize
 from mae_lm_fairseq.training.command import as_options, split_global_batch
 from mae_lm_fairseq.training.estimate import (
     describe_length,
@@ -120,8 +121,13 @@ class TestOnGPUs:
 
     @pytest.fixture
     def node(self, monkeypatch):
-        """Return ``pretend(gpus, NAME=value...)``, which simulates the GPUs and the environment of a node."""
+        """Return ``pretend(gpus, NAME=value...)``, which simulates the GPUs and the environment of a node.
+
+        The recipe's batches fit into their memory.
+        """
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        of_recipe = lambda cfg, *_: BatchSize(cfg.dataset.batch_size)  # noqa: E731
+        monkeypatch.setattr("mae_lm_fairseq.training.pretrain.batch_size_on_gpus", of_recipe)
 
         def pretend(gpus, **environment):
             monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
