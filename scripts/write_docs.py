@@ -197,9 +197,9 @@ TREATMENTS = [
 PATCHES = """\
 # Patches of fairseq
 
-For developers. `mae_lm_fairseq/fairseq_patches/` holds all patches of fairseq, and of torch and
-NumPy below it. `mae_lm_fairseq.register()` applies them; `--user-dir`, `mae-lm` and `MAELMModel`
-call it for you. Importing `mae_lm_fairseq` without fairseq patches nothing.
+For developers. `mae_lm_fairseq/fairseq_patches/` holds all patches of fairseq, and of torch,
+NumPy and OmegaConf below it. `mae_lm_fairseq.register()` applies them; `--user-dir`, `mae-lm` and
+`MAELMModel` call it for you. Importing `mae_lm_fairseq` without fairseq patches nothing.
 
 - Each patch is one function. Its docstring says what goes wrong without it, in more detail than
   this table.
@@ -247,6 +247,9 @@ TESTS = {
     "use_pytorch_ddp_without_gpus": "fairseq_patches/test_started_processes.py",
     "stop_at_updates_that_fail": "fairseq_patches/test_metrics.py",
     "define_every_correlation": "fairseq_patches/test_metrics.py",
+    "read_options_at_once": "fairseq_patches/test_updates.py",
+    "seed_generators_in_use": "fairseq_patches/test_updates.py",
+    "log_from_the_host": "fairseq_patches/test_updates.py",
 }
 
 # The options of fairseq that work: remarks, and the test.

@@ -1,4 +1,4 @@
-"""Patches of fairseq, and of torch and NumPy below it; one module per subsystem.
+"""Patches of fairseq, and of torch, NumPy and OmegaConf below it; one module per subsystem.
 
 Each patch is a function whose docstring describes the problem it fixes; :func:`patches` lists them. A patch replaces an
 attribute of a module or class that fairseq looks up at call time, so the import order does not matter, and no function
@@ -25,6 +25,7 @@ def patches() -> tuple[Callable[[], None], ...]:
         resuming,
         saving,
         started_processes,
+        updates,
         weights,
     )
 
@@ -57,6 +58,9 @@ def patches() -> tuple[Callable[[], None], ...]:
         started_processes.use_pytorch_ddp_without_gpus,
         metrics.stop_at_updates_that_fail,
         metrics.define_every_correlation,
+        updates.read_options_at_once,
+        updates.seed_generators_in_use,
+        updates.log_from_the_host,
     )
 
 

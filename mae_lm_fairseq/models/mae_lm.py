@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
@@ -61,6 +61,8 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         self.autocast = autocast
         self.backend = BackendChoice(autoencoder, attention_backend, autocast, compile)
         self.classifier_dropout = classifier_dropout
+        self._in_training: tuple[nn.Module, ...] = ()  # all modules, while the mode is training
+        self._counting: tuple[nn.Module, ...] = ()  # those of them that fairseq tells the number of updates
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":
@@ -181,6 +183,26 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         logits = net_output[0].float()
         return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
 
+    def train(self, mode: bool = True) -> "MAELMModel":
+        """Set the mode of all modules. If all are in training already, as in most updates, that is only checked.
+
+        fairseq calls this twice per update, and torch's own method walks through the modules for a millisecond.
+        """
+        modules = self._in_training
+        if mode and modules and all(module.training for module in modules):
+            return self
+        super().train(mode)
+        self._in_training = tuple(self.modules()) if mode else ()
+        self._counting = tuple(filter(_counts_updates, self._in_training[1:]))
+        return self
+
+    def set_num_updates(self, num_updates: int):
+        """Tell the modules that want to know it the number of updates, as fairseq does; see :meth:`train`."""
+        if not self._in_training:
+            super().set_num_updates(num_updates)
+        for module in self._counting:
+            module.set_num_updates(num_updates)
+
     def begin_training(self, device: torch.device):
         """Prepare for training on a device, see :class:`BackendChoice`. Called by the patched trainer."""
         self.backend.begin_training(device, self.training)
@@ -208,6 +230,10 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         if self.autocast is Autocast.none:
             return super()._precision(tokens)
         return torch.autocast(tokens.device.type, torch.bfloat16)
+
+
+def _counts_updates(module: nn.Module) -> bool:
+    return hasattr(module, "set_num_updates")
 
 
 def _check_options(cfg: MAELMModelConfig, network: MaskedAutoencoderConfig, pretrains: bool):

@@ -75,6 +75,12 @@ class FusedAdamW(FairseqOptimizer):
         for group, group_eps in zip(self.param_groups, eps, strict=True):
             group["eps"] = group_eps
 
+    def multiply_grads(self, c: float | torch.Tensor):
+        """Multiply the gradients. fairseq first makes a second tensor of each."""
+        gradients = [parameter.grad for parameter in self.params if parameter.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, c)
+
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn=None) -> torch.Tensor:
         """Clip by a few kernels in all; without apex, fairseq launches two for each parameter."""
         return torch.nn.utils.clip_grad_norm_(list(self.params), max_norm or math.inf)

@@ -469,3 +469,36 @@ def test_auto_has_no_fused_kernel_in_training_by_other_programs(data_bin, compar
     assert (backends(model), calls) == ({AttentionBackend.sdpa}, [])
     model.begin_training(torch.device("cuda"))
     assert backends(model) == {AttentionBackend.fused}
+
+
+class TestMode:
+    def test_training_is_set_once_and_then_only_checked(self, data_bin, monkeypatch):
+        _, _, model, _ = set_up(data_bin)
+        model.eval().train()
+        assert all(module.training for module in model.modules())
+        monkeypatch.setattr(torch.nn.Module, "train", None)
+        assert model.train() is model
+
+    def test_a_part_in_evaluation_returns_to_training(self, data_bin):
+        _, _, model, _ = set_up(data_bin)
+        model.train()
+        model.autoencoder.encoder.layers[0].eval()
+        model.train()
+        assert all(module.training for module in model.modules())
+
+    def test_a_new_head_is_set_to_evaluation(self, data_bin):
+        _, _, model, _ = set_up(data_bin)
+        model.train().eval()
+        model.register_classification_head("new", 2)
+        model.eval()
+        assert not any(module.training for module in model.modules())
+
+    @pytest.mark.parametrize("mode", [True, False])
+    def test_modules_that_count_updates_are_told(self, data_bin, mode):
+        _, _, model, _ = set_up(data_bin)
+        counter = torch.nn.Identity()
+        counter.set_num_updates = Mock()
+        model.autoencoder.counter = counter
+        model.train(mode)
+        model.set_num_updates(3)
+        counter.set_num_updates.assert_called_once_with(3)

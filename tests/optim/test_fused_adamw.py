@@ -64,6 +64,21 @@ def test_a_parameter_without_gradients_is_not_counted_in_a_group_of_its_own():
     assert (results[0] < 0.97).all()
 
 
+@pytest.mark.parametrize("factor", [1 / 3, torch.tensor(1 / 3, dtype=torch.float64)])
+def test_multiplies_gradients_bit_by_bit_as_fairseq(factor):
+    results = []
+    for name in ("fused_adamw", "adam"):
+        generator = torch.Generator().manual_seed(0)
+        parameters = [torch.nn.Parameter(torch.ones(size)) for size in (3, 50, 7)]
+        chosen = optimizer(name, parameters)
+        chosen.multiply_grads(factor)  # none has a gradient
+        for parameter in parameters[1:]:
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        chosen.multiply_grads(factor)
+        results.append(torch.cat([parameter.grad for parameter in parameters[1:]]))
+    assert torch.equal(*results)
+
+
 @pytest.mark.parametrize(
     "change", [{"lr": [2e-2]}, {"adam_betas": "(0.8, 0.98)"}, {"weight_decay": 0.0}, {"adam_eps": 0.1}]
 )
