@@ -174,6 +174,11 @@ def decisions(rows: dict[str, dict[str, dict]]) -> dict[str, str]:
         is_reference = title.startswith("trained") and "graphs" not in title
         if "error" not in row and not is_reference:
             found[title] = "; ".join(_problems_of_graphs(title, row)) or "passes"
+    for model in TRAINER_MS:
+        title = f"trained, {model}, graphs"
+        kernels = rows.get("graphs", {}).get(f"graphed, {model}, eager", {}).get("kernel_ms")
+        if title in found and kernels is not None:
+            found[title] += f" (kernels of a step: {kernels:.1f} ms)"
     unequal = [title for title, row in rows.get("resume", {}).items() if row.get("unequal")]
     if "compare, killed, once" in unequal:
         others = [title for title in unequal if "killed" not in title]

@@ -96,6 +96,8 @@ def test_decisions_on_graphs():
     ]
     for stage, title, row, decision in failing:
         assert gpu.decisions({stage: {title: row}}) == {title: decision}
+    kernels = {"graphs": {"graphed, MAE-LM, eager": {"kernel_ms": 58.04}}, "trainer": {timed: trained}}
+    assert gpu.decisions(kernels)[timed] == "passes (kernels of a step: 58.0 ms)"
     # The rate is a rule for many documents, and trainings without graphs are there for comparison.
     small = {"graphed, MAE-LM, eager": steps | {"mfu": 0.2}}
     assert gpu.decisions({"graphs": small}) == {"graphed, MAE-LM, eager": "passes"}
