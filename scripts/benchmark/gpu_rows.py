@@ -33,8 +33,22 @@ from mae_lm_fairseq.utils import compilation
 RECORDED = Path(__file__).resolve().parents[1] / "results" / "day-one" / "steps-2.json"
 """Has the numbers of tokens of 64 documents."""
 DROPOUT, SEED, SHOWN = 0.1, 1, 60
-MODELS = {"RoBERTa": ("mae_lm_roberta", 0.15), "MAE-LM": ("mae_lm", 0.15), "3ML": ("mae_lm_3ml_self", 0.5)}
-"""Preset and fraction of masked tokens."""
+PEAK_FLOPS = 989e12
+"""FLOP/s in bfloat16 by the data sheet of an H100."""
+SMALL = {
+    "encoder_layers": 6,
+    "encoder_embed_dim": 384,
+    "encoder_ffn_embed_dim": 1536,
+    "encoder_attention_heads": 6,
+    "decoder_layers": 2,
+}
+MODELS = {
+    "RoBERTa": ("mae_lm_roberta", 0.15, {}),
+    "MAE-LM": ("mae_lm", 0.15, {}),
+    "3ML": ("mae_lm_3ml_self", 0.5, {}),
+    "6 x 384": ("mae_lm", 0.15, SMALL),
+}
+"""Preset, fraction of masked tokens, and how the network on a GPU differs from base."""
 WITHOUT = {"separate casts": "combo_kernels", "code chosen by measurements": "deterministic"}
 """Inductor's setting that a variant of compilation does without."""
 
@@ -61,8 +75,10 @@ class Step:
 
     def __init__(self, device: str, model: str, variant: str = "eager", dropout: float = DROPOUT):
         self.device, self.scale = torch.device(device), SCALES[device]
-        preset, self.mask_prob = MODELS[model]
-        config = preset_config(preset, self.scale.size, dropout=dropout, attention_dropout=dropout)
+        preset, self.mask_prob, shape = MODELS[model]
+        if device == "cpu":
+            shape = {}
+        config = preset_config(preset, self.scale.size, dropout=dropout, attention_dropout=dropout, **shape)
         torch.manual_seed(SEED)
         network = MaskedAutoencoder(config, self.scale.vocabulary, PAD, self.scale.vocabulary - 1)
         half = Autocast.bf16 if device == "cuda" else Autocast.none
@@ -78,15 +94,20 @@ class Step:
     def batch(self, rows: int | None = None, seed: int = SEED) -> tuple[Tensor, BatchLayout, Tensor]:
         """Return tokens, layout and targets of a batch of ``rows`` documents."""
         generator = torch.Generator().manual_seed(seed)
-        lengths = document_lengths(self.scale, rows or self.scale.rows, generator)
-        tokens = torch.randint(4, self.scale.vocabulary - 1, (len(lengths), max(lengths)), generator=generator)
-        tokens[torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]] = PAD
+        tokens = self.documents(rows or self.scale.rows, generator)
         is_masked = (torch.rand(tokens.shape, generator=generator) < self.mask_prob) & tokens.ne(PAD)
         corrupted = tokens.masked_fill(is_masked, self.model.mask)
         layout = batch_layout(corrupted, is_masked, PAD, self.model.mask, needs=self.model.autoencoder.needs())
         self.flops = training_flops(self.model.autoencoder.config, self.scale.vocabulary, layout)
         moved = to_device(layout, self.device)
         return corrupted.to(self.device), moved, tokens[is_masked].to(self.device)
+
+    def documents(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Return random tokens of documents, [rows, T] int64."""
+        lengths = document_lengths(self.scale, rows, generator)
+        tokens = torch.randint(4, self.scale.vocabulary - 1, (len(lengths), max(lengths)), generator=generator)
+        tokens[torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]] = PAD
+        return tokens
 
     def update(self, batch: tuple[Tensor, BatchLayout, Tensor]) -> dict[str, float]:
         """Train on a batch; return the milliseconds until its last launch, and until its end."""
@@ -177,20 +198,27 @@ def step(device: str, model: str, variant: str, rows: int | None = None) -> dict
     options = lambda: chosen | {name: False for form, name in WITHOUT.items() if form in variant}  # noqa: E731
     with replaced(dropouts, "hashed_dropout", dropout), replaced(compilation, "inductor_options", options):
         training = Step(device, model, variant)
-        batch, number = training.batch(rows), training.scale.repetitions
-        steps = [training.update(batch) for _ in range(number + 1)][1:]
-        found = {name: median(each[name] for each in steps) for name in steps[0]}
-        began = time.perf_counter()
-        for _ in range(number):
-            training.compute(batch)
-        training.wait()
-        found["step_in_a_row_ms"] = 1e3 * (time.perf_counter() - began) / number
-        kernels = kernel_milliseconds(lambda: training.update(batch), device)
-    found |= {"pause_s": training.pause, "steps": steps, "kernel_ms": sum(kernels.values())}
-    found["kernels"] = dict(sorted(kernels.items(), key=lambda item: -item[1])[:SHOWN])
-    found["mfu"] = training.flops / found["step_ms"] * 1e3 / 989e12 if device == "cuda" else None
+        found = timed(training, training.batch(rows))
+    found["pause_s"] = training.pause
+    found["mfu"] = training.flops / found["step_ms"] * 1e3 / PEAK_FLOPS if device == "cuda" else None
     found["memory"] = torch.cuda.max_memory_allocated() if device == "cuda" else None
     return found | {"graphs": counters["stats"]["unique_graphs"] - before}
+
+
+def timed(training: Step, batch: tuple) -> dict:
+    """Return the times of :func:`step` for a batch."""
+    number = training.scale.repetitions
+    steps = [training.update(batch) for _ in range(number + 1)][1:]
+    times = {name: median(values[name] for values in steps) for name in steps[0]}
+    began = time.perf_counter()
+    for _ in range(number):
+        training.compute(batch)
+    training.wait()
+    times["step_in_a_row_ms"] = 1e3 * (time.perf_counter() - began) / number
+    kernels = kernel_milliseconds(lambda: training.update(batch), training.device.type)
+    times |= {"steps": steps, "kernel_ms": sum(kernels.values())}
+    times["kernels"] = dict(sorted(kernels.items(), key=lambda item: -item[1])[:SHOWN])
+    return times
 
 
 def kernel_milliseconds(function: Callable[[], object], device: str) -> dict[str, float]:

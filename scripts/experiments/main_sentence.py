@@ -94,6 +94,7 @@ class MainSentenceOptions(Options):
         updates: updates of every pretraining; slot 2 needs those of slot 1 (default: as many as there is time for).
         seconds: time from start to end.
         at_once: pairs that are trained at the same time; twice as many for secondary measures.
+        cuda_graphs: pretrain on batches of fixed sizes, launched as CUDA graphs; on a CPU, a rehearsal.
     """
 
     out: Directory
@@ -105,6 +106,7 @@ class MainSentenceOptions(Options):
     updates: Count | None = None
     seconds: Annotated[float, Argument("S", above=0)] = 570.0
     at_once: Count = 3
+    cuda_graphs: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -165,6 +167,8 @@ class Experiment:
             self.rates = {"MLM": 1e-3, "MAE-LM": 1e-3} if options.smoke else read_json(RATES, lambda x: x["rates"])
         settings = {"size": self.size, "slot": options.slot, "updates": options.updates, "rates": self.rates}
         settings["data"] = file_sha256(self.data / FILE)
+        if options.cuda_graphs:  # the results without are older than the option
+            settings["cuda_graphs"] = True
         if self.path.exists():
             self.record = read_json(self.path)
             if self.record["settings"] != settings:
@@ -275,7 +279,8 @@ class Experiment:
 
     def launch(self, group: Group, member: Member, names: list[str]) -> None:
         where = {"device": self.options.device, "data": str(self.data), "weights": str(self.weights(member))}
-        job = Job(*member, self.record["updates"] or 0, self.size, measures=names, **where)
+        graphs = self.options.cuda_graphs
+        job = Job(*member, self.record["updates"] or 0, self.size, measures=names, graphs=graphs, **where)
         paths = [str(ROOT), str(ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         with open(self.log(member), "w") as log:

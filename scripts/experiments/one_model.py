@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.metrics import METRICS
-from experiments.sentence_data import LENGTH, PAD, SST2_DEV, Data, Rows, load
+from experiments.sentence_data import LENGTH, PAD, SST2_DEV, UNK, Data, Rows, load
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, fastest_backend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, preset_config
 from mae_lm_fairseq.core.encoder import Encoder, build_encoder
+from mae_lm_fairseq.core.fixed_sizes import FixedSizes
+from mae_lm_fairseq.core.graphs import GraphedStep
 from mae_lm_fairseq.core.heads import ClassificationHead, TokenClassificationHead
 from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, restore
 from mae_lm_fairseq.core.transformer import TransformerStack
@@ -118,6 +120,7 @@ class Job:
         data: directory of the data.
         weights: file of the pretrained encoder, written after pretraining.
         measures: what to do, in this order.
+        graphs: whether pretraining launches forward and backward pass as one CUDA graph; on a CPU, a rehearsal.
     """
 
     arm: str
@@ -129,6 +132,15 @@ class Job:
     data: str
     weights: str
     measures: Sequence[str]
+    graphs: bool = False
+
+
+class MaskedBatch(NamedTuple):
+    """A batch of pretraining on the device; ``targets`` are those of the predicted positions."""
+
+    tokens: Tensor
+    layout: BatchLayout
+    targets: Tensor
 
 
 def config(job: Job, dropout: float) -> MaskedAutoencoderConfig:
@@ -174,19 +186,19 @@ class OneModel:
         """Return the seconds per update of pretraining and of fine-tuning, beside the processes that run now."""
         first, second = TIMED_SECONDS[self.job.device]
         network, rows = self.network(), self.data.tasks["CoLA"]["train"]
-        update = train(network, self.pretraining_losses(network), self.job.rate, 10_000, PRETRAINING, first)
+        update = train(network, self.pretraining_steps(network), self.job.rate, 10_000, PRETRAINING, first)
         model = self.classifier(network.encoder.state_dict(), "CoLA", 1)
-        losses = self.fine_tuning_losses(model, rows, TASKS["CoLA"], 1)
+        steps = self.fine_tuning_steps(model, rows, TASKS["CoLA"], 1)
         return {
             "update": update,
-            "fine_tuning": train(model, losses, FINE_TUNING_RATES[0], 10_000, FINE_TUNING, second),
+            "fine_tuning": train(model, steps, FINE_TUNING_RATES[0], 10_000, FINE_TUNING, second),
         }
 
     def pretraining(self) -> dict:
         """Pretrain, keep the encoder, and return the loss and accuracy on held-out sequences with fixed masks."""
         job, network = self.job, self.network()
         backend = network.encoder.attention_backend.value
-        update = train(network, self.pretraining_losses(network), job.rate, job.updates, PRETRAINING)
+        update = train(network, self.pretraining_steps(network), job.rate, job.updates, PRETRAINING)
         partial = Path(f"{job.weights}.partial")
         torch.save(network.encoder.state_dict(), partial)
         partial.replace(job.weights)
@@ -205,26 +217,67 @@ class OneModel:
         set_backend(network.stacks(), self.device)
         return network
 
-    def pretraining_losses(self, network: MaskedAutoencoder) -> Iterator[Tensor]:
-        """Yield the loss of one update after another, on the same sequences and masks for every arm of a seed."""
+    def pretraining_steps(self, network: MaskedAutoencoder) -> Iterator[Tensor]:
+        """Add the gradients of one update after another, and yield its loss.
+
+        Every arm of a seed has the same sequences and masks.
+        """
+        step = self.graphed_step(network) if self.job.graphs else functools.partial(self.plain_step, network)
         for update, rows in enumerate(order(self.job.seed, len(self.data.train), SIZES[self.job.size].sequences)):
             generator = np.random.default_rng((self.job.seed, 1, update))
-            summed, _, count = self.masked_loss(network, self.data.train[rows], generator)
-            yield summed / count
+            yield step(*self.masked(self.data.train[rows], generator))
 
-    def masked_loss(
-        self, network: MaskedAutoencoder, rows: np.ndarray, generator: np.random.Generator
-    ) -> tuple[Tensor, Tensor, int]:
-        """Return the summed loss, the number of correct predictions and that of predictions."""
+    def plain_step(self, network: MaskedAutoencoder, tokens: Tensor, target: Tensor) -> Tensor:
+        """Add the gradients of the mean loss of a batch, and return the loss."""
+        batch = self.masked_batch(network, tokens, target)
+        summed, _ = self.masked_loss(network, batch)
+        loss = summed / len(batch.targets)
+        loss.backward()
+        return loss.detach()
+
+    def graphed_step(self, network: MaskedAutoencoder) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return a function that does by CUDA graphs what :meth:`plain_step` does."""
+        sizes = FixedSizes(
+            rows=SIZES[self.job.size].sequences,
+            width=LENGTH,
+            rate=MASK_PROB,
+            kept=0.0,
+            pad=PAD,
+            mask=self.data.mask,
+            token=UNK + 1,
+        )
+        graphed = GraphedStep(functools.partial(self.masked_loss, network), network.parameters())
+
+        def step(tokens: Tensor, target: Tensor) -> Tensor:
+            fixed = sizes.pad_batch(tokens, target)  # not None: all rows are full, and none is masked far more
+            batch = self.masked_batch(network, fixed.tokens, fixed.target, fixed.bucket.width)
+            scale = 1 / (len(batch.targets) - fixed.dummies.predicted)
+            summed, _ = graphed(fixed.bucket, batch, scale)
+            return scale * summed
+
+        return step
+
+    def masked(self, rows: np.ndarray, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return the tokens [B, T] with masks, and the target [B, T], which is ``<pad>`` where there is no mask."""
         clean = torch.from_numpy(rows.astype(np.int64))
         is_masked = torch.from_numpy(draw_masks(rows.shape, generator))
-        tokens, early = clean.masked_fill(is_masked, self.data.mask), is_masked if self.job.arm == "reset" else None
-        layout = batch_layout(tokens, is_masked, PAD, self.data.mask, early, network.needs())
-        tokens, layout, targets = on_device((tokens, layout, clean[is_masked]), self.device)
-        layout = restore(layout)
+        return clean.masked_fill(is_masked, self.data.mask), clean.masked_fill(~is_masked, PAD)
+
+    def masked_batch(
+        self, network: MaskedAutoencoder, tokens: Tensor, target: Tensor, width: int | None = None
+    ) -> MaskedBatch:
+        """Move a batch to the device; ``width`` is that of :func:`batch_layout`."""
+        mask, is_predicted = self.data.mask, target.ne(PAD)
+        early_masks = tokens.eq(mask) if self.job.arm == "reset" else None
+        layout = batch_layout(tokens, is_predicted, PAD, mask, early_masks, network.needs(), width)
+        tokens, layout, targets = on_device((tokens, layout, target[is_predicted]), self.device)
+        return MaskedBatch(tokens, restore(layout), targets)
+
+    def masked_loss(self, network: MaskedAutoencoder, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """Return the summed loss, and the number of correct predictions."""
         with self.autocast():
-            states = network.predicted_states(tokens, layout)
-            return *network.lm_head.loss(states, targets, layout), len(targets)
+            states = network.predicted_states(batch.tokens, batch.layout)
+            return network.lm_head.loss(states, batch.targets, batch.layout)
 
     @torch.no_grad()
     def held_out(self, network: MaskedAutoencoder) -> dict:
@@ -233,7 +286,11 @@ class OneModel:
             stack.attention_backend = fastest_backend(self.device, training=False)
         batches = np.array_split(self.data.valid[:VALIDATED], -(-len(self.data.valid[:VALIDATED]) // 64))
         generator = np.random.default_rng(0)
-        sums = [[float(x) for x in self.masked_loss(network, rows, generator)] for rows in batches]
+        sums = []
+        for rows in batches:
+            batch = self.masked_batch(network, *self.masked(rows, generator))
+            loss, correct = self.masked_loss(network, batch)
+            sums.append([float(loss), float(correct), len(batch.targets)])
         loss, correct, count = np.sum(sums, axis=0)
         return {"loss": loss / count, "accuracy": 100 * correct / count}
 
@@ -264,8 +321,8 @@ class OneModel:
         task, sets = TASKS[name], self.data.tasks[name]
         updates = task.epochs * (len(sets["train"]) // task.batch)
         model = self.classifier(self.weights(), name, int(seed))
-        losses = self.fine_tuning_losses(model, sets["train"], task, int(seed))
-        train(model, losses, float(rate), updates, FINE_TUNING)
+        steps = self.fine_tuning_steps(model, sets["train"], task, int(seed))
+        train(model, steps, float(rate), updates, FINE_TUNING)
         predicted, true = self.predictions(model, sets["test"])
         metric = METRICS[task.metric]
         values = {"metric": task.metric, "updates": updates, "value": 100 * metric(predicted, true)}
@@ -273,14 +330,17 @@ class OneModel:
             values["dev"] = 100 * metric(predicted[:SST2_DEV], true[:SST2_DEV])
         return values
 
-    def fine_tuning_losses(self, model: Classifier, rows: Rows, task: Task, seed: int) -> Iterator[Tensor]:
+    def fine_tuning_steps(self, model: Classifier, rows: Rows, task: Task, seed: int) -> Iterator[Tensor]:
+        """Add the gradients of one update after another, and yield its loss."""
         for chosen in order(seed, len(rows), task.batch):
             *inputs, labels = self.batch(rows, chosen)
             with self.autocast():
                 logits = model(*inputs).float()
-            # Outside: what waits here must not keep the cast weights of autocast.
+            # Outside: what waits at the yield must not keep the cast weights of autocast.
             is_score = logits.shape[1] == 1
-            yield F.mse_loss(logits[:, 0], labels) if is_score else F.cross_entropy(logits, labels.long())
+            loss = F.mse_loss(logits[:, 0], labels) if is_score else F.cross_entropy(logits, labels.long())
+            loss.backward()
+            yield loss.detach()
 
     def batch(self, rows: Rows, chosen: Sequence[int]) -> tuple[Tensor, BatchLayout, Tensor, Tensor]:
         """Return tokens, layout, the packed positions that have a label, and the labels."""
@@ -343,13 +403,13 @@ class OneModel:
 
 
 def train(
-    module: nn.Module, losses: Iterator[Tensor], rate: float, updates: int, how: Optimisation, seconds: float = math.inf
+    module: nn.Module, steps: Iterator[Tensor], rate: float, updates: int, how: Optimisation, seconds: float = math.inf
 ) -> float:
     """Train a module by AdamW: the rate rises linearly in the warm-up, and then falls linearly to 0.
 
     Args:
         module: the module.
-        losses: yields a loss for each update; it computes the next one after the update.
+        steps: adds the gradients of an update, yields its loss, and goes on after the update.
         rate: the largest learning rate.
         updates: number of updates.
         how: further settings.
@@ -364,14 +424,13 @@ def train(
         parameters, lr=rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=how.weight_decay, fused=True
     )
     warmup, began = max(1, round(how.warmup * updates)), time.monotonic()
-    for update, loss in zip(range(updates), losses, strict=False):
+    for update, loss in zip(range(updates), steps, strict=False):
         if update == SKIPPED:
             loss.item()  # waits for the device
             began = time.monotonic()
         factor = min((update + 1) / warmup, (updates - update) / max(1, updates - warmup))
         for group in optimizer.param_groups:
             group["lr"] = rate * factor
-        loss.backward()
         if how.clip:
             nn.utils.clip_grad_norm_(parameters, how.clip)
         optimizer.step()

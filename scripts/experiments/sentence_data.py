@@ -101,9 +101,9 @@ def load(directory: Path) -> Data:
         return Data(int(file["vocab_size"]), file["train"], file["valid"], tasks)
 
 
-def smoke_data() -> Data:
+def smoke_data(vocab_size: int = 60) -> Data:
     """Return random data for a rehearsal, in which the first token of a text decides its label."""
-    generator, vocab_size = np.random.default_rng(1), 60
+    generator = np.random.default_rng(1)
 
     def rows(count: int, labels_words: bool, scores: bool) -> Rows:
         texts, labels = [], []

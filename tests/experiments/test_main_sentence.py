@@ -20,6 +20,8 @@ from experiments.main_sentence import (
 )
 from experiments.metrics import METRICS
 from experiments.one_model import (
+    ARMS,
+    PRETRAINING,
     PRIMARY,
     PRIMARY_TASKS,
     SECONDARY,
@@ -29,6 +31,7 @@ from experiments.one_model import (
     draw_masks,
     fine_tunings,
     order,
+    train,
 )
 from experiments.sentence_data import PAD, load, save, smoke_data
 from mae_lm_fairseq.core.packing import batch_layout
@@ -193,8 +196,8 @@ def test_an_epoch_has_every_row_once():
     assert [*epochs[0]] != [*epochs[1]]
 
 
-def one_model(arm):
-    return OneModel(Job(arm, 1, 1e-3, 2, "smoke", "cpu", "", "", ()), smoke_data())
+def one_model(arm, graphs=False):
+    return OneModel(Job(arm, 1, 1e-3, 2, "smoke", "cpu", "", "", (), graphs), smoke_data())
 
 
 def test_the_models_of_a_seed_start_from_the_same_weights():
@@ -214,16 +217,88 @@ def test_every_arm_is_fine_tuned_with_its_own_encoder():
     assert torch.equal(plain(tokens, layout)[-1], network.encode(tokens, full)[-1])
 
 
+def pretrained(arm, graphs, monkeypatch):
+    """Return the losses of some updates, the gradients of the first one, and the sizes of its batches."""
+    model = one_model(arm, graphs)
+    network = model.network()
+    losses = []
+    gradients = []
+    sizes = set()
+    masked_loss = OneModel.masked_loss
+
+    def recorded(self, network, batch):
+        leaves = torch.utils._pytree.tree_leaves(batch)
+        sizes.add(tuple(leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves))
+        return masked_loss(self, network, batch)
+
+    def steps():
+        for loss in model.pretraining_steps(network):
+            if not gradients:
+                gradients.extend(parameter.grad.clone() for parameter in network.parameters())
+            losses.append(loss.item())
+            yield loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OneModel, "masked_loss", recorded)
+        train(network, steps(), 1e-3, 6, PRETRAINING)
+    return losses, gradients, sizes
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_graphs_pretrain_as_without(arm, monkeypatch):
+    """Batches of one size have the gradients of the batches of several sizes, also where the encoder sees masks."""
+    losses, gradients, sizes = pretrained(arm, False, monkeypatch)
+    fixed_losses, fixed_gradients, fixed_sizes = pretrained(arm, True, monkeypatch)
+    assert len(losses) == len(fixed_losses) == 6
+    assert len(sizes) > 1 == len(fixed_sizes)
+    # Sums in another order.
+    assert fixed_losses == pytest.approx(losses, rel=1e-5)
+    for fixed, gradient in zip(fixed_gradients, gradients, strict=True):
+        torch.testing.assert_close(fixed, gradient, rtol=0, atol=1e-5 * float(gradient.abs().max()) + 1e-9)
+
+
+def test_results_with_graphs_are_not_mixed_with_others(tmp_path):
+    def experiment(cuda_graphs):
+        return Experiment(MainSentenceOptions(out=tmp_path, device="cpu", smoke=True, cuda_graphs=cuda_graphs))
+
+    without = experiment(False)
+    without.write()
+    assert "cuda_graphs" not in without.record["settings"]  # as in the results of before
+    experiment(False)
+    with pytest.raises(UserError, match="other settings"):
+        experiment(True)
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_models_are_started_with_graphs(tmp_path, monkeypatch, cuda_graphs):
+    experiment = Experiment(MainSentenceOptions(out=tmp_path, device="cpu", smoke=True, cuda_graphs=cuda_graphs))
+    started = []
+
+    class Started:
+        stdout = ()
+
+        def __init__(self, command, **kwargs):
+            started.append(Job(**json.loads(command[-1])))
+
+        def wait(self):
+            pass
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    [group, *_] = experiment.groups()
+    experiment.launch(group, group.members[0], ["pretraining"])
+    assert [job.graphs for job in started] == [cuda_graphs]
+
+
 def test_no_loss_waits_inside_autocast():
     model = one_model("MLM")
     model.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
     classifier = model.classifier(model.network().encoder.state_dict(), "CoLA", 1)
-    losses = (
-        model.pretraining_losses(model.network()),
-        model.fine_tuning_losses(classifier, model.data.tasks["CoLA"]["train"], TASKS["CoLA"], 1),
+    steps = (
+        model.pretraining_steps(model.network()),
+        model.fine_tuning_steps(classifier, model.data.tasks["CoLA"]["train"], TASKS["CoLA"], 1),
     )
-    for each in losses:
-        assert next(each).dtype is torch.float32
+    for losses in steps:
+        assert next(losses).dtype is torch.float32
         assert not torch.is_autocast_enabled("cpu")
 
 
