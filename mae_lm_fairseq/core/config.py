@@ -1,11 +1,11 @@
 """Network configuration: options, their validation, and the table of sizes and presets."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, NamedTuple
 
+from mae_lm_fairseq.utils.errors import meant
 from mae_lm_fairseq.utils.ranges import Range
 
 
@@ -271,7 +271,7 @@ class MaskedAutoencoderConfig:
         self._require(
             self.decoder_attention in DECODER_ATTENTIONS,
             "decoder_attention",
-            f"is not the name of a decoder; there are {', '.join(DECODER_ATTENTIONS)}, and those of --user-dir",
+            f"is not one of {', '.join(DECODER_ATTENTIONS)}, nor registered by --user-dir",
         )
         has_decoder = self.decoder_layers > 0
         if has_decoder != (self.mask_join is MaskJoin.decoder):
@@ -386,11 +386,9 @@ ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for si
 
 def no_preset(name: str) -> str:
     """Return the error message for a name that is no architecture."""
-    near = difflib.get_close_matches(name, ARCHITECTURES, 1, cutoff=0.8)
-    question = f" Is {near[0]} meant?" if near else ""
     presets = ", ".join(PRESETS)
     sizes = ", ".join(SIZES)
-    return f"no preset {name}.{question} Presets: {presets}, each with a size: {sizes}"
+    return f"no preset {name}{meant(name, ARCHITECTURES)}. Presets: {presets}, each with a size: {sizes}"
 
 
 def preset_config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:

@@ -12,12 +12,15 @@ encoder as well. A prediction does not depend on which other positions are predi
 follow from the tokens alone.
 """
 
+import torch
 from torch import Tensor, nn
 
 from mae_lm_fairseq.core.config import DECODER_ATTENTIONS, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand_part
-from mae_lm_fairseq.core.packing import BatchLayout, Layout, indices_in
+from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, Layout, batch_layout, indices_in
 from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
+from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.own_code import errors_name
 from mae_lm_fairseq.utils.registries import register_name
 
 
@@ -66,7 +69,7 @@ class Decoder(TransformerStack):
         embed_positions: position table, in the decoder's hidden size.
     """
 
-    needs: frozenset[str]
+    needs: frozenset[str] = frozenset({"visible"})
     layer_type: type[TransformerLayer] = TransformerLayer
 
     def __init__(self, config: MaskedAutoencoderConfig, embed_positions: PositionEmbedding):
@@ -102,8 +105,6 @@ class SelfAttentionDecoder(Decoder):
     It costs as much as the same number of encoder layers on the full sequence, except for the last layer. There, only
     predicted positions are queries, because no other output is used.
     """
-
-    needs = frozenset({"visible"})
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         return self.apply_layers(joined, layout.sequence, layout.predicted, layout.predicted_in_sequence)
@@ -145,8 +146,6 @@ class CrossAttentionDecoder(Decoder):
     only: at 15 % masking, a layer costs about a quarter of a layer on the full sequence. In pre-norm, the keys pass the
     layer norm of the queries, as they do in self-attention.
     """
-
-    needs = frozenset({"visible"})
 
     def decode(self, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
         queries = joined.index_select(0, layout.predicted_in_sequence)
@@ -201,9 +200,14 @@ def register_decoder(name: str, decoder: type[Decoder]) -> None:
     :class:`SelfAttentionDecoder`.
 
     Raises:
-        UserError: if another decoder has the name.
+        UserError: if another decoder has the name, or ``needs`` names other layouts than those of
+            :data:`~mae_lm_fairseq.core.packing.NEEDED_BY_SOME`.
     """
+    needs = frozenset(decoder.needs)
+    if not needs <= NEEDED_BY_SOME:
+        raise UserError(f"decoder {name}: needs = {decoder.needs!r} must have names of {sorted(NEEDED_BY_SOME)} alone")
     register_name(DECODERS, name, decoder)
+    decoder.needs = needs
     if name not in DECODER_ATTENTIONS:
         DECODER_ATTENTIONS.append(name)
 
@@ -224,3 +228,32 @@ def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: 
         positions = PositionEmbedding(config.max_positions, config.decoder.dim, pad)
     decoder = DECODERS[config.decoder_attention] if config.mask_states == 1 else ExpandedDecoder
     return decoder(config, positions)
+
+
+_DUTY = (
+    "a decoder has __init__(self, config, embed_positions) and decode(self, states, joined, layout), which must return "
+    "one state for each of the predicted positions"
+)
+
+
+def try_decoder(config: MaskedAutoencoderConfig) -> None:
+    """Decode a batch of two short sequences if the decoder of a configuration is one of a user's directory.
+
+    Raises:
+        UserError: if the decoder fails, or does not return one state for each predicted position; names file and line.
+    """
+    kind = DECODERS[config.decoder_attention]
+    if config.mask_join is not MaskJoin.decoder or kind.__module__ == __name__:
+        return
+    pad, mask, kept = range(3)
+    tokens = torch.tensor([[3, mask, kept, mask, 3], [mask, 3, 3, pad, pad]])
+    layout = batch_layout(tokens, tokens <= kept, pad, mask, needs=kind.needs | {"visible"})
+    dim = config.encoder.dim
+    states = torch.zeros(len(layout.visible.index), dim)
+    option = f"--decoder-attention {config.decoder_attention}"
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), errors_name(option, kind, _DUTY):
+        decoder = build_decoder(config, pad, PositionEmbedding(config.max_positions, dim, pad))
+        decoded = decoder(states, torch.zeros(dim), layout)
+        number = len(layout.predicted.index)
+        if decoded.shape != (number, dim):
+            raise ValueError(f"decode returns {len(decoded)} states for {number} predicted positions")

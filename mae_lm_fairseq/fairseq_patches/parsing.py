@@ -16,7 +16,7 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.fairseq_patches.hooks import ModelHooks
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings, option
 from mae_lm_fairseq.fairseq_patches.patching import patch
-from mae_lm_fairseq.utils.command_line import HINTS, UNRECOGNIZED, suggestions
+from mae_lm_fairseq.utils.command_line import HINTS, UNRECOGNIZED, choice_meant, suggestions
 from mae_lm_fairseq.utils.errors import UserError
 
 _WARNINGS = (
@@ -56,7 +56,7 @@ def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoRetu
     _, _, unknown = message.partition(UNRECOGNIZED)
     explanations = suggestions(unknown.split(), parser._option_string_actions, hints)
     problem = message.replace("invalid <lambda> value", "invalid value")
-    parser.exit(2, f"{parser.prog}: error: {problem}{explanations}\n")
+    parser.exit(2, f"{parser.prog}: error: {problem}{explanations}{choice_meant(message)}\n")
 
 
 def suppress_warnings() -> None:

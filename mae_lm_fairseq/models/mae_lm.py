@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.decoder import try_decoder
 from mae_lm_fairseq.models.architectures import Autocast, MAELMModelConfig, core_config, register_architectures
 from mae_lm_fairseq.models.backend import BackendChoice
 from mae_lm_fairseq.models.finetuning import (
@@ -69,10 +70,12 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         """Build the model of an architecture (``cfg._name``) for the dictionary of ``task``.
 
         Raises:
-            UserError: if options contradict each other, or the dictionary has no ``<mask>``.
+            UserError: if options contradict each other, the dictionary has no ``<mask>``, or a decoder of a user's
+                directory fails.
         """
         config = core_config(cfg)
         _check_options(cfg, config, predicts_masked_tokens(task))
+        try_decoder(config)
         logger.info("network: %s", config)
         dictionary = task.source_dictionary
         if "<mask>" not in dictionary:

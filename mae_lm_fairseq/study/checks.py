@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
+from mae_lm_fairseq.core.decoder import try_decoder
 from mae_lm_fairseq.cost.planned_run import PlannedRun, kind_of_gpu
 from mae_lm_fairseq.cost.planner import Cost, plan_cost
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
@@ -17,8 +18,8 @@ from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_conf
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Model, Plan
 from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import RESERVED_OPTIONS, train_options
-from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_task
+from mae_lm_fairseq.study.training import RESERVED_OPTIONS, files_of, train_options
+from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_task, try_mask_function
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_length, check_masking, check_options
 from mae_lm_fairseq.text.data_bin import check_data_bin
@@ -58,6 +59,7 @@ def check(plan: Plan, needs_files: bool = True) -> list[Any]:
     if needs_files:
         with _located(plan, ("data", "data_bin")):
             check_data(plan.data.data_bin)
+        files_of(plan)
         for number, planned in enumerate(plan.measures):
             with _located(plan, ("measure", number)):
                 planned.measure.check(plan.data)  # reads the files, hours before they are needed
@@ -128,6 +130,9 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
         if model.encoder is not None:
             check_length(cfg.task, network.max_positions, f"max_position_embeddings of {model.encoder}")
         variable_rate(cfg.task)
+        try_decoder(network)
+        if needs_files:
+            try_mask_function(cfg.task)
     if model.start is not None and needs_files:
         with _located(plan, (*key, "start")):
             _check_start(plan, model, network)

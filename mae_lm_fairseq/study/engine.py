@@ -34,12 +34,15 @@ from mae_lm_fairseq.training.runner import Run, read_result, run_all
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract
 from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
 from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.utils.workers import available_cores
 
 PLAN = "plan.json"
 SPEED = "speed"
 """Directory of the study that measures the speed of the models, if the plan asks for equal seconds."""
 TIMED_UPDATES = 25
 """Number of its updates."""
+CONTEXT = 4
+"""Lines of a plan before and after a change, which say of what model it is."""
 
 
 def run_study(plan: Plan, out: Path, jobs: int = 1) -> dict[str, Any]:
@@ -160,8 +163,9 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
     if path.exists():
         history = read_history(path)
     else:
-        cores = os.cpu_count() or 1
-        history = History(max(1, cores // jobs), versions=[], looks=[])
+        share = available_cores() // jobs
+        threads = min(share, torch.get_num_threads())  # at most OMP_NUM_THREADS
+        history = History(max(1, threads), versions=[], looks=[])
 
     files = fingerprints(plan)
     today = str(date.today())
@@ -177,7 +181,9 @@ def _is_new(version: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -
     if not versions:
         return True
     latest = versions[-1]
-    return latest["plan"] != version["plan"] or latest["files"] != version["files"]
+    if latest["plan"] != version["plan"]:
+        return True
+    return not latest["files"].items() <= version["files"].items()  # earlier versions did not list the files of code
 
 
 class History(NamedTuple):
@@ -215,22 +221,25 @@ class Version:
 
 
 def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return date and lines of each change of a plan, those that were removed and added; files count as lines."""
+    """Return date and lines of each change of a plan: those that were removed and added, and some around them.
+
+    Files count as lines.
+    """
 
     def lines(version: Mapping[str, Any]) -> list[str]:
-        files = [f"{path}: {fingerprint[:10]}" for path, fingerprint in version["files"].items()]
+        files = [f"sha256 of {path}: {fingerprint[:10]}" for path, fingerprint in version["files"].items()]
         return files + version["plan"].splitlines()
 
     changed = []
     for before, after in pairwise(versions):
-        differing = unified_diff(lines(before), lines(after), n=0, lineterm="")
+        differing = unified_diff(lines(before), lines(after), n=CONTEXT, lineterm="")
         stated = []
         for line in islice(differing, 2, None):  # after the names of the versions, which are empty
             text = line[1:]
             is_place = line.startswith("@")
             if text.strip() and not is_place and not text.startswith("#"):
                 stated.append(line)
-        if stated:
+        if not all(line.startswith(" ") for line in stated):
             changed.append({"date": after["date"], "lines": stated})
     return changed
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.figures import Format
@@ -18,10 +18,11 @@ from mae_lm_fairseq.measures.registry import MEASURES, OURS
 from mae_lm_fairseq.measures.seconds import Cost
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS, OVER_TIME
 from mae_lm_fairseq.training.settings import recipe
+from mae_lm_fairseq.training.user_directory import OPTION
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, meant
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.utils.typed import Document
+from mae_lm_fairseq.utils.typed import Document, Key
 
 Item = TypeVar("Item")
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
@@ -290,13 +291,13 @@ def parse_plan(text: str, name: str) -> Plan:
         looks=read("looks", tuple[int, ...], []),
         formats=read("formats", tuple[Format, ...], []),
     )
-    # The measures need torch, for which mistakes in other tables and in the names of measures do not wait.
-    _read_array(document, "measure", partial(_check_kind, document))
-    planned_measures = _read_array(document, "measure", partial(_read_measure, document))
-    if plan.train.equal != "updates":
-        planned_measures += (PlannedMeasure(Cost.kind, "last", Cost()),)
-    plan = replace(plan, measures=planned_measures)
-    _check(plan)
+    # The options and values of measures need torch, for which other mistakes do not wait.
+    for read_measure in (_read_name, _read_measure):
+        measures = _read_array(document, "measure", partial(read_measure, document))
+        if plan.train.equal != "updates":
+            measures += (PlannedMeasure(Cost.kind, "last", Cost()),)
+        plan = replace(plan, measures=measures)
+        _check(plan)
     return replace(plan, measures=tuple(_at_trained_length(plan, planned) for planned in plan.measures))
 
 
@@ -344,24 +345,35 @@ def _read_array(document: Document, key: str, read: Callable[[Any, tuple], Item]
     return tuple(read(table, (key, number)) for number, table in enumerate(tables))
 
 
-def _check_kind(document: Document, table: Any, key: tuple) -> None:
+class _NotRead(Measure):
+    """A measure whose options are not read, so that its values are not known."""
+
+    values: ClassVar = None
+
+    def value(self, name: str) -> Value:
+        return Value(name, by_layer=True)
+
+
+def _read_name(document: Document, table: Any, key: Key) -> PlannedMeasure:
+    """Read a measure but for its options."""
     if not isinstance(table, Mapping) or "kind" not in table:
         raise document.error(key, "kind is missing")
     kind = table["kind"]
     kinds = dict.fromkeys([*OURS, *MEASURES])
     if kind not in kinds:
-        raise document.error((*key, "kind"), f"{kind!r} is not one of {', '.join(kinds)}")
+        problem = f"{kind!r} is not one of {', '.join(kinds)}, nor registered by {OPTION}{meant(str(kind), kinds)}"
+        raise document.error((*key, "kind"), problem)
+    at = document.read(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
+    name = document.read(str, table.get("name", kind), (*key, "name"))
+    return PlannedMeasure(name, at, _NotRead())
 
 
-def _read_measure(document: Document, table: Any, key: tuple) -> PlannedMeasure:
+def _read_measure(document: Document, table: Any, key: Key) -> PlannedMeasure:
     from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
 
-    kind = table["kind"]
-    at = document.read(Literal["all", "last"] | tuple[int, ...], table.get("at", "all"), (*key, "at"))
+    planned = _read_name(document, table, key)
     options = {name: value for name, value in table.items() if name not in ("kind", "name", "at")}
-    measure = document.read(MEASURES[kind], options, key)
-    name = document.read(str, table.get("name", kind), (*key, "name"))
-    return PlannedMeasure(name, at, measure)
+    return replace(planned, measure=document.read(MEASURES[table["kind"]], options, key))
 
 
 def _check(plan: Plan) -> None:

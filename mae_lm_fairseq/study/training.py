@@ -33,9 +33,9 @@ from mae_lm_fairseq.training.command import (
 from mae_lm_fairseq.training.keys import key_of, run_key
 from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.settings import recipe, settings
-from mae_lm_fairseq.training.user_directory import OPTION, code_in_keys, user_directory
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.training.user_directory import code_hashes, code_in_keys
 from mae_lm_fairseq.utils.files import directory_sha256
+from mae_lm_fairseq.utils.typed import Key
 
 TIME_OF_A_MEASURE = 0.02
 """Estimated duration of a measure of a checkpoint, relative to a whole training."""
@@ -122,26 +122,36 @@ def train_options(plan: Plan, training: Training, updates: int, save: Path) -> d
     }
 
 
+def files_of(plan: Plan) -> dict[Key, Path]:
+    """Return the files and directories that a plan names, by key.
+
+    Raises:
+        UserError: if one does not exist; names its key.
+    """
+    tables = {("data",): plan.data}
+    tables |= {("measure", number): planned.measure for number, planned in enumerate(plan.measures)}
+    tables |= {("model", number): model for number, model in enumerate(plan.models)}
+    paths = {}
+    for table, item in tables.items():
+        for field in fields(item):
+            path = getattr(item, field.name)
+            if not isinstance(path, Path):
+                continue
+            key = (*table, field.name)
+            if not path.exists():
+                raise plan.document.error(key, f"{path} does not exist; paths are relative to the current directory")
+            paths[key] = path
+    return paths
+
+
 def fingerprints(plan: Plan) -> dict[str, str]:
     """Return hashes of the content of all files that a plan names, by path, and that of the directory of the user.
 
     Raises:
         UserError: if a file does not exist or cannot be read.
     """
-    hashes = {}
-    measures = [planned.measure for planned in plan.measures]
-    for item in (plan.data, *measures, *plan.models):
-        for field in fields(item):
-            path = getattr(item, field.name)
-            if not isinstance(path, Path):
-                continue
-            if not path.exists():
-                raise UserError(f"{path} does not exist")
-            hashes[str(path)] = directory_sha256(path)
-    code = user_directory()
-    if code is not None:
-        hashes[f"{OPTION} {code.path}"] = code.sha256
-    return hashes
+    hashes = {str(path): directory_sha256(path) for path in files_of(plan).values()}
+    return hashes | code_hashes()
 
 
 class Workspace:

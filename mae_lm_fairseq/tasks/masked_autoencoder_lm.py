@@ -241,3 +241,13 @@ def check_task(cfg: MaskedAutoencoderLMConfig) -> None:
     if not issubclass(TASK_REGISTRY[cfg._name], MaskedAutoencoderLMTask):
         parent = MaskedAutoencoderLMTask.__name__
         raise UserError(f"--task {cfg._name}: choose one of pretraining, which is derived from {parent}")
+
+
+def try_mask_function(cfg: MaskedAutoencoderLMConfig) -> None:
+    """Mask sequences of the validation split if ``--mask-function`` is set, as a training does at its start.
+
+    Raises:
+        UserError: if the function fails, or does not return masks.
+    """
+    if cfg.mask_function is not None:
+        TASK_REGISTRY[cfg._name].setup_task(cfg).load_dataset("valid")

@@ -22,11 +22,16 @@ from mae_lm_fairseq.text.offsets import encode_with_spans, word_numbers
 from mae_lm_fairseq.text.sentencepiece_tokenizer import WORD_START
 from mae_lm_fairseq.text.tokenizer import SPECIALS, Tokenizer
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.own_code import errors_name
 
 logger = logging.getLogger(__name__)
 
 _WORDS_TO_TRY = 100
 _SEQUENCES_TO_TRY = 1000
+_DUTY = (
+    "a mask function must return two things: the predicted positions in the sequence, and the token ids in their place "
+    "(or one id for all)"
+)
 _MOST_UNMASKED = 0.01
 """Fraction of the sequences without a mask above which a warning is logged."""
 
@@ -67,31 +72,39 @@ class FunctionMasksDataset(VariableMasksDataset):
         self, dataset: FairseqDataset, vocab: Dictionary, rate: RateSchedule | RateRange | None, name: str, **masking
     ):
         super().__init__(dataset, vocab, rate, **masking)
-        self.name = name
+        self.option = f"--mask-function {name}"
         self.function = MASK_FUNCTIONS[name]  # a data worker may not know the name
         self.special = [vocab.bos(), vocab.eos()]
         self.counts = np.array(vocab.count)
 
     def masked(self, epoch: int, index: int) -> torch.Tensor:
         tokens = self.dataset[index].numpy()
-        positions, replacement = self._draw(epoch, index, tokens)
-        if self.return_masked_tokens:
-            masked = np.full_like(tokens, self.pad_idx)
-            masked[positions] = tokens[positions]
-        else:
-            masked = tokens.copy()
-            masked[positions] = replacement
-        return torch.from_numpy(masked)
+        positions, corrupted = self._draw(epoch, index, tokens)
+        if not self.return_masked_tokens:
+            return torch.from_numpy(corrupted)
+        targets = np.full_like(tokens, self.pad_idx)
+        targets[positions] = tokens[positions]
+        return torch.from_numpy(targets)
 
-    def _draw(self, epoch: int, index: int, tokens: np.ndarray) -> tuple[ArrayLike, ArrayLike]:
+    def _draw(self, epoch: int, index: int, tokens: np.ndarray) -> tuple[ArrayLike, np.ndarray]:
+        """Return the predicted positions, and the sequence [length] with what the function puts in their place.
+
+        Raises:
+            UserError: if the function fails, or returns something else; names file and line.
+        """
         is_special = np.isin(tokens, self.special)
         sequence = SequenceToMask(tokens.copy(), is_special, self.mask_prob, self.mask_idx, self.counts)
         # The 3 separates these draws from those of early masks and of rates.
         generator = np.random.default_rng((3, self.seed, epoch, index))
-        positions, replacement = self.function(sequence, generator)
-        if not np.size(positions):  # whose type may be that of no index
-            return [], []
-        return positions, replacement
+        corrupted = tokens.copy()
+        with errors_name(self.option, self.function, _DUTY):
+            positions, replacement = self.function(sequence, generator)
+            if not np.size(positions):  # whose type may be that of no index
+                return [], corrupted
+            corrupted[positions] = replacement
+            if np.min(positions) < 0:
+                raise IndexError(f"position {np.min(positions)}")  # numpy counts from the end
+        return positions, corrupted
 
     def check(self) -> None:
         """Mask some sequences twice.
@@ -99,15 +112,18 @@ class FunctionMasksDataset(VariableMasksDataset):
         Raises:
             UserError: if the second time differs, or a replacement is no token.
         """
-        option = f"--mask-function {self.name}"
         is_source = not self.return_masked_tokens
         for index in range(min(len(self), _SEQUENCES_TO_TRY)):
             tokens = self.masked(self.epoch, index)
             if not torch.equal(tokens, self.masked(self.epoch, index)):
-                raise UserError(f"{option} masks a sequence in several ways; draw only with the generator that it gets")
+                raise UserError(
+                    f"{self.option} masks a sequence in several ways; draw only with the generator that it gets"
+                )
             is_token = (tokens >= 0) & (tokens < len(self.vocab)) & tokens.ne(self.pad_idx)
             if is_source and not is_token.all():
-                raise UserError(f"{option} puts {tokens[~is_token][0]} in place of a token; return ids of dict.txt")
+                raise UserError(
+                    f"{self.option} puts {tokens[~is_token][0]} in place of a token; return ids of dict.txt"
+                )
 
 
 def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.ByteTensor | UnmarkedWordStarts":

@@ -137,7 +137,9 @@ def _check_split(
         examples = ", ".join(f"{text!r} ({count})" for text, count in unknown)
         raise UserError(
             f"--{split}: {total.unk_rate:.3%} of the tokens are <unk>, more than --max-unk-rate "
-            f"{options.max_unk_rate:.3%}; most frequent in a sample: {examples}"
+            f"{options.max_unk_rate:.3%}; most frequent in a sample: {examples}. "
+            "Raise --vocab-size or --character-coverage, use another --tokenizer (byte-bpe has no <unk>), or raise "
+            "--max-unk-rate"
         )
 
 

@@ -14,6 +14,7 @@ from mae_lm_fairseq.text.tokenizer_files import TOKENIZER_FILES
 from mae_lm_fairseq.text.tokenizer_training import DEFAULT_KIND, TRAINED_KINDS
 from mae_lm_fairseq.utils.command_line import Argument, Count, Directory, Options
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.workers import available_cores
 
 PRODUCTS = (DICTIONARY, "train.bin", "valid.bin", "train.idx", "valid.idx", MANIFEST)
 """Files of a data-bin beside the tokenizer, in the order in which they are moved there; the last one completes it."""
@@ -75,9 +76,8 @@ class PreparationOptions(Options):
 
     @property
     def processes(self) -> int:
-        """Number of processes that encode; by default, as many as cores that this process may use: those of its job."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return self.workers or cores or 1
+        """Number of processes that encode; by default, as many as cores that this process may use."""
+        return self.workers or available_cores()
 
     @property
     def data_bins(self) -> list[Path]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from mae_lm_fairseq.text.data_bin import DICTIONARY
+from mae_lm_fairseq.text.manifest import MANIFEST
 from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.user_directory import check_outside, code_in_keys
 from mae_lm_fairseq.utils.errors import UserError
@@ -105,7 +107,7 @@ class Products:
 
     Raises:
         UserError: if one of the names exists in a directory that this command has not used before, which it would lose,
-            or if the directory cannot be written, or is in that of ``--user-dir``.
+            or a data-bin, or if the directory cannot be written, or is in that of ``--user-dir``.
     """
 
     def __init__(self, out: Path, command: str, owned: Sequence[str], former_command: str | None = None):
@@ -115,7 +117,7 @@ class Products:
         if check_maker(out, command, former_command):
             return
         names = os.listdir(out)
-        for pattern in owned:
+        for pattern in (*owned, DICTIONARY, MANIFEST):
             for name in fnmatch.filter(names, pattern):
                 raise UserError(
                     f"--out {out} has {name} but no {MADE}, so another command made it; move it, or choose another "

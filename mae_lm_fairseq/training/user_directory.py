@@ -17,7 +17,7 @@ from pathlib import Path
 from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.utils.command_line import Parser
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import directory_sha256
+from mae_lm_fairseq.utils.files import directory_sha256, file_sha256
 
 OPTION = "--user-dir"
 
@@ -78,6 +78,8 @@ def import_user_directory(directory: Path) -> None:
 def _check_name(path: Path) -> None:
     """Check that a directory can be imported under its name, which no other module has."""
     option = f"{OPTION} {path}"
+    if not path.is_dir():
+        raise UserError(f"{option} is not a directory; name the one that has your code")
     first_file = path / "__init__.py"
     if not first_file.is_file():
         raise UserError(f"{option}: {first_file} is missing; write it, and import there what registers something")
@@ -114,6 +116,18 @@ def _is_code(file: Path) -> bool:
     """Return whether a file of the directory counts: none that is hidden or compiled, or in such a folder."""
     is_hidden = any(part.startswith(".") for part in file.parts)
     return not is_hidden and "__pycache__" not in file.parts
+
+
+def code_hashes() -> dict[str, str]:
+    """Return the hashes of the directory and of its files, as it was imported, by option; empty without one."""
+    if _imported is None:
+        return {}
+    path = _imported.path
+    hashes = {f"{OPTION} {path}": _imported.sha256}
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and _is_code(file.relative_to(path)):
+            hashes[f"{OPTION} {file}"] = file_sha256(file)
+    return hashes
 
 
 def code_in_keys() -> dict[str, str]:

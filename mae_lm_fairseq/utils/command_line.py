@@ -17,6 +17,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
+from mae_lm_fairseq.utils.errors import meant
 from mae_lm_fairseq.utils.files import is_utf8, writable_file
 from mae_lm_fairseq.utils.ranges import Range
 
@@ -150,12 +151,21 @@ def suggestions(unknown: Iterable[str], known: Iterable[str], hints: Mapping[str
     return advice
 
 
+def choice_meant(message: str) -> str:
+    """Return the end of an error message of argparse about a choice: which other one is meant, if one resembles it."""
+    words = re.findall(r"[\w.-]+", message.partition("invalid choice: ")[2])
+    if not words:
+        return ""
+    refused, *choices = words
+    return meant(refused, choices)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one message."""
 
     def error(self, message: str) -> typing.NoReturn:
         _, _, unknown = message.partition(UNRECOGNIZED)
-        advice = suggestions(unknown.split(), self._option_string_actions)
+        advice = suggestions(unknown.split(), self._option_string_actions) + choice_meant(message)
         message = f"error: {message}{advice}; {self.prog} --help describes the arguments\n"
         # A name that is not UTF-8 could not be printed.
         self.exit(2, message.encode(errors="backslashreplace").decode())

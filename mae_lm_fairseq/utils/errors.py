@@ -1,9 +1,10 @@
 """Errors that the user can fix, and how commands report them."""
 
 import contextlib
+import difflib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class UserError(Exception):
@@ -59,6 +60,12 @@ def errors_end_the_program() -> Iterator[None]:
     except KeyboardInterrupt as error:
         print(f"error: {str(error) or 'interrupted'}", file=sys.stderr, flush=True)
         raise SystemExit(128 + getattr(error, "number", signal.SIGINT)) from error
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return the question whether a known name that resembles an unknown one is meant; nothing if none does."""
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+    return f"; is {near[0]} meant?" if near else ""
 
 
 def first_line(error: BaseException) -> str:

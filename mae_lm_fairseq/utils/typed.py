@@ -1,16 +1,15 @@
 """Typed reading of JSON and TOML: tables become dataclasses, and errors name the key."""
 
-import contextlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import repeat
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.errors import UserError, meant
 
 Key = tuple[str | int, ...]
 """Keys that lead to a value: ``("model", 0, "options", "lr")``."""
@@ -27,44 +26,53 @@ def typed(value: Any, kind: Any) -> Any:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
+        problems = []
         for alternative in arguments:
-            with contextlib.suppress(ValueError):
+            try:
                 return typed(value, alternative)
-    elif origin is tuple and isinstance(value, list | tuple):
+            except ValueError as problem:
+                if alternative is not NoneType:
+                    problems.append(str(problem))
+        raise ValueError("; ".join(problems))
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{value!r:.80} is not a list; write [{value!r:.80}]")
         kinds = arguments
         if arguments[-1] is Ellipsis:
             kinds = repeat(arguments[0], len(value))
         return tuple(typed(item, of_item) for item, of_item in zip(value, kinds, strict=True))
-    elif origin is Mapping and isinstance(value, dict):
+    if origin is Mapping and isinstance(value, dict):
         of_keys, of_values = arguments
         return {typed(name, of_keys): typed(item, of_values) for name, item in value.items()}
-    elif is_dataclass(kind) and isinstance(value, dict):
+    if is_dataclass(kind) and isinstance(value, dict):
         return _dataclass(value, kind)
-    elif isinstance(kind, type) and issubclass(kind, Enum | Path) and isinstance(value, str):
+    if isinstance(kind, type) and issubclass(kind, Enum | Path) and isinstance(value, str):
         return kind(value)
-    elif origin is Literal:
+    if origin is Literal:
         if value in arguments:
             return value
-        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, arguments))}")
-    elif kind is Any or type(value) is kind:
+        question = meant(str(value), map(str, arguments))
+        raise ValueError(f"{value!r:.80} is not one of {', '.join(map(repr, arguments))}{question}")
+    if kind is Any or type(value) is kind:
         return value
-    elif kind is float and type(value) is int:
+    if kind is float and type(value) is int:
         return float(value)
     raise ValueError(f"{value!r:.80} is not of type {getattr(kind, '__name__', kind) if origin is None else kind}")
 
 
 def _dataclass(values: dict[str, Any], kind: type) -> Any:
     types = get_type_hints(kind)
-    fields = {}
+    known = [field.name for field in fields(kind)]
+    arguments = {}
     for name, value in values.items():
-        if name not in types:
-            raise ValueError(f"{name}: unknown key; there are {', '.join(types)}")
+        if name not in known:
+            raise ValueError(f"{name}: unknown key{meant(name, known)}; there are {', '.join(known) or 'none'}")
         try:
-            fields[name] = typed(value, types[name])
+            arguments[name] = typed(value, types[name])
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     try:
-        return kind(**fields)
+        return kind(**arguments)
     except TypeError as error:  # a field is missing
         raise ValueError(str(error)) from None
 

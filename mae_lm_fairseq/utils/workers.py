@@ -74,6 +74,13 @@ def environment_of(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use: those of its job."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 Workers = tuple[Executor | None, int]
 """Executor in other processes, None if this process does the work; and the number of calls that it runs at a time."""
 

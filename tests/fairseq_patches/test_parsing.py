@@ -95,6 +95,8 @@ class TestSettings:
         ("words", "message"),
         [
             (["--lrr", "1"], "unrecognized arguments: --lrr 1; is --lr meant?"),
+            (["--criterion", "masked_autoencoder_ml"], "; is masked_autoencoder_lm meant?"),
+            (["--task", "masked_autoencoder_ml"], "; is masked_autoencoder_lm meant?"),
             (["--task", "sentence_prediction", "--mask-prob", "0.2"], "--mask-prob needs --task masked_autoencoder_lm"),
         ],
     )

@@ -23,7 +23,7 @@ from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
-from mae_lm_fairseq.study.engine import begin, changes, needed_runs, run_study
+from mae_lm_fairseq.study.engine import begin, changes, needed_runs, read_history, run_study
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.rates import needed_trainings
 from mae_lm_fairseq.study.training import train_options, training_runs
@@ -33,6 +33,7 @@ from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.keys import values_of_words
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import read_record
+from mae_lm_fairseq.utils.workers import available_cores
 from tests.support.processes import fairseq_train, fork, kill_with_children, runs_in_children, wait_for
 from tests.support.tagging import sentences, write_conllu, write_texts
 
@@ -284,14 +285,17 @@ class TestPlanThatChanged:
             missing("seeds = 2", "seeds = 3")
         missing()
         record = json.loads((tmp_path / "out" / "plan.json").read_text())
-        assert record["threads"] == max(1, (os.cpu_count() or 1) // 2)  # chosen at the beginning
+        assert record["threads"] == max(
+            1, min(available_cores() // 2, torch.get_num_threads())
+        )  # chosen at the beginning
         assert [version["plan"] for version in record["versions"]] == [
             PLAN,
             PLAN.replace("seeds = 2", "seeds = 3"),
             PLAN,
         ]
         assert {version["date"] for version in record["versions"]} == {str(date.today())}
-        assert [change["lines"] for change in changes(record["versions"])] == [
+        stated = [change["lines"] for change in changes(record["versions"])]
+        assert [[line for line in lines if not line.startswith(" ")] for lines in stated] == [
             ["-seeds = 2", "+seeds = 3"] * 2,
             ["-seeds = 3", "+seeds = 2"] * 2,
         ]
@@ -698,3 +702,36 @@ def test_fine_tuning_scores_every_rate_beside_random_weights(here):
         texts = [json.loads(line)["text"] for line in part.read_text().splitlines()]
         assert texts == [rows[number * 12 // 8] for number in range(8)]
     assert not [*Path("scored/runs").glob("random-*/checkpoints")]
+
+
+@pytest.mark.parametrize(("jobs", "threads"), [(1, 3), (2, 3), (4, 2), (16, 1)])
+def test_threads_are_a_share_of_the_cores_of_this_process(monkeypatch, tmp_path, jobs, threads):
+    """At most as many as OMP_NUM_THREADS, which torch reads."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8), raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr("mae_lm_fairseq.study.engine.fingerprints", lambda plan: {})
+    assert begin(parse_plan(PLAN, "plan.toml"), tmp_path, jobs).threads == threads
+    assert begin(parse_plan(PLAN, "plan.toml"), tmp_path, 1).threads == threads  # recorded
+
+
+def test_a_change_says_of_what_model_and_file_it_is():
+    plan = '[[model]]\nname = "A"\nseeds = 2\n' + "\n" * 9 + '[[model]]\nname = "B"\nseeds = 2\n# a comment'
+    before = {"date": "2026-01-01", "plan": plan, "files": {"a.txt": "1", "--user-dir mine/d.py": "1"}}
+    after = {"plan": plan.replace('"B"\nseeds = 2', '"B"\nseeds = 1'), "date": "2026-01-02"}
+    edited = {"--user-dir mine/d.py": "2"}
+    [first, second] = changes([before, before | after, before | after | {"files": before["files"] | edited}])
+    assert first["lines"] == [" [[model]]", ' name = "B"', "-seeds = 2", "+seeds = 1"]
+    changed = [line for line in second["lines"] if line[0] != " "]
+    assert changed == ["-sha256 of --user-dir mine/d.py: 1", "+sha256 of --user-dir mine/d.py: 2"]
+    assert not changes([before, before | {"plan": plan.replace("comment", "remark")}])
+
+
+def test_a_record_without_the_files_of_code_is_not_a_change(monkeypatch, tmp_path):
+    """As earlier versions wrote it."""
+    files = {"--user-dir mine": "1"}
+    monkeypatch.setattr("mae_lm_fairseq.study.engine.fingerprints", lambda plan: dict(files))
+    plan = parse_plan(PLAN, "plan.toml")
+    begin(plan, tmp_path, 1)
+    files["--user-dir mine/d.py"] = "2"
+    begin(plan, tmp_path, 1)
+    assert len(read_history(tmp_path / "plan.json").versions) == 1

@@ -23,7 +23,7 @@ from tests.support.processes import fork, mae_lm, runs_in_children, wait_for
 from tests.support.tagging import write_texts
 
 PAGE = ROOT / "docs" / "own-ideas.md"
-STUDY, CODE, VERBS, PYTHON = blocks(PAGE)
+STUDY, CODE, _, _, VERBS, PYTHON = blocks(PAGE)
 [PLAN] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 SMALL = """
 batch-size = 4
@@ -186,7 +186,7 @@ def test_other_verbs_open_its_checkpoints(compared, here):
         done = mae_lm(*without, cwd=here)
         assert done.returncode
         if command is bundle:
-            assert "from_the_mean is not the name of a decoder" in done.stderr
+            assert "from_the_mean is not one of self, cross, self_cross" in done.stderr
             assert "--user-dir" in done.stderr
         done = mae_lm(*command, cwd=here)
         assert done.returncode == 0, done.stderr
@@ -270,8 +270,10 @@ def test_a_killed_study_resumes_and_changed_code_makes_new_runs(here):
         assert not np.isclose(old["measures"]["loss"]["4"]["loss"], new["measures"]["loss"]["4"]["loss"], rtol=1e-6)
     assert changed["plan"] == first["plan"]
     [change] = changed["changes"]
-    assert [line.partition(":")[0] for line in change["lines"]] == [f"{sign}--user-dir again/ideas" for sign in "-+"]
-    assert "+--user-dir again/ideas: " in Path("seeds/report.md").read_text()
+    changed = [line.partition(":")[0] for line in change["lines"] if not line.startswith(" ")]
+    places = ("again/ideas", "again/ideas/decoders.py")
+    assert sorted(changed) == sorted(f"{sign}sha256 of --user-dir {place}" for place in places for sign in "-+")
+    assert "+sha256 of --user-dir again/ideas/decoders.py: " in Path("seeds/report.md").read_text()
 
     code.write_text(original)
     run(command)

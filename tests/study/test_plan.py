@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from mae_lm_fairseq.core.decoder import DECODERS, SelfAttentionDecoder
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.registry import MEASURES, OURS
 from mae_lm_fairseq.study.checks import check, check_data, count_trainings, dry_run
@@ -13,6 +14,7 @@ from mae_lm_fairseq.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.study.measures import Tagging
 from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, listing, parse_plan, read_plan
 from mae_lm_fairseq.study.training import options_of
+from mae_lm_fairseq.tasks.mask_functions import MASK_FUNCTIONS
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
 from tests.support.huggingface import save_model
@@ -120,6 +122,22 @@ MISTAKES = [
     # Some file systems do not tell "Rank" from "rank", nor the two forms of "é".
     ('name = "MAE-LM"\narch', 'name = "MLM"\narch', "model[2].name: 'MLM'"),
     ('name = "MAE-LM"\narch', 'name = "mlm,"\narch', "model[2].name: files cannot tell 'mlm,' from 'MLM'"),
+    (
+        "primary = true",
+        'predict = "positive"',
+        "contrast[1]: predict: unknown key; is predicted meant?; there are name,",
+    ),
+    ("limit = 5", "needs = 5", "measure[2]: needs: unknown key; there are column, limit, random_weights"),
+    ('kind = "seconds"', 'kind = "seconds"\nlimit = 5', "measure[3]: limit: unknown key; there are none"),
+    (
+        '"positive"',
+        '"positiv"',
+        "predicted: 'positiv' is not one of 'positive', 'negative', 'equivalent', 'not worse'; is",
+    ),
+    ("[data]", 'formats = "pdf"\n[data]', "formats: 'pdf' is not a list; write ['pdf']"),
+    ('"all"', '"lats"', "measure[2].at: 'lats' is not one of 'all', 'last'; 'lats' is not a list"),
+    ('"seconds"', '"anisotropy"', "measure[3].kind: 'anisotropy' is not one of loss, "),
+    ('"seconds"', '"second"', "nor registered by --user-dir; is seconds meant?"),
     (LOSS, f'{LOSS}\nname = "Probe"', "measure[2].name: files cannot tell 'probe' from 'Probe'"),
     (LOSS, f'{LOSS}\nname = "é"\n[[measure]]\n{LOSS}\nname = "e\u0301"', "measure[2].name"),
 ]
@@ -149,6 +167,7 @@ finally:
     [
         *(("text = ", "txt = "), ("updates =", "updaets ="), ('"mae_lm_tiny"', '"mae_lm_tinny"')),
         *(("predicted =", "predict ="), ("halve =", "half ="), ('"seconds"', '"second"')),
+        *(('less = "MLM"', 'less = "MML"'), ('of = "probe.accuracy"', 'of = "prob.accuracy"')),
     ],
 )
 def test_mistakes_of_names_do_not_wait_for_torch(right, wrong, run_cli, tmp_path):
@@ -213,6 +232,53 @@ def test_mistakes_of_the_file_itself():
 def test_missing_files_are_named():
     with pytest.raises(UserError, match=r"plan\.toml: data\.data_bin: no-such-data-bin"):
         check(parse_plan(PLAN, "plan.toml"))
+
+
+def small_plan(data_bin, **tables: str) -> str:
+    """Return a plan of one model that can be checked against a data-bin, with further lines of some tables."""
+    return f"""
+[data]
+data_bin = "{data_bin}"
+{tables.get("data", "")}
+[train]
+updates = 4
+warmup = 1
+[[model]]
+name = "MAE-LM"
+arch = "mae_lm_tiny"
+{tables.get("model", "")}
+[[measure]]
+kind = "loss"
+on = "valid"
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "key"),
+    [
+        ("data", 'text = "vaild.txt"', "data.text: vaild.txt"),
+        ("model", 'start = "no.pt"', "model[1].start: no.pt"),
+        ("model", 'encoder = "no"', "model[1].encoder: no"),
+    ],
+)
+def test_every_file_of_a_plan_is_checked_before_training(data_bin, table, line, key):
+    check(parse_plan(small_plan(data_bin), "plan.toml"))
+    with pytest.raises(UserError, match=rf"^plan\.toml: {re.escape(key)} does not exist"):
+        check(parse_plan(small_plan(data_bin, **{table: line}), "plan.toml"))
+
+
+def test_mask_functions_and_decoders_are_tried_before_training(data_bin, monkeypatch):
+    class WithoutSignature(SelfAttentionDecoder):
+        def decode(self, states):
+            return states
+
+    monkeypatch.setitem(MASK_FUNCTIONS, "broken", lambda sequence, generator: 1 / 0)
+    monkeypatch.setitem(DECODERS, "broken", WithoutSignature)
+    monkeypatch.setattr("mae_lm_fairseq.core.config.DECODER_ATTENTIONS", ["self", "cross", "self_cross", "broken"])
+    for option in ("mask-function", "decoder-attention"):
+        plan = parse_plan(small_plan(data_bin, model=f'options = {{ {option} = "broken" }}'), "plan.toml")
+        with pytest.raises(UserError, match=rf"^plan\.toml: model\[1\].options.{option}: .*test_plan\.py, line \d+"):
+            check(plan)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -410,6 +476,7 @@ class TestCodeComesFromTheCommandLineAlone:
 def files_are_read(monkeypatch):
     """Take the files of the plan, which do not exist, for read."""
     monkeypatch.setattr("mae_lm_fairseq.study.checks.check_data", lambda data: None)
+    monkeypatch.setattr("mae_lm_fairseq.study.checks.files_of", lambda plan: {})
     for kind in ("probe", "loss"):
         monkeypatch.setattr(MEASURES[kind], "check", lambda measure, data: None)
 

@@ -115,6 +115,11 @@ def test_no_position_is_no_prediction(task_for):
         (lambda sequence, generator: (np.random.permutation(len(sequence.tokens))[:2], sequence.mask), "generator"),
         (lambda sequence, generator: ([1], 1), "puts 1 in place"),  # <pad>
         (lambda sequence, generator: ([1], len(sequence.counts)), "in place of a token"),
+        (lambda sequence, generator: 1 / 0, r"test_mask_functions\.py, line \d+\): ZeroDivisionError"),
+        (lambda sequence, generator: None, r"test_mask_functions\.py, line \d+\): .*must return two things"),
+        (lambda sequence, generator: ([9999], sequence.mask), r"IndexError: .*9999"),
+        (lambda sequence, generator: ([-1], sequence.mask), "IndexError: position -1"),
+        (lambda sequence, generator: ([1, 2], [sequence.mask] * 3), "ValueError: .*predicted positions"),
     ],
 )
 def test_a_function_that_does_something_else_is_named(task_for, function, problem):

@@ -125,3 +125,9 @@ def test_results_of_another_command_are_not_replaced(tmp_path):
         check_maker(tmp_path, "mae-lm study")
     check_maker(tmp_path / "other", "mae-lm study")
     assert (tmp_path / "model").read_text() == "precious"
+
+
+def test_results_are_not_written_into_a_data_bin(tmp_path):
+    (tmp_path / "dict.txt").touch()
+    with pytest.raises(UserError, match=f"--out {tmp_path} has dict.txt"):
+        Products(tmp_path, "mae-lm study", ("report.md",))

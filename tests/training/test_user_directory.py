@@ -103,7 +103,7 @@ def test_the_package_itself_is_no_directory_of_the_user(write):
 @pytest.mark.parametrize(
     ("directory", "files", "problem"),
     [
-        ("missing", {}, r"missing/__init__\.py is missing"),
+        ("missing", {}, "is not a directory"),
         ("ideas", {"decoders": DECODER}, r"ideas/__init__\.py is missing"),
         ("json", {"init": ""}, r"another module has this name, .*json/__init__\.py; rename"),
         ("ideas-0.2", {"init": ""}, "a name with a dot"),
