@@ -1,8 +1,9 @@
 """Typed reading of JSON and TOML: tables become dataclasses, and errors name the key."""
 
 import contextlib
+import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from itertools import repeat
@@ -58,7 +59,7 @@ def _dataclass(values: dict[str, Any], kind: type) -> Any:
     fields = {}
     for name, value in values.items():
         if name not in types:
-            raise ValueError(f"{name}: unknown key; there are {', '.join(types)}")
+            raise ValueError(f"{name}: {unknown_key(name, types)}")
         try:
             fields[name] = typed(value, types[name])
         except ValueError as error:
@@ -67,6 +68,13 @@ def _dataclass(values: dict[str, Any], kind: type) -> Any:
         return kind(**fields)
     except TypeError as error:  # a field is missing
         raise ValueError(str(error)) from None
+
+
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """Return the error message about a key that is none of the known ones."""
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+    question = f"; is {near[0]} meant?" if near else ""
+    return f"unknown key; there are {', '.join(known)}{question}"
 
 
 class Document:

@@ -95,6 +95,7 @@ class TestSettings:
         ("words", "message"),
         [
             (["--lrr", "1"], "unrecognized arguments: --lrr 1; is --lr meant?"),
+            (["--encodr", "bert"], "unrecognized arguments: --encodr bert; mae-lm pretrain has --encoder"),
             (["--task", "sentence_prediction", "--mask-prob", "0.2"], "--mask-prob needs --task masked_autoencoder_lm"),
         ],
     )

@@ -1,6 +1,7 @@
 """A bundle as a transformers model."""
 
 import itertools
+import shutil
 import sys
 from dataclasses import asdict, replace
 
@@ -202,3 +203,17 @@ def test_a_damaged_bundle_is_refused_and_a_saved_model_has_no_hashes(model, tmp_
     (tmp_path / "out" / "dict.txt").write_text("other")
     with pytest.raises(UserError, match=r"dict\.txt is damaged"):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+
+
+def test_what_save_pretrained_leaves_out_is_named(model, tmp_path):
+    original = pretrained("mae_lm", {}, model)
+    write_bundle(original, tmp_path / "out")
+    plain.MAELMForMaskedLM.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
+    with pytest.raises(UserError, match=r"saved has no dict\.txt; save_pretrained .*copy dict\.txt and the files"):
+        open_pretrained(tmp_path / "saved")
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        shutil.copy(tmp_path / "out" / name, tmp_path / "saved")
+    again = open_pretrained(tmp_path / "saved")
+    assert (again.config, again.symbols, again.about) == (original.config, original.symbols, original.about)
+    assert again.tokenizer.files == original.tokenizer.files
+    assert all(torch.equal(again.weights[name], weight) for name, weight in original.weights.items())
