@@ -316,7 +316,7 @@ class MaskedAutoencoderConfig:
         )
 
     def _check_wrapped(self):
-        rule = "contradicts wrapped, whose layers are those of transformers"
+        rule = "is for the layers of this package, and those of an encoder of transformers are its own"
         for name in self._changed(_NOT_WRAPPED):
             self._require(False, name, rule)
         self._require(self.mask_join is not MaskJoin.encoder, "mask_join", rule)
@@ -389,6 +389,12 @@ def no_preset(name: str) -> str:
     presets = ", ".join(PRESETS)
     sizes = ", ".join(SIZES)
     return f"no preset {name}{meant(name, ARCHITECTURES)}. Presets: {presets}, each with a size: {sizes}"
+
+
+def takes_encoder(preset: str) -> bool:
+    """Return whether an encoder of ``transformers`` can take the place of a preset's."""
+    options = PRESETS[preset]
+    return options.keys().isdisjoint(_NOT_WRAPPED) and options.get("mask_join") is not MaskJoin.encoder
 
 
 def preset_config(preset: str, size: str, **changes) -> MaskedAutoencoderConfig:

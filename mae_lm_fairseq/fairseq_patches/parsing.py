@@ -49,6 +49,8 @@ def _end_in_one_message(parser: argparse.ArgumentParser, message: str) -> NoRetu
     for field in TASK_DATACLASS_REGISTRY[_TASK].__dataclass_fields__:
         name = option(field)
         hints[name] = f"{name} needs --task {_TASK}"
+    for name in ("--encoder", "--recipe", "--dry-run"):
+        hints[name] = f"mae-lm pretrain has {name}"
     hints |= HINTS
     for name, reason in OF_ROBERTA.items():
         hints[name] = f"{name} {reason}"

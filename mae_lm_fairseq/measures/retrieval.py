@@ -29,7 +29,7 @@ from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import BOOTSTRAP_SEED, RESAMPLES, ratio_interval
 from mae_lm_fairseq.statistics.token_states import LayerStates
 from mae_lm_fairseq.text.squad import read_squad
-from mae_lm_fairseq.text.tables import cell_text, read_table
+from mae_lm_fairseq.text.tables import WRITTEN, cell_text, read_table
 from mae_lm_fairseq.text.tokenizer import BOS, EOS
 from mae_lm_fairseq.utils.command_line import Argument, File
 from mae_lm_fairseq.utils.errors import UserError
@@ -104,6 +104,11 @@ class Retrieval(Measure):
             raise UserError(f"--relevance {self.relevance}: needs --passages, the table of the passages")
         if self.passages:
             return read_tables(self.questions, self.passages, self.relevance)
+        if self.questions.suffix in WRITTEN:
+            raise UserError(
+                f"--questions {self.questions}: a table needs --passages, the table of the passages, and --relevance "
+                "if it has no column corpus-id; without --passages, the questions are a file in SQuAD's format"
+            )
         return read_questions(self.questions)
 
     def measure(self, model: ModelToMeasure) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import torch
 from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.retrieval import Retrieval
-from mae_lm_fairseq.study.adapt_report import HARM, report
+from mae_lm_fairseq.study.adapt_report import harm, report
 from mae_lm_fairseq.study.engine import complete, row_of
 from mae_lm_fairseq.study.objectives import OBJECTIVES, objective_of
 from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, Train
@@ -197,7 +197,7 @@ def adapt(options: Options, products: Products) -> None:
     out = options.out
     check_options(options)
     if is_sentence_encoder(options):
-        logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, HARM)
+        logger.warning("%s is a sentence encoder (%s). %s", options.model, MODULES, harm(vars(options)))
     for line in lost_of_sentences(options.model):
         logger.warning("%s", line)
 

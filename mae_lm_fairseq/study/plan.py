@@ -22,7 +22,7 @@ from mae_lm_fairseq.training.user_directory import OPTION
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError, meant
 from mae_lm_fairseq.utils.files import read_bytes
-from mae_lm_fairseq.utils.typed import Document, Key
+from mae_lm_fairseq.utils.typed import Document, Key, unknown_key
 
 Item = TypeVar("Item")
 SHIPPED = {path.stem: path for path in sorted(Path(__file__).with_name("plans").glob("*.toml"))}
@@ -269,7 +269,7 @@ def parse_plan(text: str, name: str) -> Plan:
     tables = {"title", "data", "train", "options", "model", "measure", "contrast", "rates", "looks", "formats"}
     unknown = sorted(content.keys() - tables)
     if unknown:
-        raise document.error((unknown[0],), f"unknown key; there are {', '.join(sorted(tables))}")
+        raise document.error((unknown[0],), unknown_key(unknown[0], sorted(tables)))
     for key in ("data", "train", "model"):
         if key not in content:
             table = "[[model]]" if key == "model" else f"[{key}]"

@@ -190,16 +190,16 @@ def check_masking(cfg: MaskedAutoencoderLMConfig, network: MaskedAutoencoderConf
     kept, random = cfg.leave_unmasked_prob, cfg.random_token_prob
     if network.mask_states > 1 and (kept or random):
         raise UserError(
-            f"--leave-unmasked-prob {kept} and --random-token-prob {random} contradict --mask-states "
-            f"{network.mask_states}, whose loss aligns the targets to <mask> tokens; both must be 0"
+            f"--leave-unmasked-prob {kept} and --random-token-prob {random} contradict ExLM (--mask-states "
+            f"{network.mask_states}), whose loss aligns the targets to <mask> tokens; both must be 0"
         )
     if network.mask_states > 1 and weights_by_rate(cfg):
         raise UserError(
-            f"--loss-weight {cfg.loss_weight} weights single targets, and the loss of --mask-states "
-            f"{network.mask_states} is that of all targets of a sequence; remove it, or choose another preset"
+            f"--loss-weight {cfg.loss_weight} weights single targets, and the loss of ExLM (--mask-states "
+            f"{network.mask_states}) is that of all targets of a sequence; remove it, or choose another preset"
         )
     if network.mask_states > 1 and cfg.mask_function is not None:
-        states = f"--mask-states {network.mask_states}, whose loss aligns the targets to <mask> tokens"
+        states = f"ExLM (--mask-states {network.mask_states}), whose loss aligns the targets to <mask> tokens"
         raise UserError(f"--mask-function {cfg.mask_function} contradicts {states}; remove one of them")
     if fraction > 0 and network.mask_join is MaskJoin.embeddings:
         raise UserError(

@@ -114,7 +114,7 @@ def _how_to_get(path: Path) -> str:
     """Return that there is no model at a path, and what to do."""
     if path.suffix in _OF_FILES:
         return f"{path}: no such file; check the path"
-    message = f"{path}: no such directory. Models are not downloaded: run hf download"
+    message = f"{path}: no such directory; check the path. Models are not downloaded: run hf download"
     if _HUB_NAME.fullmatch(str(path)) and not path.parent.exists():
         return f"{message} {path} --local-dir {path.name}, then give {path.name} in its place"
     return f"{message} NAME --local-dir {path}"
@@ -129,7 +129,7 @@ def read_checkpoint(path: str | Path, data_bin: str | Path | None = None, ema: b
         UserError: if a file is missing, damaged, could run code, or does not match the others.
     """
     if data_bin is None and os.path.exists(path):
-        raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too")
+        raise UserError(f"{path} is not a bundle; give its data-bin, with dict.txt and the tokenizer, too (--data-bin)")
     state = load_as_data(path)
     data_bin = Path(data_bin)
     check_hashes(data_bin)
@@ -161,6 +161,11 @@ def read_bundle(directory: str | Path) -> Pretrained:
     directory = Path(directory)
     check_bundle(directory)
     config, about = read_description(directory)
+    if not os.path.exists(directory / DICTIONARY):
+        raise UserError(
+            f"{directory} has no {DICTIONARY}; save_pretrained of transformers writes weights and configuration alone: "
+            f"copy {DICTIONARY} and the files of the tokenizer from the export to it"
+        )
     symbols, tokenizer = _read_symbols(directory)
     stored = load_safetensors(directory / WEIGHTS, "create the bundle again")
     with content_errors(directory):

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options as fairseq_options
+from fairseq import options as fairseq_options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.optim import fused_adam
 
+from mae_lm_fairseq.fairseq_patches.option_checks import check_settings, option
 from mae_lm_fairseq.fairseq_patches.started_processes import join_started_processes
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.tasks.options import check_length
+from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.trained.huggingface.from_scratch import encoder_options
 from mae_lm_fairseq.training.batch_size import BatchSize, batch_size_on_gpus
 from mae_lm_fairseq.training.command import Settings, arguments, as_options, split_global_batch, training_module
@@ -27,6 +29,7 @@ from mae_lm_fairseq.training.estimate import describe_length, vocabulary_size, w
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.signals import ENDING
+from mae_lm_fairseq.wrapped.network import contradictions
 
 _START = f"""
 import os, signal, sys
@@ -50,6 +53,8 @@ def main(options: Any) -> None:
     data = options.data_bin
     preset, flags = options.preset, options.flags
     words, cfg, batch = configure(preset, data, options.save_dir, flags, options.recipe, options.encoder)
+    if options.dry_run:
+        check_start(parse_configuration(words), shards_of(data)[0])
     number, rank = processes(cfg)
     if rank == 0:
         print(f"{preset}: {describe_amount(cfg, number)}")
@@ -148,7 +153,7 @@ def configure(
     unset = ["--batch-size", "0", "--update-freq", "0"]
     cfg = parse_configuration(arguments(data, as_options(chosen), [*unset, *extra]))
     if encoder is not None:
-        check_length(cfg.task, core_config(cfg.model).max_positions, f"max_position_embeddings of {encoder}")
+        _check_encoder(cfg, encoder)
     is_chosen = bool(cfg.dataset.batch_size)
     cfg.dataset.batch_size = cfg.dataset.batch_size or chosen["dataset"]["batch_size"]
     of_machine = {"common": precision(cfg), "optimizer": optimizer(cfg, extra)}
@@ -168,6 +173,33 @@ def configure(
         chosen[group] |= values
     _set(cfg, of_machine)
     return arguments(data, as_options(chosen), extra), cfg, batch
+
+
+def _check_encoder(cfg: Any, encoder: Path) -> None:
+    """Check that no option contradicts the configuration of ``transformers`` that the encoder has."""
+    network = core_config(cfg.model)
+    for name, needed in contradictions(network):
+        raise UserError(
+            f"{option(name)} {getattr(network, name)} contradicts {encoder}, where it is {needed}; remove the option, "
+            "or change the configuration"
+        )
+    check_length(cfg.task, network.max_positions, f"max_position_embeddings of {encoder}")
+
+
+def check_start(cfg: Any, data_bin: Path) -> None:
+    """Check what a training checks before it reads text or a checkpoint: options, task and network.
+
+    The latter two need a data-bin, and are left out if it does not exist yet. No weights are computed.
+
+    Raises:
+        UserError: if the training would end with this message.
+    """
+    check_settings(cfg)
+    if not (data_bin / DICTIONARY).exists():
+        return
+    task = tasks.setup_task(cfg.task)
+    with torch.device("meta"):
+        task.build_model(cfg.model)
 
 
 def _divide_update(cfg: Any, sequences: int, data_bin: Path, is_chosen: bool) -> tuple[BatchSize, int]:
@@ -190,5 +222,5 @@ def _divide_update(cfg: Any, sequences: int, data_bin: Path, is_chosen: bool) ->
 
 def _set(cfg: Any, options: Settings) -> None:
     for group, values in options.items():
-        for option, value in values.items():
-            cfg[group][option] = value
+        for name, value in values.items():
+            cfg[group][name] = value

@@ -103,6 +103,10 @@ def parse_json(content: bytes, source: str | Path, part: Callable[[Any], Any], r
     remedy = remedy or _WRITE_AGAIN
     try:
         parsed = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{source} is damaged, or not JSON (line {error.lineno}, column {error.colno}: {error.msg}); {remedy}"
+        ) from None
     except (ValueError, RecursionError):
         raise UserError(f"{source} is damaged; {remedy}") from None
     # From here on, the file may be intact, and of another program or version.

@@ -1,7 +1,7 @@
 """Typed reading of JSON and TOML: tables become dataclasses, and errors name the key."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import repeat
@@ -66,7 +66,7 @@ def _dataclass(values: dict[str, Any], kind: type) -> Any:
     arguments = {}
     for name, value in values.items():
         if name not in known:
-            raise ValueError(f"{name}: unknown key{meant(name, known)}; there are {', '.join(known) or 'none'}")
+            raise ValueError(f"{name}: {unknown_key(name, known)}")
         try:
             arguments[name] = typed(value, types[name])
         except ValueError as error:
@@ -75,6 +75,11 @@ def _dataclass(values: dict[str, Any], kind: type) -> Any:
         return kind(**arguments)
     except TypeError as error:  # a field is missing
         raise ValueError(str(error)) from None
+
+
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """Return the error message about a key that is none of the known ones."""
+    return f"unknown key{meant(name, known)}; there are {', '.join(known) or 'none'}"
 
 
 class Document:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -225,12 +225,18 @@ def _set_dropout(stock: Any, **rates: float) -> None:
                 setattr(stock, name, rates[option])
 
 
-def _check_options(config: MaskedAutoencoderConfig, vocab_size: int) -> None:
+def contradictions(config: MaskedAutoencoderConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the options that are not those of the wrapped encoder, with its values."""
     for name, needed in options_of(config.wrapped).items():
         value = getattr(config, name)
         is_free = name in _DROPOUTS or (name == "max_positions" and value < needed)
         if value != needed and not is_free:
-            raise ValueError(f"{name} {value} contradicts wrapped, where it is {needed}")
+            yield name, needed
+
+
+def _check_options(config: MaskedAutoencoderConfig, vocab_size: int) -> None:
+    for name, needed in contradictions(config):
+        raise ValueError(f"{name} {getattr(config, name)} contradicts wrapped, where it is {needed}")
     rows = stock_config(config.wrapped).vocab_size
     if rows < vocab_size:
         raise ValueError(f"wrapped has embeddings of {rows} tokens, and the dictionary has {vocab_size}")

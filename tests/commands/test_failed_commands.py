@@ -176,7 +176,7 @@ def test_a_refused_training_leaves_nothing(tmp_path, words_of, mae_lm, command):
 )
 def test_a_missing_model_is_not_downloaded(words_of, command, name, download):
     message = str(run(command.replace("NAME", name), words_of))
-    assert message == f"{name}: no such directory. Models are not downloaded: run {download}"
+    assert message == f"{name}: no such directory; check the path. Models are not downloaded: run {download}"
 
 
 @pytest.mark.parametrize("command", MODELS)

@@ -75,6 +75,7 @@ def start_again(command, out, tmp_path, stock):
         described = report({**results, "sentence_encoder": True, "after": {**results["after"], "loss": loss}})
         assert "train for more updates" not in described
         assert "harms sentence vectors" in described
+        assert "learning rate was 0.01 at\nmost, and the encoder was frozen in the first 2 updates." in described
     assert_stock(out / "stock", "BertForMaskedLM", stock)
     main(command)  # changes nothing
     assert json.loads((out / "results.json").read_text()) == results

@@ -97,6 +97,7 @@ class TestSettings:
             (["--lrr", "1"], "unrecognized arguments: --lrr 1; is --lr meant?"),
             (["--criterion", "masked_autoencoder_ml"], "; is masked_autoencoder_lm meant?"),
             (["--task", "masked_autoencoder_ml"], "; is masked_autoencoder_lm meant?"),
+            (["--encodr", "bert"], "unrecognized arguments: --encodr bert; mae-lm pretrain has --encoder"),
             (["--task", "sentence_prediction", "--mask-prob", "0.2"], "--mask-prob needs --task masked_autoencoder_lm"),
         ],
     )

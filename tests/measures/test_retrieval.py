@@ -205,3 +205,8 @@ def test_relevance_needs_passages(beir):
     """Without them, the questions would be read as SQuAD's, and the relevance would not count."""
     with pytest.raises(UserError, match=r"qrels\.tsv: needs --passages"):
         Retrieval(questions=beir["questions"], relevance=beir["relevance"]).collection()
+
+
+def test_a_table_of_questions_needs_passages(beir):
+    with pytest.raises(UserError, match=r"^--questions .*\.tsv: a table needs --passages.* and --relevance if"):
+        Retrieval(questions=beir["questions"]).collection()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from mae_lm_fairseq.study.adapt import (
     read_model,
     with_defaults,
 )
+from mae_lm_fairseq.study.adapt_report import harm
 from mae_lm_fairseq.study.objectives import objective_of
 from mae_lm_fairseq.study.results import Training
 from mae_lm_fairseq.study.training import train_options
@@ -34,6 +36,7 @@ from mae_lm_fairseq.training.command import arguments
 from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.utils.command_line import parse
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support import ROOT
 from tests.support.bundles import TEXT
 from tests.support.exports import pretrained
 from tests.support.families import stock_model
@@ -182,6 +185,19 @@ def test_a_sentence_encoder_is_trained_gently(tmp_path):
     assert gentle(tmp_path / "plain") == (1e-4, 0)
     assert gentle(encoder) == (3e-5, 25)
     assert gentle(encoder, "--learning-rate", "3e-3", "--freeze-encoder-updates", "0") == (3e-3, 0)
+
+
+def test_the_warning_has_the_figures_of_the_page():
+    warning = harm({"questions": None})
+    page = (ROOT / "docs" / "adapting.md").read_text(encoding="utf-8")
+    rows = {"before": "", "3e-5, encoder frozen in the first half": "MLM", "1e-4": "MLM"}
+    figures = []
+    for setting, objective in rows.items():
+        figures += re.findall(rf"^\| {re.escape(setting)} \| *{objective} *\| ([\d.]+) \|", page, re.MULTILINE)
+    assert len(figures) == 3
+    assert re.findall(r"\d+\.\d", warning) == figures
+    assert "--questions" in warning
+    assert "--questions" not in harm({"questions": "dev.json"})
 
 
 @pytest.mark.parametrize("kind", ["transformers", "bundle"])

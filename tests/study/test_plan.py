@@ -328,6 +328,12 @@ def test_the_documented_plan_at_equal_flops():
     assert f": {stated}, " in dry_run(plan, check(plan, needs_files=False))
 
 
+@pytest.mark.parametrize(("key", "wrong"), [("title", "titel"), ("seeds", "seds")])
+def test_an_unknown_key_is_compared_with_the_known_ones(key, wrong):
+    with pytest.raises(UserError, match=rf"{wrong}: .*; is {key} meant\?"):
+        parse_plan(re.sub(rf"^{key} ", f"{wrong} ", PLAN, count=1, flags=re.MULTILINE), "plan.toml")
+
+
 def test_the_documentation_has_every_key():
     for name, kind in MEASURES.items():
         options = ", ".join(f"`{field.name}`" for field in fields(kind))

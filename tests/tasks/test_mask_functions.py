@@ -146,7 +146,7 @@ def test_options_that_the_function_decides_on_are_refused(task_for, options):
 
 
 def test_expanded_masks_are_refused(task_for):
-    with pytest.raises(UserError, match="--mask-function mine contradicts --mask-states 2"):
+    with pytest.raises(UserError, match=r"--mask-function mine contradicts ExLM \(--mask-states 2"):
         task_for(span, "--mask-states", 2)
 
 

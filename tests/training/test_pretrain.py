@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mae_lm_fairseq import cli
 from mae_lm_fairseq.commands.pretrain import Options
-from mae_lm_fairseq.core.config import SIZES
+from mae_lm_fairseq.core.config import PRESETS, SIZES
 from mae_lm_fairseq.cost.planned_run import kind_of_gpu
 from mae_lm_fairseq.cost.planner import flops_per_token
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
@@ -194,6 +195,36 @@ def test_warnings():
     assert "--relative-buckets 0" in warning
     [warning] = found("--max-update", "500")
     assert warning.endswith("add --total-num-update 500")
+
+
+STARTS_REFUSED = {
+    "--finetune-from-model missing.pt": "--finetune-from-model missing.pt: no such file; check the path",
+    "--finetune-from-model missing": "--finetune-from-model missing: no such file; check the path",
+    "--mask-in-encoder 2": "--mask-in-encoder 2.0 must be at least 0 and at most 1",
+    "--encoder-attention-heads 3": "--encoder-embed-dim 128 is not divisible by --encoder-attention-heads 3",
+    "--max-positions 32": "--tokens-per-sample 64 is more than the 32 positions of the model",
+    "--reset-mask-states": "--reset-mask-states has no effect with --mask-in-encoder 0",
+    "--classifier-dropout 0.1": "--classifier-dropout 0.1 has no effect in pretraining",
+}
+
+
+@pytest.mark.parametrize("words", STARTS_REFUSED)
+def test_a_dry_run_refuses_what_a_training_refuses_at_its_start(words, data_bin, capsys):
+    with pytest.raises(UserError) as caught:
+        cli.run("pretrain", ["mae_lm_tiny", str(data_bin), "saved", "--cpu", "--dry-run", *words.split()])
+    assert STARTS_REFUSED[words] in str(caught.value)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_dry_run_accepts_every_preset(preset, data_bin, tmp_path, capsys):
+    """Also without data. Nothing is written."""
+    save_dir = tmp_path / "saved"
+    for data in (str(data_bin), "none"):
+        cli.run("pretrain", [f"{preset}_tiny", data, str(save_dir), "--cpu", "--dry-run"])
+        *_, command = capsys.readouterr().out.splitlines()
+        assert command.startswith(f"fairseq-train {data} ")
+    assert not save_dir.exists()
 
 
 def test_trains_on_a_cpu(mae_lm, data_bin, tmp_path):

@@ -161,10 +161,11 @@ def test_the_last_uses_of_a_layer_are_not_trained_alone():
         freeze_below(encoder, 2)
 
 
-@pytest.mark.parametrize("change", [{"encoder_layers": 2}, {"mask_states": 4}], ids=str)
-def test_options_that_contradict_it_are_refused(change):
-    with pytest.raises(ValueError, match=f"{min(change)} . contradicts wrapped"):
-        wrap(stock("electra"), **change)
+def test_options_that_contradict_it_are_refused():
+    with pytest.raises(ValueError, match="encoder_layers 2 contradicts wrapped, where it is 3"):
+        wrap(stock("electra"), encoder_layers=2)
+    with pytest.raises(ValueError, match="mask_states 4 is for the layers of this package"):
+        wrap(stock("electra"), mask_states=4)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in KINDS.items() if row.has_relative_positions])

@@ -105,7 +105,7 @@ def read_config(content: bytes, path: Path) -> dict[str, Any]:
         UserError: if it is damaged.
         ValueError: if the type cannot be used, or it is not an encoder.
     """
-    config = parse_json(content, path, lambda parsed: parsed, "restore it")
+    config = parse_json(content, path, lambda parsed: parsed, "correct or restore it")
     if not isinstance(config, dict):
         raise UserError(f"{path} is not a configuration of transformers, which is a JSON object; restore it")
     if "model_type" not in config:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values, preset_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, PRESETS, plain_values, preset_config, takes_encoder
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, PAD
@@ -41,8 +41,12 @@ def encoder_options(path: Path, architecture: str, data_bin: Path) -> dict[str, 
 
     Raises:
         UserError: if the configuration leads to code, ``transformers`` cannot build its encoder, or the preset cannot
-            be trained around it; the message begins with the path.
+            be trained around it.
     """
+    preset, _ = ARCHITECTURES[architecture]
+    if not takes_encoder(preset):
+        others = ", ".join(filter(takes_encoder, PRESETS))
+        raise UserError(f"--encoder does not work with the preset {architecture}; choose one of {others} and its size")
     check_model_exists(path)
     if path.is_dir():
         path = path / CONFIG

@@ -108,9 +108,10 @@ class MAELMForMaskedLM(_BundleFiles, plain.MAELMPreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        output_hidden_states: bool = False,
-        **unused,
-    ) -> MaskedLMOutput:
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **others,
+    ) -> MaskedLMOutput | tuple[Tensor, ...]:
         """Predict a token at every position; at ``<mask>``, from the decoder's output.
 
         The encoder sees the fraction of ``<mask>`` tokens that it saw in pretraining (``--mask-in-encoder``).
@@ -121,10 +122,13 @@ class MAELMForMaskedLM(_BundleFiles, plain.MAELMPreTrainedModel):
             labels: [B, T] int64, -100 at positions without a target.
             output_hidden_states: also return the encoder's hidden states [B, T, dim] of all layers, zero at padding and
                 where a layer does not see ``<mask>``.
+            return_dict: False for a tuple without names.
+            others: see :func:`~mae_lm_fairseq.trained.huggingface.modeling_mae_lm.check_others`.
 
         Returns:
-            logits [B, T, vocabulary], zero at padding, and with labels the mean cross-entropy.
+            logits [B, T, vocabulary], zero at padding, and with labels before them the mean cross-entropy.
         """
+        plain.check_others(others)
         pad, mask = self.config.pad_token_id, self.config.mask_token_id
         tokens = input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, pad)
         length = tokens.shape[1]
@@ -137,9 +141,10 @@ class MAELMForMaskedLM(_BundleFiles, plain.MAELMPreTrainedModel):
         logits = self.autoencoder.predict(states[-1], layout)
         logits = unpack(logits, layout.predicted, length)
         hidden_states = None
-        if output_hidden_states:
+        if self.returns_states(output_hidden_states):
             hidden_states = tuple(self.autoencoder.unpack_states(states, layout, length))
-        return MaskedLMOutput(loss=plain.mean_loss(logits, labels), logits=logits, hidden_states=hidden_states)
+        output = MaskedLMOutput(loss=plain.mean_loss(logits, labels), logits=logits, hidden_states=hidden_states)
+        return self.returned(output, return_dict)
 
 
 AutoConfig.register(MAELMConfig.model_type, MAELMConfig, exist_ok=True)

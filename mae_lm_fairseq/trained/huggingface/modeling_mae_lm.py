@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, ModelOutput
 
 IGNORED = -100
 """Label of positions without a target."""
@@ -553,6 +553,27 @@ class MAELMPreTrainedModel(PreTrainedModel):
         """Return the token embeddings."""
         return self.autoencoder.encoder.embed_tokens
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Return the token embeddings, whose number is fixed.
+
+        Raises:
+            NotImplementedError: if another number is asked for.
+        """
+        if pad_to_multiple_of or new_num_tokens not in (None, self.config.vocab_size):
+            raise NotImplementedError(f"this model has a fixed vocabulary of {self.config.vocab_size} tokens")
+        return self.get_input_embeddings()
+
+    def returns_states(self, output_hidden_states: bool | None) -> bool:
+        """Return whether all hidden states are returned; None for what the configuration says."""
+        return self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+
+    def returned(self, output: ModelOutput, return_dict: bool | None) -> ModelOutput | tuple[Tensor, ...]:
+        """Return an output by name or as a tuple; None for what the configuration says."""
+        has_names = self.config.return_dict if return_dict is None else return_dict
+        return output if has_names else output.to_tuple()
+
 
 class MAELMModel(MAELMPreTrainedModel):
     """The encoder, for features and fine-tuning."""
@@ -568,20 +589,25 @@ class MAELMModel(MAELMPreTrainedModel):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
-        output_hidden_states: bool = False,
-        **unused,
-    ) -> BaseModelOutput:
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **others,
+    ) -> BaseModelOutput | tuple[Tensor, ...]:
         """Return the encoder's hidden states [B, T, dim], zero at padding and where it does not see ``<mask>``.
 
         Args:
             input_ids: [B, T] int64.
             attention_mask: [B, T], 0 at padding; None for no padding but ``<pad>`` tokens.
             output_hidden_states: also return those of the embeddings and of all layers.
+            return_dict: False for a tuple without names.
+            others: see :func:`check_others`.
         """
+        check_others(others)
         batch = batch_of(input_ids, attention_mask, self.config)
         hidden_states = seen_states(self.autoencoder.encoder(input_ids, batch), batch)
-        all_states = hidden_states if output_hidden_states else None
-        return BaseModelOutput(last_hidden_state=hidden_states[-1], hidden_states=all_states)
+        all_states = hidden_states if self.returns_states(output_hidden_states) else None
+        output = BaseModelOutput(last_hidden_state=hidden_states[-1], hidden_states=all_states)
+        return self.returned(output, return_dict)
 
 
 class MAELMForMaskedLM(MAELMPreTrainedModel):
@@ -597,9 +623,10 @@ class MAELMForMaskedLM(MAELMPreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        output_hidden_states: bool = False,
-        **unused,
-    ) -> MaskedLMOutput:
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **others,
+    ) -> MaskedLMOutput | tuple[Tensor, ...]:
         """Predict a token at every position; at ``<mask>``, from the decoder's output if there is a decoder.
 
         Args:
@@ -607,15 +634,31 @@ class MAELMForMaskedLM(MAELMPreTrainedModel):
             attention_mask: [B, T], 0 at padding; None for no padding but ``<pad>`` tokens.
             labels: [B, T] int64, -100 at positions without a target.
             output_hidden_states: also return the encoder's hidden states of the embeddings and of all layers.
+            return_dict: False for a tuple without names.
+            others: see :func:`check_others`.
 
         Returns:
-            logits [B, T, vocabulary], zero at padding, and with labels the mean cross-entropy.
+            logits [B, T, vocabulary], zero at padding, and with labels before them the mean cross-entropy.
         """
+        check_others(others)
         batch = batch_of(input_ids, attention_mask, self.config)
         hidden_states = self.autoencoder.encoder(input_ids, batch)
         logits = self.autoencoder.predict(hidden_states[-1], batch)
-        all_states = seen_states(hidden_states, batch) if output_hidden_states else None
-        return MaskedLMOutput(loss=mean_loss(logits, labels), logits=logits, hidden_states=all_states)
+        all_states = seen_states(hidden_states, batch) if self.returns_states(output_hidden_states) else None
+        output = MaskedLMOutput(loss=mean_loss(logits, labels), logits=logits, hidden_states=all_states)
+        return self.returned(output, return_dict)
+
+
+def check_others(others: Mapping[str, Any]) -> None:
+    """Check the further keywords of a call: None and False ask for nothing, and all tokens have the same type.
+
+    Raises:
+        TypeError: if a keyword asks for something.
+    """
+    for name, value in others.items():
+        is_asked = value is not None and value is not False
+        if is_asked and name != "token_type_ids":
+            raise TypeError(f"{name} is not an option of this model, which does not compute it; leave it out")
 
 
 def mean_loss(logits: Tensor, labels: Tensor | None) -> Tensor | None:

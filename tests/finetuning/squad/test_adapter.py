@@ -108,7 +108,7 @@ def test_wrong_inputs_are_refused_before_the_training(options, tmp_path):
     (tmp_path / "damaged.json").write_bytes(options.train.read_bytes()[:500])
     wrong = {
         "missing.json: No such file": {"train": tmp_path / "missing.json"},
-        "damaged.json is damaged; it must be JSON": {"dev": tmp_path / "damaged.json"},
+        "damaged.json is damaged, or not JSON .*; it must be JSON": {"dev": tmp_path / "damaged.json"},
         "add --version-2": {"dev": unanswerable},
         "--tokens-per-sample 15 must be at least 16": {"tokens_per_sample": 15},
     }

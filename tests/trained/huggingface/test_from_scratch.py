@@ -9,7 +9,7 @@ import torch
 import transformers
 from fairseq import utils
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, preset_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, PRESETS, preset_config
 from mae_lm_fairseq.text.dictionary import read_symbols
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
@@ -133,10 +133,19 @@ def test_what_cannot_be_trained_is_refused(changes, named, text_data, tmp_path):
     assert [child.name for child in tmp_path.iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("preset", ["mae_lm_mask_later", "mae_lm_exlm"])
-def test_presets_that_need_our_layers_are_refused(preset, text_data, tmp_path):
-    with pytest.raises(UserError, match="contradicts wrapped"):
-        encoder_options(save_config(tmp_path, "bert"), f"{preset}_tiny", text_data)
+def test_presets_that_need_our_layers_are_refused(text_data, tmp_path):
+    """The message has the presets that work."""
+    directory = save_config(tmp_path, "bert")
+    usable = ["mae_lm", "mae_lm_roberta", "mae_lm_3ml_self", "mae_lm_3ml_cross"]
+    for preset in usable:
+        assert encoder_options(directory, f"{preset}_tiny", text_data)
+    assert len(PRESETS) == 7
+    for preset in PRESETS.keys() - usable:
+        with pytest.raises(UserError) as caught:
+            encoder_options(directory, f"{preset}_tiny", text_data)
+        assert str(caught.value) == (
+            f"--encoder does not work with the preset {preset}_tiny; choose one of {', '.join(usable)} and its size"
+        )
 
 
 def test_a_type_with_its_own_token_for_padding_needs_a_tokenizer_with_it(text_data, bert_tokens, tmp_path):
@@ -149,6 +158,9 @@ def test_a_type_with_its_own_token_for_padding_needs_a_tokenizer_with_it(text_da
 def test_files_that_are_missing_or_no_configuration_are_named(text_data, tmp_path):
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(UserError, match=r"config\.json is not a configuration"):
+        encoder_options(tmp_path, "mae_lm_tiny", text_data)
+    (tmp_path / "config.json").write_text('{"model_type": "bert",\n"hidden_size": 8,}')
+    with pytest.raises(UserError, match=r"config\.json .* not JSON \(line 2, column 17: .*\); correct or restore it"):
         encoder_options(tmp_path, "mae_lm_tiny", text_data)
     with pytest.raises(UserError, match=r"none\.json: no such file"):
         encoder_options(tmp_path / "none.json", "mae_lm_tiny", text_data)

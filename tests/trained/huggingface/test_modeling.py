@@ -1,6 +1,7 @@
 """A bundle as a transformers model."""
 
 import itertools
+import shutil
 import sys
 from dataclasses import asdict, replace
 
@@ -12,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokeni
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.packing import batch_layout
 from mae_lm_fairseq.trained.bundle import write_bundle
+from mae_lm_fairseq.trained.huggingface import modeling_mae_lm as plain
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.modeling import MAELMConfig, MAELMForMaskedLM
 from mae_lm_fairseq.trained.opening import open_pretrained
@@ -119,6 +121,53 @@ def test_the_encoder_alone(tmp_path):
         AutoModel.from_pretrained(tmp_path / "exlm")
 
 
+CLASSES = {"packed": AutoModelForMaskedLM, "plain": plain.MAELMForMaskedLM, "encoder": AutoModel}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+class TestKeywordsOfACall:
+    @pytest.fixture
+    def loaded(self, kind, tmp_path):
+        write_bundle(pretrained("mae_lm"), tmp_path / "out")
+        return CLASSES[kind].from_pretrained(tmp_path / "out").eval()
+
+    def test_a_tuple_if_it_is_asked_for(self, loaded):
+        tokens = masked(pretrained("mae_lm"))
+        by_name = loaded(tokens)
+        [states] = loaded(tokens, return_dict=False)
+        assert torch.equal(states, by_name[0])
+        if isinstance(loaded, plain.MAELMModel):
+            return
+        loss, logits = loaded(tokens, labels=tokens, return_dict=False)
+        assert torch.equal(logits, by_name.logits)
+        assert torch.equal(loss, loaded(tokens, labels=tokens).loss)
+
+    def test_the_configuration_has_defaults(self, loaded):
+        tokens = masked(pretrained("mae_lm"))
+        wanted = loaded(tokens, output_hidden_states=True)
+        loaded.config.return_dict = False
+        loaded.config.output_hidden_states = True
+        first, hidden_states = loaded(tokens)
+        assert torch.equal(first, wanted[0])
+        assert len(hidden_states) == len(wanted.hidden_states) == 3
+        assert loaded(tokens, return_dict=True, output_hidden_states=False).hidden_states is None
+
+    def test_what_is_not_computed_is_refused_by_name(self, loaded):
+        tokens = masked(pretrained("mae_lm"))
+        for name, value in {"output_attentions": True, "position_ids": tokens, "attention_masc": tokens}.items():
+            with pytest.raises(TypeError, match=rf"^{name} is not an option of this model.*leave it out$"):
+                loaded(tokens, **{name: value})
+        kept = loaded(tokens, output_attentions=False, inputs_embeds=None, token_type_ids=torch.zeros_like(tokens))
+        assert torch.equal(kept[0], loaded(tokens)[0])
+
+    def test_the_vocabulary_has_a_fixed_size(self, loaded):
+        for arguments in ((None,), (50,)):
+            assert loaded.resize_token_embeddings(*arguments) is loaded.get_input_embeddings()
+        for arguments in ((51,), (None, 64)):
+            with pytest.raises(NotImplementedError, match="fixed vocabulary of 50 tokens"):
+                loaded.resize_token_embeddings(*arguments)
+
+
 def test_the_precision_is_that_of_the_weights(tmp_path):
     original = pretrained("mae_lm")
     halved = {name: weight.half() for name, weight in original.weights.items()}
@@ -154,3 +203,17 @@ def test_a_damaged_bundle_is_refused_and_a_saved_model_has_no_hashes(model, tmp_
     (tmp_path / "out" / "dict.txt").write_text("other")
     with pytest.raises(UserError, match=r"dict\.txt is damaged"):
         AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+
+
+def test_what_save_pretrained_leaves_out_is_named(model, tmp_path):
+    original = pretrained("mae_lm", {}, model)
+    write_bundle(original, tmp_path / "out")
+    plain.MAELMForMaskedLM.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
+    with pytest.raises(UserError, match=r"saved has no dict\.txt; save_pretrained .*copy dict\.txt and the files"):
+        open_pretrained(tmp_path / "saved")
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        shutil.copy(tmp_path / "out" / name, tmp_path / "saved")
+    again = open_pretrained(tmp_path / "saved")
+    assert (again.config, again.symbols, again.about) == (original.config, original.symbols, original.about)
+    assert again.tokenizer.files == original.tokenizer.files
+    assert all(torch.equal(again.weights[name], weight) for name, weight in original.weights.items())
