@@ -130,6 +130,6 @@ def main() -> int | None:
     if measure and not measure.__module__.startswith("mae_lm_fairseq."):
         with errors_end_the_program(), signals_end_the_program():
             return run(words[0], words[1:])
-    advice = f"choose {' or '.join(kinds)}" if kinds else "mae-lm --help lists the verbs"
+    advice = f"choose {' or '.join(kinds)}" if kinds else "mae-lm --help lists the verbs, and --user-dir adds yours"
     print(f"error: unknown verb {words[0]!r}; {advice}", file=sys.stderr)
     return 2
