@@ -160,7 +160,7 @@ def test_files_that_are_missing_or_no_configuration_are_named(text_data, tmp_pat
     with pytest.raises(UserError, match=r"config\.json is not a configuration"):
         encoder_options(tmp_path, "mae_lm_tiny", text_data)
     (tmp_path / "config.json").write_text('{"model_type": "bert",\n"hidden_size": 8,}')
-    with pytest.raises(UserError, match=r"config\.json .* not JSON \(line 2, column 17: .*\); correct or restore it"):
+    with pytest.raises(UserError, match=r"config\.json .* not JSON \(line 2, column 1[78]: .*\); correct or restore"):
         encoder_options(tmp_path, "mae_lm_tiny", text_data)
     with pytest.raises(UserError, match=r"none\.json: no such file"):
         encoder_options(tmp_path / "none.json", "mae_lm_tiny", text_data)
