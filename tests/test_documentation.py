@@ -22,6 +22,7 @@ from torch.distributed.run import get_args_parser
 
 from mae_lm_fairseq.cli import VERBS, parsed
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
+from mae_lm_fairseq.training import batch_size
 from mae_lm_fairseq.training.pretrain import configure, parse_configuration
 from mae_lm_fairseq.utils.command_line import parse
 from tests.support import ROOT
@@ -256,6 +257,7 @@ def test_speed_is_from_the_committed_results(name):
 @pytest.mark.parametrize("block", DRY, ids=str)
 def test_commands_are_understood(block, monkeypatch):
     assert block.language == "bash"
+    monkeypatch.setattr(batch_size, "smallest_memory", lambda: 80_000_000_000)
     for command in block.commands():
         words = shlex.split(command, comments=True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda words=words: "--cpu" not in words)

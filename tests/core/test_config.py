@@ -1,10 +1,14 @@
 """Presets, and contradictions that the configuration refuses by option name."""
 
+import math
+from dataclasses import fields
+
 import pytest
 
 from mae_lm_fairseq.core.config import (
     PRESETS,
     SIZES,
+    MaskedAutoencoderConfig,
     MaskJoin,
     RelativeBucketing,
     preset_config,
@@ -21,11 +25,31 @@ DIFFERENCES = {
 }
 
 
+@pytest.mark.parametrize("option", fields(MaskedAutoencoderConfig), ids=lambda option: option.name)
+def test_options_have_a_default_of_their_type_and_a_help(option):
+    assert isinstance(option.default, option.type)
+    assert isinstance(option.metadata["help"], str)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("size", SIZES)
 def test_presets_of_a_size_differ_only_in_mask_handling(preset, size):
     mae_lm, other = (vars(preset_config(name, size)) for name in ("mae_lm", preset))
     assert {name for name in mae_lm if mae_lm[name] != other[name]} <= DIFFERENCES[preset]
+
+
+def test_base_and_large_have_the_sizes_of_bert():
+    names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    found = {size: [getattr(preset_config("mae_lm", size), name) for name in names] for size in ("base", "large")}
+    assert found == {"base": [12, 768, 3072, 12], "large": [24, 1024, 4096, 16]}
+
+
+@pytest.mark.parametrize("size", ["tiny", "small"])
+def test_small_sizes_are_scaled_as_base(size):
+    """Initial weights have a standard deviation that falls with the root of the hidden size."""
+    config = preset_config("mae_lm", size)
+    assert config.encoder_ffn_embed_dim == 4 * config.encoder_embed_dim
+    assert config.init_std == round(0.02 * math.sqrt(768 / config.encoder_embed_dim), 3)
 
 
 def test_layers_before_masks_of_each_preset():

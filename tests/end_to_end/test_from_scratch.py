@@ -125,10 +125,10 @@ def test_a_dry_run_measures_and_starts_nothing(mae_lm, workspace):
         "error: --tokens-per-sample 81 is more than the 80 positions of the model; lower it, or raise "
         "max_position_embeddings of bert"
     )
-    for words in (["--encoder-layers", "3"], ["--encoder-layers", "3", "--dry-run"]):
+    for words in (["--encoder-layers", "4"], ["--encoder-layers", "4", "--dry-run"]):
         wrong = mae_lm(*command, "bert", *words, cwd=workspace)
         assert (wrong.returncode, wrong.stdout) == (1, "")
         assert wrong.stderr.splitlines()[-1] == (
-            "error: --encoder-layers 3 contradicts bert, where it is 4; remove the option, or change the configuration"
+            "error: --encoder-layers 4 contradicts bert, where it is 3; remove the option, or change the configuration"
         )
     assert not (workspace / "saved").exists()

@@ -122,6 +122,7 @@ class TestSettings:
 
 
 OURS = ("--arch", "mae_lm_tiny", "--tokens-per-sample", "32")
+EXLM = ("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm")
 FROZEN = ("--task", "masked_autoencoder_lm", "--freeze-encoder-updates", "5")
 GPU = {"--fp16 and", "--bf16 and", "--fp16 does", "--bf16 does"}
 """Messages that are for machines with a GPU."""
@@ -178,7 +179,9 @@ REFUSED = {
     "--criterion masked_lm ignores --loss-weight inverse-rate": (
         *(*OURS, "--task", "masked_autoencoder_lm", "--criterion", "masked_lm", "--loss-weight", "inverse-rate"),
     ),
-    "--task masked_lm": (*("--arch", "mae_lm_exlm_tiny", "--criterion", "masked_autoencoder_lm"),),
+    "--task masked_lm": EXLM,
+    "--task masked_lm keeps": (*EXLM, "--leave-unmasked-prob", "0"),
+    "--task masked_lm keeps some": (*EXLM, "--random-token-prob", "0"),
     "--criterion cross_entropy": (*OURS, "--criterion", "cross_entropy"),
     "--criterion label_smoothed_cross_entropy": (
         *("--task", "masked_autoencoder_lm", "--criterion", "label_smoothed_cross_entropy"),
@@ -238,6 +241,7 @@ class TestChecks:
             (*OURS, "--compile", "--criterion", "masked_autoencoder_lm", "--dataset-impl", "mmap"),
             ("--amp",),  # left to fairseq for its own models
             (*OURS, "--criterion", "sentence_ranking"),
+            (*EXLM, "--leave-unmasked-prob", "0", "--random-token-prob", "0"),
             ("--max-tokens", "31"),
             (*DECAY, "--warmup-updates", "5", "--total-num-update", "20", "--max-epoch", "2"),
         ],

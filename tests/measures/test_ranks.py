@@ -43,7 +43,7 @@ def options_of(folder, path, **options):
 
 
 def ranks_of(folder, path, **others):
-    options = options_of(folder, path, tokens=1500, bootstrap=5, **others)
+    options = options_of(folder, path, **{"tokens": 1500, "bootstrap": 5} | others)
     [model] = options.models_to_measure()
     return options.measure(model)
 
@@ -162,3 +162,12 @@ def test_a_text_of_one_document_has_ranks_and_no_exclusivity(folder, tmp_path, c
     assert model["ranks"]
     assert model["exclusivity"] == []
     assert "has a single document" in capsys.readouterr().out
+
+
+def test_two_texts_are_enough(folder):
+    path = folder / "mae_lm_tiny" / "checkpoint.pt"
+    texts = open_model(path, folder / "data").texts(folder / "text", 32, 1500)
+    tokens_per_text = sum(len(text.ids) for text, _ in texts) // len(texts)
+    assert ranks_of(folder, path, tokens=2 * tokens_per_text)["texts"] == 2
+    with pytest.raises(UserError, match=f"--tokens {tokens_per_text}"):
+        ranks_of(folder, path, tokens=tokens_per_text)

@@ -6,11 +6,13 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy.stats import ttest_1samp
 
 from mae_lm_fairseq.study.contrasts import Outcome, corrected, flip, p_value, t_test
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
-from mae_lm_fairseq.study.plan import Contrast
+from mae_lm_fairseq.study.plan import Contrast, parse_plan
+from mae_lm_fairseq.study.report import plot_contrasts
 
 UNDEFINED = {"y": [None, 5, 3], "z": [None, None, None, 6]}
 RUNS = [
@@ -248,3 +250,16 @@ def test_random_weights_are_complete_without_the_checkpoints_that_they_lack(repo
     assert "Incomplete" not in report_of(RESULTS | {"plan": plan, "runs": runs})
     del runs[0]["measures"]["rank"]
     assert "Incomplete" in report_of(RESULTS | {"plan": plan, "runs": runs})
+
+
+def test_the_figure_shows_seeds_mean_interval_and_margin(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *path, **options: drawn.append(figure))
+    tested = outcome("equivalent", (1.0, 1.5, 0.8), margin=0.5)
+    plot_contrasts(tmp_path / "contrasts.png", [tested], parse_plan(PLAN, "plan.toml"))
+    [axes] = drawn[0].axes
+    by_marker = {line.get_marker(): line for line in axes.lines}
+    assert by_marker["D"].get_xydata().tolist() == [[tested.mean, 0]]
+    assert by_marker["o"].get_xdata().tolist() == [*tested.values.values()]
+    ends = [tuple(line.get_xdata()) for line in axes.lines[:4]]
+    assert ends == [(0, 0), (0.5, 0.5), (-0.5, -0.5), tested.interval]

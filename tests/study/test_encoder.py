@@ -71,7 +71,7 @@ def test_the_encoder_takes_the_place_of_the_architectures(text):
 
 
 def test_mistakes_are_named(text, tmp_path):
-    with pytest.raises(UserError, match=r"^plan\.toml: model\[1\]\.encoder: none\.json: no such file"):
+    with pytest.raises(UserError, match=r"^plan\.toml: model\[1\]\.encoder: none\.json does not exist"):
         check(parse_plan(text.replace("config.json", "none.json"), "plan.toml"))
     with pytest.raises(UserError, match=r"tokens-per-sample.*raise max_position_embeddings of config\.json"):
         check(parse_plan(text.replace("sample = 32", "sample = 81"), "plan.toml"))

@@ -2,10 +2,13 @@
 
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 
+from mae_lm_fairseq.core.config import preset_config
 from mae_lm_fairseq.core.decoder import DECODERS, SelfAttentionDecoder
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.registry import MEASURES, OURS
@@ -497,3 +500,22 @@ def test_a_start_of_transformers_is_refused_before_the_training(tmp_path, files_
     save_model(tmp_path, "bert", ["a"])
     with pytest.raises(UserError, match="mae-lm import"):
         check(parse_plan(from_start(tmp_path), "plan.toml"))
+
+
+@pytest.mark.parametrize(
+    ("difference", "is_refused"),
+    [
+        ({"decoder_layers": 1, "dropout": 0.0}, False),
+        ({"encoder_layers": 3}, True),
+        ({"max_positions": 600}, True),
+        ({"pre_norm": True}, True),
+        ({"relative_max_distance": 64}, True),
+    ],
+)
+def test_a_start_has_the_encoder_of_its_model(difference, is_refused, tmp_path, files_are_read, monkeypatch):
+    start = SimpleNamespace(config=preset_config("mae_lm", "tiny", **difference))
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr("mae_lm_fairseq.study.checks.read_bundle", lambda path: start)
+    plan = parse_plan(from_start(tmp_path), "plan.toml")
+    with pytest.raises(UserError, match="|".join(difference)) if is_refused else nullcontext():
+        check(plan)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 
 import numpy as np
@@ -12,7 +13,7 @@ from fairseq.logging import metrics
 from fairseq_cli import train
 
 from mae_lm_fairseq.tasks import monitoring
-from mae_lm_fairseq.tasks.monitoring import MONITORED_TOKENS
+from mae_lm_fairseq.tasks.monitoring import MONITORED_TOKENS, monitored_texts
 from mae_lm_fairseq.tasks.splits import load_sequences
 from mae_lm_fairseq.utils.errors import UserError
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
@@ -67,6 +68,18 @@ def test_names_of_ranks(data_bin, monkeypatch, arch, mask_in_encoder, names):
     assert not task.ranks.latest  # only the first process measures
 
 
+@pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_roberta_tiny"])
+def test_ranks_are_those_of_the_last_layer(data_bin, arch):
+    """Only its hidden states have three directions here."""
+    _, task, model, _ = set_up(data_bin, *EVERY_4, arch=arch)
+    task.begin_epoch(1, model)
+    encoder = model.autoencoder.encoder
+    assert min(task.ranks.measure(encoder).values()) > 3
+    with torch.no_grad():
+        encoder.layers[-1].final_layer_norm.weight[3:] = 0
+    assert max(task.ranks.measure(encoder).values()) <= 3
+
+
 def test_measuring_does_not_change_training(pretrain, tmp_path):
     """Bit for bit, with dropout on, across the end of an epoch, with accumulated gradients."""
     options = ("--max-update", 13, "--update-freq", 2, "--batch-size", 64)
@@ -117,6 +130,19 @@ def test_texts_come_from_all_over_the_validation_split(data_bin, monkeypatch):
     assert len(rows) == pytest.approx(len(blocks) / 4, abs=1)
     assert torch.equal(rows[-1], blocks[len(blocks) * (len(rows) - 1) // len(rows)])
     assert MONITORED_TOKENS == 4096
+
+
+def test_texts_are_those_of_the_first_shard_in_every_epoch(data_bin, tmp_path):
+    other = shutil.copytree(data_bin, tmp_path / "other")
+    for suffix in ("bin", "idx"):
+        shutil.copy(data_bin / f"train.{suffix}", other / f"valid.{suffix}")
+    _, task, model, _ = set_up(f"{data_bin}{os.pathsep}{other}", *EVERY_4)
+    expected = monitored_texts(load_sequences(task.cfg, task.dictionary, "valid", 1, combine=False))
+    for epoch in (1, 2):
+        task.ranks = None
+        task.begin_epoch(epoch, model)
+        rows = [row[row.ne(1)].tolist() for batch in task.ranks.batches for row in batch.tokens]
+        assert rows == expected
 
 
 def test_no_validation_split(data_bin, pretrain, tmp_path):

@@ -219,7 +219,7 @@ def test_repeated_tokens(task_for, times):
         (["--mask-in-encoder", -0.5], "--mask-in-encoder"),
         (["--reset-mask-states"], "--reset-mask-states .* --mask-in-encoder 0"),
         *(
-            (["--mask-states", 2, name, 0.1], "--leave-unmasked-prob .* --random-token-prob .* --mask-states 2")
+            (["--mask-states", 2, name, 0.1], "--leave-unmasked-prob .* --random-token-prob .*--mask-states 2")
             for name in ("--leave-unmasked-prob", "--random-token-prob")
         ),
         (

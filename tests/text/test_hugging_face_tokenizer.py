@@ -115,6 +115,15 @@ def test_special_tokens_that_a_file_lacks_are_added_behind_its_own():
     assert completed.get_vocab().items() >= library.get_vocab().items()
 
 
+def test_special_tokens_that_were_added_to_a_model_keep_their_names():
+    library = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    library.add_special_tokens(["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"])
+    tokenizer = HuggingFaceTokenizer("given/tokenizer.json", library.to_str().encode())
+    names = [tokenizer.token(index) for index in (*range(len(SPECIALS)), tokenizer.mask)]
+    assert names == ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+    assert sorted(tokenizer.exported_ids) == list(range(library.get_vocab_size()))
+
+
 def test_ids_of_gpt2_are_those_of_fairseqs_encoder(tmp_path):
     directory = write(tmp_path / "data", "fairseq")
     theirs = get_encoder(str(directory / "encoder.json"), str(directory / "vocab.bpe"))

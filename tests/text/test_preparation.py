@@ -7,6 +7,8 @@ import re
 import shutil
 import signal
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -230,6 +232,27 @@ def test_malformed_records_can_be_skipped_after_a_failure(again, tmp_path, capsy
     assert reused(capsys.readouterr().out)[0] > 0
     assert Manifest.read(tmp_path / "out/manifest.json").splits["train"].malformed == 1
     assert {path.name for path in (tmp_path / "out").iterdir()} == PRODUCTS
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_bar_ends_with_all_of_the_text(again, monkeypatch, workers):
+    bars = []
+
+    class Bar(preparation.tqdm):
+        def __exit__(self, *error):
+            bars.append((self.desc, self.n, self.total))
+            super().__exit__(*error)
+
+    @contextmanager
+    def threads(count, scheduler):
+        with ThreadPoolExecutor(count) as pool:
+            yield (None if count == 1 else pool), count
+
+    monkeypatch.setattr(preparation, "tqdm", Bar)
+    monkeypatch.setattr(preparation, "open_workers", threads)
+    again("--workers", workers)
+    assert [name for name, _, _ in bars] == ["valid", "train"]
+    assert all(done == total > 0 for _, done, total in bars)
 
 
 def test_unknown_characters_are_counted_and_limited(again, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.trained.info import AnswerTask, ModelInfo, SentenceTask, WordTask
+from mae_lm_fairseq.trained.reading import info_of
 from mae_lm_fairseq.utils.typed import typed
 
 TASKS = [
@@ -42,6 +43,19 @@ def test_the_json_of_a_trained_model_has_all_keys_in_order():
 def test_facts_survive_json(task):
     info = ModelInfo(**TRAINED, finetuned_on=task, development_set={"f1": float("inf")}, untrained=("decoder",))
     assert typed(json.loads(json.dumps(info.to_json())), ModelInfo) == info
+
+
+@pytest.mark.parametrize(
+    ("task", "facts"),
+    [("masked_autoencoder_lm", None), ("token_classification", TASKS[2]), ("question_answering", TASKS[4])],
+)
+def test_a_checkpoint_tells_its_task(task, facts):
+    """The labels of words are in its state, the rest in its options."""
+    options = {} if facts is None else asdict(facts)
+    labels = {"names": options.pop("labels", None), "scheme": options.pop("scheme", None)}
+    cfg = {"model": {"_name": "mae_lm_tiny"}, "task": {"_name": task, **options}}
+    state = {"cfg": cfg, "task_state": {"labels": labels}, "model": {}}
+    assert typed(info_of(state), ModelInfo).finetuned_on == facts
 
 
 JSON = st.recursive(

@@ -15,6 +15,7 @@ from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.opening import describe, open_pretrained
 from mae_lm_fairseq.trained.reading import build, read_bundle, read_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import file_sha256
 from mae_lm_fairseq.utils.hashes import HASHES
 from tests.fault_injection.damage import damaged
 from tests.support.bundles import VARIANTS, fairseq_model, saved
@@ -171,6 +172,16 @@ def test_a_bundle_with_another_bit_is_refused(name, bundle):
         read_bundle(bundle)
     with pytest.raises(UserError):
         describe(bundle)
+
+
+def test_a_description_has_the_hash_of_the_weights(bundle, checkpoints):
+    """Bundles of earlier versions have no list of hashes."""
+    expected = file_sha256(bundle / "model.safetensors")
+    assert describe(bundle).sha256 == expected
+    (bundle / HASHES).unlink()
+    assert describe(bundle).sha256 == expected
+    checkpoint = checkpoints["mae_lm_tiny"]
+    assert describe(checkpoint).sha256 == file_sha256(checkpoint)
 
 
 def test_the_model_card_of_a_bundle_can_be_edited(bundle):

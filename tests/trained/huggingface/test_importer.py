@@ -17,7 +17,9 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.reading import build, build_all
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.families import change_json, change_weights, check_outputs
+from tests.support.huggingface import save_model
 from tests.support.pickles import Calls
+from tests.support.wrapped import stock as wrapped_stock
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
@@ -166,3 +168,21 @@ def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     states = encoder_states(build(imported), TOKENS, 1)[-1]
     theirs, _ = model(TOKENS, features_only=True, classification_head_name="mnli")
     torch.testing.assert_close(build_all(imported)[1]["mnli"](states), theirs, **CLOSE)
+
+
+def save_classifier(directory, kind, **pooling):
+    def build(kind, vocabulary, pad):
+        return wrapped_stock(kind, "AutoModelForSequenceClassification", num_labels=3, **pooling)
+
+    return save_model(directory / kind, kind, ["a"], build)
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [("electra", {}), ("modernbert", {"classifier_pooling": "cls"})])
+def test_wrapped_classifiers_that_read_the_first_token_are_imported(kind, pooling, tmp_path):
+    model = import_foreign(save_classifier(tmp_path, kind, **pooling), "mae_lm_roberta")
+    assert len(model.about.finetuned_on.labels) == 3
+
+
+def test_wrapped_classifiers_that_read_the_mean_are_refused(tmp_path):
+    with pytest.raises(UserError, match="mean"):
+        import_foreign(save_classifier(tmp_path, "modernbert", classifier_pooling="mean"), "mae_lm_roberta")

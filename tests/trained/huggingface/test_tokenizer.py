@@ -9,10 +9,11 @@ from tokenizers.models import Unigram
 
 from mae_lm_fairseq.text.comparison_texts import SENTENCES
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
-from mae_lm_fairseq.text.tokenizer import MASK
+from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK
+from mae_lm_fairseq.trained.huggingface import comparison
 from mae_lm_fairseq.trained.huggingface.tokenizer import exported_tokenizer
 from mae_lm_fairseq.utils.errors import UserError
-from tests.support.exports import train_sentencepiece
+from tests.support.exports import pretrained, train_sentencepiece
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +121,14 @@ def test_a_dictionary_that_lacks_pieces_is_refused(model):
     tokenizer = SentencePieceTokenizer("model", model)
     with pytest.raises(UserError, match="pieces that the dictionary lacks"):
         exported_tokenizer(tokenizer, (*tokenizer.symbols[:-1], MASK), 64)
+
+
+@pytest.mark.parametrize("differing", [0, 2])
+def test_lines_with_subwords_in_another_order_are_counted(differing, lines, tmp_path, monkeypatch):
+    original = pretrained(model=train_sentencepiece(lines[:300], "unigram"))
+    exported = comparison.exported_sequence
+    orders = [-1] * differing + [1] * 1000
+    monkeypatch.setattr(comparison, "exported_sequence", lambda *texts: exported(*texts)[:: orders.pop(0)])
+    ids, reordered = comparison.write_compared_tokenizer(original, tmp_path, lines[:4])
+    assert reordered == differing
+    assert [(row[0], row[-1]) for row in ids] == 4 * [(BOS, EOS)]
