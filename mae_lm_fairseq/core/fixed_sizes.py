@@ -29,7 +29,7 @@ class Counts(NamedTuple):
     visible: int
     masked: int
     predicted: int
-    """Those with a target, all masked ones among them."""
+    """Tokens with a target, as all masked ones have."""
 
     @property
     def tokens(self) -> int:

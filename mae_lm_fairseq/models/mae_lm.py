@@ -63,7 +63,7 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
         self.backend = BackendChoice(autoencoder, attention_backend, autocast, compile)
         self.classifier_dropout = classifier_dropout
         self._in_training: tuple[nn.Module, ...] = ()  # all modules, while the mode is training
-        self._counting: tuple[nn.Module, ...] = ()  # those of them that fairseq tells the number of updates
+        self._counting: tuple[nn.Module, ...] = ()  # the modules that fairseq tells the number of updates
 
     @classmethod
     def build_model(cls, cfg: MAELMModelConfig, task) -> "MAELMModel":

@@ -2,6 +2,7 @@
 
 import logging
 
+import torch
 from fairseq.data import Dictionary
 from fairseq.optim import FairseqOptimizer
 from torch import Tensor
@@ -49,19 +50,20 @@ class GraphedTraining:
         model.train()
         batch = criterion.masked_batch(model, sample)
         if self.step is None:
-            self.step = self._new_step(model, batch)
+            self.step = self._new_step(model, criterion, batch.src_tokens.device)
         loss, correct = self.step(sample["bucket"], batch, _begin_backward(optimizer))
         size, log = criterion.size_and_log(model, sample, batch, loss, correct)
         return loss, size, log
 
-    def _new_step(self, model: MAELMModel, batch: MaskedBatch) -> GraphedStep:
+    def _new_step(
+        self, model: MAELMModel, criterion: MaskedAutoencoderLMCriterion, device: torch.device
+    ) -> GraphedStep:
         """Return the step, prepared for the largest bucket."""
 
         def masked_loss(batch: MaskedBatch) -> tuple[Tensor, Tensor]:
             return model.masked_loss(**batch._asdict())
 
         step = GraphedStep(masked_loss, model.parameters())
-        device = batch.src_tokens.device
         if not step.captures:
             logger.info("--cuda-graphs: a rehearsal on %s: batches have dummies, and nothing is captured", device)
         largest = self.fixed_sizes.largest_batch()
@@ -73,11 +75,12 @@ class GraphedTraining:
             needs=self.needs,
             width=largest.bucket.width,
         )
-        targets = largest.target.flatten()[layout.predicted.index]
-        step.prepare(
-            largest.bucket,
-            MaskedBatch(largest.tokens.to(device), to_device(layout, device), targets.to(device), loss_weights=None),
-        )
+        sample = {
+            "net_input": {"src_tokens": largest.tokens.to(device)},
+            "target": largest.target.to(device),
+            "layout": to_device(layout, device),
+        }
+        step.prepare(largest.bucket, criterion.masked_batch(model, sample))
         return step
 
 

@@ -119,7 +119,7 @@ def _is_code(file: Path) -> bool:
 
 
 def code_hashes() -> dict[str, str]:
-    """Return the hashes of the directory and of its files, as it was imported, by option; empty without one."""
+    """Return the hashes of the directory as it was imported, and of its files, by option; empty without one."""
     if _imported is None:
         return {}
     path = _imported.path

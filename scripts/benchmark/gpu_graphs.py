@@ -21,7 +21,7 @@ from experiments.one_model import Job
 from experiments.sentence_data import save, smoke_data
 from mae_lm_fairseq.core.fixed_sizes import Bucket, FixedSizes
 from mae_lm_fairseq.core.graphs import GraphedStep
-from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, to_device
+from mae_lm_fairseq.core.packing import BatchLayout, batch_layout, pack, to_device
 from mae_lm_fairseq.cost.flops import training_flops
 
 WIDTHS = {"cuda": 512, "cpu": 12}
@@ -80,7 +80,7 @@ class FixedStep(Step):
         fixed = self.sizes.pad_batch(corrupted, target)
         width = fixed.bucket.width
         layout = batch_layout(fixed.tokens, fixed.target.ne(PAD), PAD, self.model.mask, needs=needs, width=width)
-        targets = fixed.target.flatten()[layout.predicted.index]
+        targets = pack(fixed.target, layout.predicted)
         inputs = fixed.tokens.to(self.device), to_device(layout, self.device), targets.to(self.device)
         return FixedBatch(fixed.bucket, inputs, fixed.dummies.tokens / int(is_token.sum()))
 

@@ -105,7 +105,7 @@ def test_decisions_on_graphs():
 
 
 def test_what_is_timed_runs_alone(tmp_path):
-    """And what may run beside others is neighbours of a stage, so that nothing that is timed waits between them."""
+    """Rows that may run beside others are neighbours of a stage, so that nothing that is timed waits between them."""
     for rows in gpu.stages("cuda", tmp_path).values():
         for row in rows:
             is_timed = row.function in ("step", "graphed", "trained", "at_once")

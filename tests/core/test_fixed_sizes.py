@@ -7,7 +7,7 @@ from torch import Tensor
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.fixed_sizes import BUCKETS, IGNORED, Counts, FixedBatch, FixedSizes
-from mae_lm_fairseq.core.packing import batch_layout
+from mae_lm_fairseq.core.packing import batch_layout, pack
 from tests.support.networks import MASK, PAD, batch, network, text
 
 WIDTH = 24
@@ -25,7 +25,6 @@ NETWORKS = (
     "mae_lm_renumber_visible",
     "mae_lm_narrow",
 )
-WITHOUT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "decoder_dropout": 0.0}
 
 
 def sizes(rate: float = 0.2, kept: float = 0.0, rows: int = ROWS, width: int = WIDTH, token: int = TOKEN) -> FixedSizes:
@@ -50,7 +49,7 @@ def ragged_batch(seed: int, rate: float = 0.2, kept: float = 0.0, rows: int = RO
 
 def loss_of(net: MaskedAutoencoder, tokens: Tensor, target: Tensor, width: int | None = None) -> Tensor:
     layout = batch_layout(tokens, target.ne(PAD), PAD, MASK, needs=net.needs(), width=width)
-    targets = target.flatten()[layout.predicted.index]
+    targets = pack(target, layout.predicted)
     return net.lm_head.loss(net.predicted_states(tokens, layout), targets, layout)[0]
 
 
@@ -60,11 +59,18 @@ def gradients(net: MaskedAutoencoder, *inputs) -> list[Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))]
 
 
-def training_network(name: str, dtype: torch.dtype, backend: AttentionBackend) -> MaskedAutoencoder:
-    options = dict(WITHOUT_DROPOUT)
+def training_network(
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    backend: AttentionBackend = AttentionBackend.fused,
+    probability: float = 0.0,
+    **changes,
+) -> MaskedAutoencoder:
+    """Return a network that trains with dropout of one probability everywhere."""
+    options = {"dropout": probability, "attention_dropout": probability, "decoder_dropout": probability}
     if "roberta" in name or "later" in name:
         del options["decoder_dropout"]
-    net = network(name, **options).to(dtype).train()
+    net = network(name, **options, **changes).to(dtype).train()
     for stack in net.stacks():
         stack.attention_backend = backend
     return net
@@ -93,7 +99,7 @@ def test_loss_and_gradients_are_those_of_the_ragged_batch(name, dtype, backend, 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_dummies_contain_changes_no_bit(name):
-    net = training_network(name, torch.float32, AttentionBackend.fused)
+    net = training_network(name)
     tokens, target = ragged_batch(seed=4)
     results = []
     for token in (TOKEN, 17):

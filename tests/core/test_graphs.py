@@ -8,26 +8,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mae_lm_fairseq.core import dropout
-from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.graphs import GraphedStep
-from mae_lm_fairseq.core.packing import batch_layout, restore
-from tests.core.test_fixed_sizes import NETWORKS, WIDTH, ragged_batch, sizes
-from tests.support.networks import MASK, PAD, network
+from mae_lm_fairseq.core.packing import batch_layout, pack, restore
+from tests.core.test_fixed_sizes import NETWORKS, WIDTH, ragged_batch, sizes, training_network
+from tests.support.networks import MASK, PAD
 
 WAITING = ("item", "_local_scalar_dense", "nonzero", "unique", "is_nonzero", "masked_select")
 """Operators that wait for a GPU, whose results' sizes or values the host needs."""
 
 
-def training_network(name: str, probability: float) -> MaskedAutoencoder:
-    options = {"encoder_layers": 2, "dropout": probability, "attention_dropout": probability}
-    options["decoder_dropout"] = probability
-    if "roberta" in name or "later" in name:
-        del options["decoder_dropout"]
-    net = network(name, **options).train()
-    for stack in net.stacks():
-        stack.attention_backend = AttentionBackend.fused
-    return net
+def small_network(name: str, probability: float) -> MaskedAutoencoder:
+    return training_network(name, probability=probability, encoder_layers=2)
 
 
 def batches_of_a_bucket(net: MaskedAutoencoder, number: int, kept: float = 0.2) -> list[tuple]:
@@ -36,7 +28,7 @@ def batches_of_a_bucket(net: MaskedAutoencoder, number: int, kept: float = 0.2) 
     for seed in range(200):
         fixed = sizes(kept=kept).pad_batch(*ragged_batch(seed, kept=kept))
         layout = batch_layout(fixed.tokens, fixed.target.ne(PAD), PAD, MASK, needs=net.needs(), width=WIDTH)
-        targets = fixed.target.flatten()[layout.predicted.index]
+        targets = pack(fixed.target, layout.predicted)
         same = by_bucket.setdefault(fixed.bucket, [])
         same.append((fixed.tokens, tuple(layout), targets))
         if len(same) == number:
@@ -86,7 +78,7 @@ def traceable_dropout(monkeypatch):
 @pytest.mark.parametrize("probability", [0.0, 0.1])
 def test_batches_of_a_bucket_run_the_same_operators(name, probability, traceable_dropout):
     """A trace of the first batch, replayed on the others, is bit-equal: what a graph would do."""
-    net = training_network(name, probability)
+    net = small_network(name, probability)
     step = step_of(net)
     parameters = list(net.parameters())
     batches = batches_of_a_bucket(net, 2)
@@ -120,7 +112,7 @@ def test_batches_of_a_bucket_run_the_same_operators(name, probability, traceable
 
 
 def test_gradients_are_added_and_scaled():
-    net = training_network("mae_lm", 0.1)
+    net = small_network("mae_lm", 0.1)
     first, second = batches_of_a_bucket(net, 2)
     step = step_of(net)
     graphed = GraphedStep(step, net.parameters())
@@ -137,7 +129,7 @@ def test_gradients_are_added_and_scaled():
 
 
 def test_a_step_without_graph_before_and_after_adds_its_gradients():
-    net = training_network("mae_lm", 0.0)
+    net = small_network("mae_lm", 0.0)
     batches = batches_of_a_bucket(net, 3)
     step = step_of(net)
     graphed = GraphedStep(step, net.parameters())
@@ -152,7 +144,7 @@ def test_a_step_without_graph_before_and_after_adds_its_gradients():
 
 
 def test_gradients_begin_at_zero_after_zero_grad():
-    net = training_network("mae_lm", 0.0)
+    net = small_network("mae_lm", 0.0)
     [batch] = batches_of_a_bucket(net, 1)
     graphed = GraphedStep(step_of(net), net.parameters())
     graphed("bucket", batch)
@@ -164,7 +156,7 @@ def test_gradients_begin_at_zero_after_zero_grad():
 
 
 def test_a_batch_of_another_bucket_is_refused():
-    net = training_network("mae_lm", 0.0)
+    net = small_network("mae_lm", 0.0)
     [batch] = batches_of_a_bucket(net, 1)
     graphed = GraphedStep(step_of(net), net.parameters())
     graphed("bucket", batch)

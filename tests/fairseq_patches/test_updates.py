@@ -1,4 +1,4 @@
-"""What the trainer does on the host in every update: faster than in fairseq, with the same results."""
+"""The trainer's work on the host in every update: faster than in fairseq, with the same results."""
 
 from types import SimpleNamespace
 
@@ -87,7 +87,7 @@ def assert_equal(one, other):
     ids=["moving averages", "frozen encoder, decay by layer", "adam", "fairseq's RoBERTa"],
 )
 def test_trains_bit_by_bit_as_before(data_bin, fairseqs_own, arch, options, update_freq):
-    """The random numbers, too. A frozen encoder joins after seven updates."""
+    """Random numbers included. A frozen encoder joins after seven updates."""
     patched = train(data_bin, *options, arch=arch, update_freq=update_freq)
     fairseqs_own()
     unpatched = train(data_bin, *options, arch=arch, update_freq=update_freq)
