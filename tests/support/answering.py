@@ -47,9 +47,9 @@ def write_squad(path: Path, version_2: bool = False, people: int = 8) -> Path:
             for question, answer in questions(number)
         ]
         if version_2:
-            asked = [{**each, "is_impossible": False} for each in asked]
+            asked = [{**entry, "is_impossible": False} for entry in asked]
             asked.append({"question": f"Why does {NAMES[number]} live?", "answers": [], "is_impossible": True})
-        qas = [{"id": f"{number}-{index}", **each} for index, each in enumerate(asked)]
+        qas = [{"id": f"{number}-{index}", **entry} for index, entry in enumerate(asked)]
         articles.append({"title": NAMES[number], "paragraphs": [{"context": text, "qas": qas}]})
     content = {"version": "v2.0" if version_2 else "1.1", "data": articles}
     path.write_text(json.dumps(content), encoding="utf-8")

@@ -18,6 +18,7 @@ from mae_lm_fairseq.utils.versions import OF_DATA, versions
 from tests.support.finetuning import finetune, save_pretrained, write_sentences
 from tests.support.tokenizers import write_sentencepiece
 from tests.support.training import set_up
+from tests.support.weights import with_head
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog.",
@@ -31,9 +32,9 @@ TEXT = [
 LABELS = ["B-person", "B-place", "I-person", "I-place", "O"]
 VARIANTS = {
     **{f"{preset}_tiny": (f"{preset}_tiny",) for preset in PRESETS},
-    "without_bias": ("mae_lm_tiny", "--relative-buckets", 0, "--decoder-relative-buckets", 0),
+    "without_bias": ("mae_lm_tiny", "--relative-buckets 0 --decoder-relative-buckets 0"),
     "shared_positions": ("mae_lm_tiny", "--decoder-share-positions"),
-    "narrow_decoder": ("mae_lm_tiny", "--decoder-embed-dim", 8, "--decoder-attention-heads", 2),
+    "narrow_decoder": ("mae_lm_tiny", "--decoder-embed-dim 8 --decoder-attention-heads 2"),
 }
 """Architecture and further options of each variant."""
 
@@ -60,13 +61,13 @@ def checkpoints(tmp_path_factory, text_data) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("checkpoints")
     # Larger standard deviations than in training, so that predictions and features differ visibly.
     paths = {
-        name: save_pretrained(directory / f"{name}.pt", text_data, arch, "--init-std", 0.2, *arguments)
+        name: save_pretrained(directory / f"{name}.pt", text_data, arch, "--init-std 0.2", *arguments)
         for name, (arch, *arguments) in VARIANTS.items()
     }
     for name, classes in (("classification", 2), ("regression", 1)):
         sentences = write_sentences(directory / f"{name}-data", text_data / "dict.txt", classes)
-        options = ["--regression-target", "--best-checkpoint-metric", "loss"] if classes == 1 else []
-        start = ["--restore-file", paths["mae_lm_tiny"], "--max-update", 1]
+        options = ["--regression-target --best-checkpoint-metric loss"] if classes == 1 else []
+        start = ["--restore-file", paths["mae_lm_tiny"], "--max-update 1"]
         start += ["--reset-optimizer", "--reset-dataloader", "--reset-meters"]
         finetune(sentences, directory / name, *start, *options, classes=classes)
         paths[name] = directory / name / "checkpoint_last.pt"
@@ -94,14 +95,14 @@ def saved(checkpoint: Path) -> dict:
 def fairseq_model(name: str, checkpoints: dict[str, Path], text_data: Path):
     """Return the model of a variant that fairseq builds, with the weights of its checkpoint, in evaluation mode."""
     arch, *arguments = VARIANTS[name]
-    _, _, model, _ = set_up(text_data, *arguments, arch=arch)
+    model = set_up(text_data, *arguments, arch=arch).model
     model.load_state_dict(saved(checkpoints[name])["model"])
     return model.eval()
 
 
 def with_span_head(state: dict) -> dict:
     """Return a pretraining checkpoint converted to a ``question_answering`` one with a random head."""
-    return {**state, "model": _with_head(state["model"], "span", SpanHead(16, init_std=0.5))}
+    return {**state, "model": with_head(state["model"], "span", SpanHead(16, init_std=0.5))}
 
 
 def with_tags_head(state: dict) -> dict:
@@ -109,16 +110,10 @@ def with_tags_head(state: dict) -> dict:
     head = TokenClassificationHead(16, len(LABELS), dropout=0.0, init_std=0.5)
     return {
         **state,
-        "model": _with_head(state["model"], WORD_HEAD, head),
+        "model": with_head(state["model"], WORD_HEAD, head),
         "cfg": {
             **state["cfg"],
             "task": {"_name": "token_classification", "column": "2", "tokens_per_sample": 64},
         },
         "task_state": state["task_state"] | {"labels": {"names": LABELS, "scheme": "BIO"}},
     }
-
-
-def _with_head(weights: dict, name: str, head: torch.nn.Module) -> dict:
-    """Return the weights of the encoder, with those of a head."""
-    encoder = {name: weight for name, weight in weights.items() if name.startswith("autoencoder.encoder.")}
-    return encoder | {f"classification_heads.{name}.{part}": weight for part, weight in head.state_dict().items()}

@@ -30,10 +30,10 @@ def _groups(name: str, chosen: tuple[str, ...]) -> DictConfig:
 
 def _compose(name: str, overrides: list[str], strict: bool) -> DictConfig:
     assert not strict
-    chosen = tuple(each for each in overrides if "." not in each.partition("=")[0])
+    chosen = tuple(override for override in overrides if "." not in override.partition("=")[0])
     cfg = copy.deepcopy(_groups(name, chosen))
     OmegaConf.set_struct(cfg, True)
-    values = [copy.copy(_parsed(each)) for each in overrides if each not in chosen]
+    values = [copy.copy(_parsed(override)) for override in overrides if override not in chosen]
     ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
     OmegaConf.set_struct(cfg, False)
     return cfg

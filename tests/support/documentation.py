@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support import ROOT
 
-NOTEBOOK = sorted((ROOT / "scripts" / "results").rglob("README.md"))
+NOTEBOOK = sorted((ROOT / "scripts/results").rglob("README.md"))
 """Notes on the measurements, beside their raw data."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOK]
 TESTED_LANGUAGES = ("bash", "python")
@@ -61,7 +61,7 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """Return the blocks of Bash and Python of a page."""
-    found, before, start = [], "", 0
+    blocks_of_page, before, start = [], "", 0
     language, inside = "", []
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         fence = _FENCE.match(line)
@@ -71,18 +71,18 @@ def blocks(page: Path) -> list[Block]:
         elif fence:
             if language in TESTED_LANGUAGES:
                 test, detail = (marker[1], marker[2] or "") if marker else ("", "")
-                found.append(Block(page, start, language, "\n".join(inside) + "\n", test, detail))
+                blocks_of_page.append(Block(page, start, language, "\n".join(inside) + "\n", test, detail))
             start = 0
         elif start:
             inside.append(line)
         before = line
-    return found
+    return blocks_of_page
 
 
 def links(page: Path) -> list[str]:
     """Return the targets of the links and images of a page, those to other sites left out."""
-    found = (inline or reference for inline, reference in _LINK.findall(prose(page)))
-    return [target for target in found if "://" not in target]
+    targets = (inline or reference for inline, reference in _LINK.findall(prose(page)))
+    return [target for target in targets if "://" not in target]
 
 
 def anchors(page: Path) -> set[str]:

@@ -14,6 +14,7 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import MASK, SPECIALS, Tokenizer
 from mae_lm_fairseq.trained.info import ModelInfo
 from mae_lm_fairseq.trained.reading import Pretrained
+from tests.support.weights import with_head
 
 TINY = {
     "encoder_layers": 2,
@@ -45,15 +46,13 @@ def pretrained(
     network = MaskedAutoencoder(config, len(symbols), 1, len(symbols) - 1)
     for name, weight in network.named_parameters():  # including biases and layer norms
         torch.nn.init.normal_(weight, mean=float("norm.weight" in name), std=config.init_std)
-    state = network.state_dict()
-    if heads:
-        state = {name: weight for name, weight in state.items() if name.startswith("encoder.")}
-    weights = {f"autoencoder.{name}": weight for name, weight in state.items()}
-    for head in heads:
-        modules = ClassificationHead(config.encoder_embed_dim, 3, config.encoder_embed_dim, 0.0, 0.3).state_dict()
-        weights |= {f"classification_heads.{head}.{name}": weight for name, weight in modules.items()}
+    weights = {f"autoencoder.{name}": weight for name, weight in network.state_dict().items()}
+    finetuned = {}
+    for name in heads:
+        head = ClassificationHead(config.encoder_embed_dim, 3, config.encoder_embed_dim, 0.0, 0.3)
+        finetuned |= with_head(weights, name, head)
     about = ModelInfo(architecture=f"{preset}_tiny", task="masked_autoencoder_lm", updates=7)
-    return Pretrained(config, weights, symbols, tokenizer, about)
+    return Pretrained(config, finetuned or weights, symbols, tokenizer, about)
 
 
 def with_facts(model: Pretrained, **facts) -> Pretrained:

@@ -10,6 +10,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support import words_of
 
 SETTINGS = shlex.split(
     "--task masked_lm --criterion masked_lm --arch roberta_base --encoder-layers 1 --encoder-embed-dim 16 "
@@ -28,7 +29,7 @@ STATE = {
 
 def settings(*arguments: str, data: Path | str = "data-bin"):
     """Return the arguments that fairseq-train parses from its command line."""
-    return options.parse_args_and_arch(options.get_training_parser(), [str(data), *SETTINGS, *map(str, arguments)])
+    return options.parse_args_and_arch(options.get_training_parser(), words_of(data, *SETTINGS, *arguments))
 
 
 def config(*arguments: str):

@@ -22,6 +22,8 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import Pretrained, build
+from mae_lm_fairseq.utils.files import read_json
+from tests.support.comparisons import assert_close
 from tests.support.tokenizers import paragraphs, trained
 
 BERT_SPECIALS = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
@@ -118,6 +120,23 @@ def load_stock(directory: Path):
     return getattr(transformers, architecture).from_pretrained(directory).eval()
 
 
+def stock_logits(directory: Path, *texts) -> torch.Tensor:
+    """Return the logits that transformers computes by the model and tokenizer in a directory."""
+    return _stock_output(load_stock(directory), directory, texts).logits
+
+
+def stock_states(directory: Path, *texts) -> torch.Tensor:
+    """Return the hidden states that transformers computes by the encoder and tokenizer in a directory."""
+    encoder = transformers.AutoModel.from_pretrained(directory).eval()
+    return _stock_output(encoder, directory, texts).last_hidden_state
+
+
+@torch.no_grad()
+def _stock_output(model, directory: Path, texts: tuple):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    return model(**tokenizer(*texts, padding=True, return_tensors="pt"))
+
+
 def check_outputs(directory: Path, model: Pretrained) -> None:
     """Compare the hidden states of a model in a directory, and its logits for masks if it has any, with ours."""
     order = torch.from_numpy(model.tokenizer.exported_ids)
@@ -133,7 +152,7 @@ def check_outputs(directory: Path, model: Pretrained) -> None:
         theirs = stock(order[tokens], attention_mask=is_token.long(), output_hidden_states=True)
         ours = encoder_states(network, tokens, 1)
     for their, our in zip(theirs.hidden_states, ours, strict=True):
-        torch.testing.assert_close(our[is_token], their[is_token], rtol=0, atol=1e-5)
+        assert_close(our[is_token], their[is_token], 1e-5)
     if fills_masks:
         logits = network.lm_head(ours[-1][is_token]).detach()
         torch.testing.assert_close(logits, theirs.logits[..., order][is_token], rtol=1e-5, atol=2e-5)
@@ -185,7 +204,7 @@ def lines(count: int, seed: int = 0) -> list[str]:
 
 def change_json(path: Path, **changes) -> None:
     """Change values of a file of JSON, which may not exist yet."""
-    before = json.loads(path.read_bytes()) if path.exists() else {}
+    before = read_json(path) if path.exists() else {}
     path.write_text(json.dumps(before | changes))
 
 
@@ -197,7 +216,7 @@ def put_behind_link(path: Path, elsewhere: Path) -> None:
 
 def as_in_the_hubs_cache(directory: Path) -> Path:
     """Move a model into a cache of the Hugging Face hub, where all files are links to blobs; return its directory."""
-    snapshot, blobs = directory.parent / "hub" / "snapshots" / "abc", directory.parent / "hub" / "blobs"
+    snapshot, blobs = directory.parent / "hub/snapshots/abc", directory.parent / "hub/blobs"
     snapshot.parent.mkdir(parents=True)
     blobs.mkdir()
     directory.rename(snapshot)

@@ -16,6 +16,8 @@ from mae_lm_fairseq.training.runner import read_result
 from mae_lm_fairseq.utils.files import write_json
 from tests.support.training import RECIPE, built, parse, set_up
 
+WITHOUT_EPOCHS = ["--num-workers", 0, "--no-epoch-checkpoints"]
+"""Options of short trainings: no data workers, and one checkpoint."""
 HEAD = "sentence_classification_head"
 SHAPE = RECIPE[RECIPE.index("--encoder-layers") : RECIPE.index("--max-positions")]
 FINETUNING = shlex.split(
@@ -35,9 +37,9 @@ def write_sentences(directory: Path, dictionary: Path, classes: int = 2, size: i
     for part in ("input0", "input1", "label"):
         (directory / part).mkdir(parents=True)
     symbols = dictionary.read_text(encoding="utf-8")
-    (directory / "input0" / "dict.txt").write_text(symbols, encoding="utf-8")
-    (directory / "input1" / "dict.txt").write_text(symbols, encoding="utf-8")
-    (directory / "label" / "dict.txt").write_text("".join(f"{label} 1\n" for label in range(max(classes, 2))))
+    (directory / "input0/dict.txt").write_text(symbols, encoding="utf-8")
+    (directory / "input1/dict.txt").write_text(symbols, encoding="utf-8")
+    (directory / "label/dict.txt").write_text("".join(f"{label} 1\n" for label in range(max(classes, 2))))
     for split in ("train", "valid"):
         first = [generator.randrange(4, 100) for _ in range(size)]
         for part in ("input0", "input1"):
@@ -66,9 +68,8 @@ def save_pretrained(path: Path, data_bin: Path, arch: str, *arguments) -> Path:
 
 
 def set_up_finetuning(data: Path, *arguments, arch: str = "mae_lm_tiny", classes: int = 2):
-    """Return configuration, task and model for a data-bin of sentences and further options."""
-    cfg, task, model, _ = built(parse(data, *FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, *arguments))
-    return cfg, task, model
+    """Return what fine-tunes on a data-bin of sentences with further options."""
+    return built(parse(data, *FINETUNING, *SHAPE, "--arch", arch, "--num-classes", classes, *arguments))
 
 
 def finetune(data: Path, save: Path, *arguments, arch: str = "mae_lm_tiny", classes: int = 2) -> dict:

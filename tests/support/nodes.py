@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.utils.errors import UserError
 from tests.fault_injection.processes import children
-from tests.support import ROOT
+from tests.support import ROOT, words_of
 
 # Without the first variable, a new torchrun cannot join one that has been running since an earlier rendezvous. torchrun
 # sets the second one only if it starts several processes.
@@ -100,7 +100,7 @@ class Node:
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(log.open("a")) if log else None
             self._commands.append(
-                subprocess.Popen([*isolate, *map(str, command)], stdout=output, stderr=output, start_new_session=True)
+                subprocess.Popen([*isolate, *words_of(*command)], stdout=output, stderr=output, start_new_session=True)
             )
         return self._commands[-1]
 

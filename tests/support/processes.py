@@ -33,7 +33,7 @@ from mae_lm_fairseq.training import runner
 from mae_lm_fairseq.utils import workers
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.signals import ENDING
-from tests.support import ROOT
+from tests.support import ROOT, words_of
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """Environment of the commands; asking CUDA itself for GPUs in the server would keep its children from using them."""
@@ -88,9 +88,9 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 def kill_with_children(process: subprocess.Popen | multiprocessing.Process) -> None:
     """Kill a process and all that it has started with SIGKILL."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+        for member in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                member.kill()
     process.wait() if isinstance(process, subprocess.Popen) else process.join()
 
 
@@ -98,7 +98,7 @@ def run_command(
     command: list, *, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = LONGEST_COMMAND_SECONDS
 ) -> subprocess.CompletedProcess:
     """Run a command of this Python environment."""
-    program, *arguments = map(str, command)
+    program, *arguments = words_of(*command)
     return subprocess.run(
         [Path(sys.executable).parent / program, *arguments],
         cwd=cwd,
@@ -121,7 +121,7 @@ def mae_lm(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
 
 def start_training(arguments: Sequence[object], log: Path, environment: Mapping[str, str]) -> BaseProcess:
     """Start ``fairseq-train`` in the checkout, in a child of the server that writes to a log."""
-    words = ["fairseq-train", *map(str, arguments)]
+    words = words_of("fairseq-train", *arguments)
     return _start(_child, functools.partial(_train, 1, environment), words, ROOT, log, log)
 
 
@@ -153,8 +153,8 @@ def free_port() -> int:
 
 def torchrun_command(processes: int, *arguments: object) -> list[str]:
     """Return the command that runs ``fairseq-train --cpu`` in several processes."""
-    start = ["torchrun", "--standalone", "--nproc-per-node", processes, "--monitor-interval", 0.1]
-    return list(map(str, [*start, "--module", "fairseq_cli.train", *arguments, "--cpu"]))
+    start = ["torchrun", "--standalone --nproc-per-node", processes, "--monitor-interval 0.1"]
+    return words_of(*start, "--module fairseq_cli.train", *arguments, "--cpu")
 
 
 @contextlib.contextmanager
@@ -260,7 +260,7 @@ def _mae_lm() -> None:
 
 
 def _run_in_child(main: Callable[[], None], command: list, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    words = list(map(str, command))
+    words = words_of(*command)
     with tempfile.TemporaryDirectory() as directory:
         outputs = [Path(directory, name) for name in ("stdout", "stderr")]
         process = _start(_child, main, words, cwd, *outputs)

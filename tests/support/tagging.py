@@ -20,7 +20,7 @@ UPOS = {"VERB": VERBS, "PROPN": [name for names in NAMES.values() for name in na
 
 def sentences(count: int, seed: int = 1) -> list[list[tuple[str, str]]]:
     """Return sentences of words with labels in BIO. An entity is a name, with or without a title before it."""
-    generator, found = random.Random(seed), []
+    generator, made = random.Random(seed), []
     for _ in range(count):
         sentence = []
         for _ in range(generator.randint(1, 5)):
@@ -31,8 +31,8 @@ def sentences(count: int, seed: int = 1) -> list[list[tuple[str, str]]]:
                 sentence += zip(words, [f"B-{kind}", f"I-{kind}"], strict=False)
             else:
                 sentence.append((generator.choice([*VERBS, *OTHERS]), "O"))
-        found.append(sentence)
-    return found
+        made.append(sentence)
+    return made
 
 
 def write_texts(directory: Path) -> None:
@@ -46,17 +46,17 @@ def write_texts(directory: Path) -> None:
         (directory / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def write_columns(path: Path, found: list[list[tuple[str, str]]]) -> Path:
+def write_columns(path: Path, labelled: list[list[tuple[str, str]]]) -> Path:
     """Write words and labels, separated by tabs."""
-    text = "\n".join("".join(f"{word}\t{label}\n" for word, label in sentence) for sentence in found)
+    text = "\n".join("".join(f"{word}\t{label}\n" for word, label in sentence) for sentence in labelled)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def write_conllu(path: Path, found: list[list[tuple[str, str]]]) -> Path:
+def write_conllu(path: Path, labelled: list[list[tuple[str, str]]]) -> Path:
     """Write the words in CoNLL-U, with parts of speech."""
     lines = []
-    for number, sentence in enumerate(found):
+    for number, sentence in enumerate(labelled):
         lines.append(f"# sent_id = {number}")
         for index, (word, _) in enumerate(sentence, 1):
             tag = next((tag for tag, words in UPOS.items() if word in words), "NOUN")

@@ -62,13 +62,13 @@ def processes_of(test: str, before: set[int]) -> list[psutil.Process]:
 
     The latter have lost their parent. Descendants from before the test, such as the server that runs commands, stay.
     """
-    found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    started = {process.pid: process for process in psutil.Process().children(recursive=True)}
     marker = f"PYTEST_CURRENT_TEST={test} (".encode()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
             if marker in Path(f"/proc/{process.pid}/environ").read_bytes() and process.pid != os.getpid():
-                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-    return [process for pid, process in found.items() if pid not in before]
+                started |= {member.pid: member for member in (process, *process.children(recursive=True))}
+    return [process for pid, process in started.items() if pid not in before]
 
 
 def fail(*signalled: object) -> NoReturn:

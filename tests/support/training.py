@@ -4,13 +4,18 @@ import argparse
 import copy
 import functools
 import shlex
+from typing import NamedTuple
 
 import torch
 from fairseq import options, tasks
+from fairseq.criterions import FairseqCriterion
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 
 import mae_lm_fairseq  # noqa: F401  it registers what the recipe names
+from tests.support import words_of
 
 # Mild enough for a model with two layers and hidden size 16 to train in a second.
 RECIPE = shlex.split(
@@ -21,9 +26,18 @@ RECIPE = shlex.split(
 )
 
 
+class Setting(NamedTuple):
+    """What trains: a configuration, and what fairseq builds from it."""
+
+    cfg: DictConfig
+    task: FairseqTask
+    model: BaseFairseqModel
+    criterion: FairseqCriterion
+
+
 def parse(*arguments) -> DictConfig:
     """Return the configuration for a ``fairseq-train`` command line; parsing takes 0.1 s and is cached."""
-    return copy.deepcopy(_parse(*map(str, arguments)))
+    return copy.deepcopy(_parse(*words_of(*arguments)))
 
 
 @functools.cache
@@ -32,16 +46,16 @@ def _parse(*arguments: str) -> DictConfig:
     return convert_namespace_to_omegaconf(args)
 
 
-def set_up(data, *arguments, arch: str = "mae_lm_tiny"):
-    """Return configuration, task, model and criterion for a data-bin and further options."""
+def set_up(data, *arguments, arch: str = "mae_lm_tiny") -> Setting:
+    """Return what pretrains on a data-bin with further options."""
     return built(parse(data, *RECIPE, "--arch", arch, *arguments))
 
 
-def built(cfg: DictConfig):
-    """Return a configuration with its task, model and criterion."""
+def built(cfg: DictConfig) -> Setting:
+    """Return what fairseq builds from a configuration."""
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
-    return cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+    return Setting(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
 
 
 def make_update(model, criterion, optimizer, batch) -> float:
@@ -56,7 +70,9 @@ def make_update(model, criterion, optimizer, batch) -> float:
 
 
 def batches(task, split: str = "train", epoch: int = 1, workers: int = 0, batch_size: int = 8) -> list[dict]:
-    """Return all batches of one epoch, in training order."""
+    """Return all batches of one epoch, in training order; the split is loaded if it is not there."""
+    if split not in task.datasets:
+        task.load_dataset(split)
     iterator = task.get_batch_iterator(
         task.dataset(split),
         max_sentences=batch_size,

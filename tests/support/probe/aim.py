@@ -23,14 +23,14 @@ PRODUCTS = {(owner, name): getattr(owner, name) for owner, name in (
     (F, "scaled_dot_product_attention"),
 )}  # fmt: skip
 """Functions that torch may compute with oneDNN."""
-found: dict = {"forwards": Counter(), "dtypes": {}, "updates": 0}
+record: dict = {"forwards": Counter(), "dtypes": {}, "updates": 0}
 
 
 def watch(function):
     """Return a function that calls another one; when first called, it records the limits and removes all watches."""
 
     def watched(*args, **kwargs):
-        found["limits"] = {name: os.environ.get(name) for name in LIMITS}
+        record["limits"] = {name: os.environ.get(name) for name in LIMITS}
         for (owner, name), original in PRODUCTS.items():
             setattr(owner, name, original)
         return function(*args, **kwargs)
@@ -40,19 +40,19 @@ def watch(function):
 
 def count_forward(module, inputs) -> None:
     """Count the calls of each class of modules; before them, because a recomputation does not end every call."""
-    found["forwards"][type(module).__name__] += 1
+    record["forwards"][type(module).__name__] += 1
 
 
 def see_precision(module, inputs, output) -> None:
     """Record the precision of the last output of each class of modules."""
     if isinstance(output, torch.Tensor):
-        found["dtypes"][type(module).__name__] = str(output.dtype)
+        record["dtypes"][type(module).__name__] = str(output.dtype)
 
 
 def see_update(optimizer, args, kwargs) -> None:
     """Count updates and record the optimizer."""
-    found["updates"] += 1
-    found["optimizer"] = {"name": type(optimizer).__name__, "fused": optimizer.param_groups[0].get("fused")}
+    record["updates"] += 1
+    record["optimizer"] = {"name": type(optimizer).__name__, "fused": optimizer.param_groups[0].get("fused")}
 
 
 def private_memory() -> int:
@@ -78,9 +78,9 @@ def kept_fraction() -> float:
 
 def write() -> None:
     """Write what has been found, if this process has trained."""
-    if found["updates"]:
-        found["kept_fraction"] = kept_fraction()
-        Path(os.environ["PROBE"], f"{os.getpid()}.json").write_text(json.dumps(found))
+    if record["updates"]:
+        record["kept_fraction"] = kept_fraction()
+        Path(os.environ["PROBE"], f"{os.getpid()}.json").write_text(json.dumps(record))
 
 
 for (owner, name), function in PRODUCTS.items():
