@@ -216,8 +216,8 @@ SMALL = {"encoder_layers": 2, "encoder_attention_heads": 2, "dropout": 0}
 
 def states_and_gradients(net, backend: AttentionBackend) -> dict[str, Tensor]:
     torch.manual_seed(SEED)
-    states, found = gradients(net, backend, *RAGGED)
-    return found | {"states": states}
+    states, gradients_by_name = gradients(net, backend, *RAGGED)
+    return gradients_by_name | {"states": states}
 
 
 IN_THE_GATE = ("mae_lm", "mae_lm_3ml_cross")
@@ -230,10 +230,10 @@ IN_THE_GATE = ("mae_lm", "mae_lm_3ml_cross")
 def test_every_network_equals_eager(variant):
     net = network(variant, attention_dropout=0, **SMALL).double()
     expected = states_and_gradients(net, AttentionBackend.eager)
-    found = states_and_gradients(net, AttentionBackend.fused)
-    assert found.keys() == expected.keys()
-    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
-    for name, tensor in found.items():
+    fused = states_and_gradients(net, AttentionBackend.fused)
+    assert fused.keys() == expected.keys()
+    assert any("relative_bias" in name and gradient.any() for name, gradient in fused.items())
+    for name, tensor in fused.items():
         # Eager attention computes its scores in float32, and the kernel multiplies its bias by log2(e) in float32.
         tolerance = 3e-7 * (1 + float(expected[name].abs().max()))
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=tolerance, msg=name)
@@ -255,8 +255,8 @@ def test_recomputed_activations_have_the_same_dropout():
     expected = states_and_gradients(net, AttentionBackend.fused)
     for stack in net.stacks():
         stack.checkpoint_activations = True
-    found = states_and_gradients(net, AttentionBackend.fused)
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    recomputed = states_and_gradients(net, AttentionBackend.fused)
+    assert all(torch.equal(recomputed[name], tensor) for name, tensor in expected.items())
 
 
 @SLOW
@@ -278,14 +278,14 @@ def test_loss_and_its_gradient(vocabulary, dtype):
     reference = logits.float().requires_grad_()
     expected = torch.nn.functional.cross_entropy(reference, targets, reduction="none", ignore_index=IGNORED)
     expected.sum().backward()
-    evaluated = cross_entropy_(found := logits.clone(), targets, False)
-    assert torch.equal(found, logits)
-    losses, correct = cross_entropy_(found, targets, True)
+    evaluated = cross_entropy_(gradient := logits.clone(), targets, False)
+    assert torch.equal(gradient, logits)
+    losses, correct = cross_entropy_(gradient, targets, True)
     assert all(map(torch.equal, evaluated, (losses, correct)))
     torch.testing.assert_close(losses, expected.detach(), rtol=1e-6, atol=1e-6)
     assert torch.equal(correct, logits.float().argmax(1) == targets)
     assert correct.tolist()[:2] == [True, int(targets[1]) == int(targets[1]) // 2]
-    torch.testing.assert_close(found.float(), reference.grad, rtol=torch.finfo(dtype).eps, atol=1e-6)
+    torch.testing.assert_close(gradient.float(), reference.grad, rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4])

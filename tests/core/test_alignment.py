@@ -17,9 +17,10 @@ from safetensors.torch import load_file
 from mae_lm_fairseq.core import cross_entropy
 from mae_lm_fairseq.core.alignment import NEVER, log_likelihood, target_states
 from mae_lm_fairseq.core.cross_entropy import linear_log_probabilities
+from tests.support.comparisons import assert_close
 from tests.support.networks import PAD, batch, layout_for, masked, network, text
 
-AUTHORS = Path(__file__).parents[1] / "fixtures" / "authors" / "exlm_dag_loss.safetensors"
+AUTHORS = Path(__file__).parents[1] / "fixtures/authors/exlm_dag_loss.safetensors"
 PRESETS = ("mae_lm_exlm", "mae_lm_exlm_decoder")
 STATES, TARGETS = torch.tensor([8, 6, 4, 0, 3]), torch.tensor([3, 2, 1, 0, 3])
 
@@ -46,38 +47,38 @@ def terms(emissions, transitions, row):
 
 def test_value_and_gradients_equal_the_sum_over_all_alignments():
     emissions, transitions = small_case()
-    found = log_likelihood(emissions, transitions, TARGETS)
+    likelihoods = log_likelihood(emissions, transitions, TARGETS)
     rows = [0, 1, 2, 4]
     expected = torch.stack(
         [torch.stack([s for _, s in terms(emissions, transitions, row)]).logsumexp(0) for row in rows]
     )
-    torch.testing.assert_close(found[rows], expected, rtol=0, atol=1e-12)
-    assert found[3] == 0
-    ours, plain = (torch.autograd.grad(x.sum(), [emissions, transitions]) for x in (found, expected))
+    assert_close(likelihoods[rows], expected, 1e-12)
+    assert likelihoods[3] == 0
+    ours, plain = (torch.autograd.grad(x.sum(), [emissions, transitions]) for x in (likelihoods, expected))
     for a, b in zip(ours, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+        assert_close(a, b, 1e-12)
 
 
 def test_value_and_gradients_equal_the_authors():
     numbers = load_file(AUTHORS)
     inputs = [numbers[name].requires_grad_() for name in ("emissions", "transitions")]
     loss = -log_likelihood(*inputs, numbers["targets"])
-    torch.testing.assert_close(loss, numbers["loss"], rtol=0, atol=1e-12)
+    assert_close(loss, numbers["loss"], 1e-12)
     for name, ours in zip(("emissions", "transitions"), torch.autograd.grad(loss.sum(), inputs), strict=True):
-        torch.testing.assert_close(ours, numbers[f"gradient/{name}"], rtol=0, atol=1e-12)
+        assert_close(ours, numbers[f"gradient/{name}"], 1e-12)
 
 
 def test_target_states_are_the_fraction_of_the_paths_without_emissions():
     emissions, transitions = small_case()
-    found = target_states(transitions, TARGETS, 3)
+    fractions = target_states(transitions, TARGETS, 3)
     with torch.inference_mode():
-        assert torch.equal(target_states(transitions.clone(), TARGETS.clone(), 3), found)
+        assert torch.equal(target_states(transitions.clone(), TARGETS.clone(), 3), fractions)
     for row in (0, 1, 2, 4):
         paths, scores = zip(*terms(torch.zeros_like(emissions), transitions, row), strict=True)
         expected = torch.zeros(8, 3, dtype=torch.float64)
         for path, weight in zip(paths, torch.stack(scores).softmax(0), strict=True):
             expected[list(path), range(len(path))] += weight
-        torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
+        assert_close(fractions[row], expected, 1e-12)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 100])
@@ -88,14 +89,14 @@ def test_log_probabilities_equal_those_of_all_logits(monkeypatch, chunk):
     shapes = ((11, 8), (30, 8), (30,))
     inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
     wanted = torch.randint(5, (11, 4), generator=generator)
-    found, best = linear_log_probabilities(*inputs, wanted)
+    log_probabilities, best = linear_log_probabilities(*inputs, wanted)
     logits = F.linear(*inputs)
     expected = logits.log_softmax(-1).gather(1, wanted)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert_close(log_probabilities, expected, 1e-5)
     assert torch.equal(best, logits.argmax(-1))
     weights = torch.randn(11, 4, generator=generator)
-    ours, plain = (torch.autograd.grad((x * weights).sum(), inputs) for x in (found, expected))
-    torch.testing.assert_close(ours, plain, rtol=0, atol=2e-5)
+    ours, plain = (torch.autograd.grad((x * weights).sum(), inputs) for x in (log_probabilities, expected))
+    assert_close(ours, plain, 2e-5)
 
 
 def loss_of(model, tokens, targets):

@@ -14,6 +14,7 @@ from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.packing import to_device
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
+from tests.support.comparisons import assert_equal
 from tests.support.networks import PAD, PRESETS, batch, layout_for, masked, network, text
 
 RAGGED = masked(batch(text(20), text(7, 1), text(13, 2)), [(0, 2), (0, 3), (1, 5), (2, 1), (2, 12)])
@@ -42,12 +43,12 @@ def gradients(net, backend, tokens, targets, device="cpu", loss=squares):
 def test_outputs_and_gradients_equal_eager(preset, tokens, targets):
     net = network(preset, dropout=0, attention_dropout=0)
     expected, expected_gradients = gradients(net, AttentionBackend.eager, tokens, targets)
-    states, found = gradients(net, AttentionBackend.sdpa, tokens, targets)
+    states, of_sdpa = gradients(net, AttentionBackend.sdpa, tokens, targets)
     # float32 sums in another order
     torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
-    assert found.keys() == expected_gradients.keys()
-    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
-    for name, gradient in found.items():
+    assert of_sdpa.keys() == expected_gradients.keys()
+    assert any("relative_bias" in name and gradient.any() for name, gradient in of_sdpa.items())
+    for name, gradient in of_sdpa.items():
         scale = expected_gradients[name].abs().max()
         # With expanded masks, sums have more terms: eager is 8e-6 off float64, and sdpa 4e-6 in the other direction.
         rounding = 1e-5 if net.config.mask_states == 1 else 2e-5
@@ -59,9 +60,9 @@ def test_outputs_and_gradients_equal_eager(preset, tokens, targets):
 @BACKENDS
 def test_a_batch_without_anything_to_predict(backend):
     net = network(attention_dropout=0, dropout=0)
-    states, found = gradients(net, backend, *masked(batch(text(5), text(3)), []))
+    states, gradients_by_name = gradients(net, backend, *masked(batch(text(5), text(3)), []))
     assert states.shape[0] == 0
-    assert not any(gradient.any() for gradient in found.values())
+    assert not any(gradient.any() for gradient in gradients_by_name.values())
 
 
 @BACKENDS
@@ -72,7 +73,7 @@ def test_reruns_are_bit_equal_on_a_cpu_with_dropout(backend):
         torch.manual_seed(0)
         runs.append(gradients(net, backend, *RAGGED))
     assert torch.equal(runs[0][0], runs[1][0])
-    assert all(torch.equal(gradient, runs[1][1][name]) for name, gradient in runs[0][1].items())
+    assert_equal(runs[0][1], runs[1][1])
 
 
 @pytest.mark.parametrize("backend", [AttentionBackend.eager, AttentionBackend.sdpa, AttentionBackend.fused])
@@ -99,10 +100,10 @@ def test_eager_adds_the_bias_and_takes_the_softmax_in_float32(dtype):
     v = torch.arange(18).remainder(9).ge(5).to(dtype)[:, None, None]
     pattern = attention_pattern(layout, layout, bias, AttentionBackend.eager)
     packed = torch.stack([q, k, v], 1)
-    found, expected = (pattern.attend(each, None, Dropout(0.0)) for each in (packed, packed.float()))
+    attended, expected = (pattern.attend(values, None, Dropout(0.0)) for values in (packed, packed.float()))
     assert expected[0] - expected[8] > 0.015  # the bias matters
     # Weights and result are rounded once each, by half of eps at most.
-    torch.testing.assert_close(found.float(), expected, rtol=torch.finfo(dtype).eps, atol=0)
+    torch.testing.assert_close(attended.float(), expected, rtol=torch.finfo(dtype).eps, atol=0)
 
 
 def test_auto_backend_of_each_device():
@@ -121,11 +122,11 @@ def test_sdpa_sums_gradients_of_the_bias_in_float32(preset, checkpoint_activatio
     for stack in net.stacks():
         stack.checkpoint_activations = checkpoint_activations
     with torch.autocast("cpu", torch.bfloat16):
-        _, found = gradients(net, AttentionBackend.sdpa, *RAGGED)
+        _, of_sdpa = gradients(net, AttentionBackend.sdpa, *RAGGED)
         monkeypatch.setattr(attention_backends.SharedCast, "__call__", copy_for_each_layer)
         _, expected = gradients(net, AttentionBackend.sdpa, *RAGGED)
-    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
-    for name, gradient in found.items():
+    assert any("relative_bias" in name and gradient.any() for name, gradient in of_sdpa.items())
+    for name, gradient in of_sdpa.items():
         torch.testing.assert_close(gradient, expected[name], rtol=0, atol=0, msg=name)
 
 
@@ -142,12 +143,12 @@ def test_sdpa_casts_the_bias_once_per_pattern(monkeypatch):
 
 def test_rows_of_the_shared_bias_are_aligned(monkeypatch):
     """Otherwise torch's kernel for a trained bias copies it in every layer, on a GPU."""
-    given = []
+    biases = []
     sdpa = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
         torch.nn.functional,
         "scaled_dot_product_attention",
-        lambda q, k, v, bias, p: given.append((q, bias)) or sdpa(q, k, v, bias, p),
+        lambda q, k, v, bias, p: biases.append((q, bias)) or sdpa(q, k, v, bias, p),
     )
     layout = layout_for(*RAGGED).visible
     assert layout.width % BIAS_ALIGNMENT
@@ -156,8 +157,8 @@ def test_rows_of_the_shared_bias_are_aligned(monkeypatch):
     for dtype in (torch.float32, torch.bfloat16):
         pattern = attention_pattern(layout, layout, network().encoder.relative_bias, AttentionBackend.sdpa)
         pattern.attend(torch.stack(3 * [q.to(dtype)], 1), None, Dropout(0))
-    assert [bias.dtype for _, bias in given] == [torch.float32, torch.bfloat16]
-    for _, bias in given:
+    assert [bias.dtype for _, bias in biases] == [torch.float32, torch.bfloat16]
+    for _, bias in biases:
         assert bias.shape[-1] == layout.width
         assert all(stride % BIAS_ALIGNMENT == 0 for stride in bias.stride()[:-1])
 

@@ -41,13 +41,15 @@ def wide_network(preset="mae_lm"):
 def test_outputs_and_gradients_equal_those_in_float32(preset, dtype, batch, backend, gpu):
     net = wide_network(preset)
     expected, expected_gradients = gradients(net, AttentionBackend.eager, *batch, gpu, projection)
-    states, found = gradients(net.to(dtype), backend, *batch, gpu, projection)
+    states, gradients_by_name = gradients(net.to(dtype), backend, *batch, gpu, projection)
     assert relative_difference(states, expected) < TOLERANCES[dtype]
-    assert found.keys() == expected_gradients.keys()
-    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
+    assert gradients_by_name.keys() == expected_gradients.keys()
+    assert any("relative_bias" in name and gradient.any() for name, gradient in gradients_by_name.items())
     # Some gradients nearly cancel, such as those of the biases of keys: compared with all of them together.
     whole = torch.cat([gradient.flatten() for gradient in expected_gradients.values()])
-    difference = torch.cat([(found[name].float() - wanted).flatten() for name, wanted in expected_gradients.items()])
+    difference = torch.cat(
+        [(gradients_by_name[name].float() - wanted).flatten() for name, wanted in expected_gradients.items()]
+    )
     assert difference.norm() < TOLERANCES[dtype] * whole.norm()
 
 
@@ -57,8 +59,8 @@ def projection(states):
     return (states.float() * direction.to(states.device)).sum()
 
 
-def relative_difference(found, expected):
-    return (found.float() - expected).norm() / expected.norm()
+def relative_difference(values, expected):
+    return (values.float() - expected).norm() / expected.norm()
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
@@ -74,6 +76,6 @@ def test_the_fused_kernel_equals_the_equations_with_dropout(head_size, dtype, gp
 
 def test_a_batch_without_anything_to_predict(backend, gpu):
     tokens, _ = RAGGED
-    states, found = gradients(wide_network(), backend, tokens, torch.full_like(tokens, 1), gpu)
+    states, gradients_by_name = gradients(wide_network(), backend, tokens, torch.full_like(tokens, 1), gpu)
     assert states.shape[0] == 0
-    assert not any(gradient.any() for gradient in found.values())
+    assert not any(gradient.any() for gradient in gradients_by_name.values())

@@ -16,7 +16,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, RelativeBucketing
 from mae_lm_fairseq.core.packing import batch_layout
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "authors"
+FIXTURES = Path(__file__).parents[1] / "fixtures/authors"
 TOLERANCE = 1e-6
 CONFIG = MaskedAutoencoderConfig(
     encoder_layers=2,

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from mae_lm_fairseq.core.config import MaskJoin, RelativeBiasInit
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, batch_layout
 from mae_lm_fairseq.core.relative_position import relative_position_bucket
+from tests.support.comparisons import assert_close, assert_equal
 from tests.support.networks import EOS, MASK, PAD, PRESETS, VARIANTS, batch, config, layout_for, masked, network, text
 
 EXPANDING = [variant for variant in VARIANTS if config(variant).mask_states > 1]
@@ -264,8 +265,8 @@ def test_equals_a_plain_implementation(variant, changes, treatment):
     tokens, targets, early = treated(treatment)
     layout, wanted = layout_for(tokens, targets, early), targets[targets.ne(PAD)]
     logits, expected = model(tokens, layout), plain_logits(model, tokens, targets, early)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-    ours, plain = (F.cross_entropy(each, wanted, reduction="sum") for each in (logits, expected))
+    assert_close(logits, expected, 1e-5)
+    ours, plain = (F.cross_entropy(scores, wanted, reduction="sum") for scores in (logits, expected))
     if variant not in EXPANDING:
         ours, _ = model.lm_head.loss(model.predicted_states(tokens, layout), wanted, layout)
     torch.testing.assert_close(ours, plain, rtol=1e-6, atol=0)
@@ -298,7 +299,7 @@ def test_early_masks_go_through_the_encoder(variant):
     tokens, targets, early = treated(MASKED)
     early[0, 3] = early[2, 5] = early[2, 6] = early[1, 9] = True  # the last two are a word and padding
     logits = model(tokens, layout_for(tokens, targets, early))
-    torch.testing.assert_close(logits, plain_logits(model, tokens, targets, early), rtol=0, atol=1e-5)
+    assert_close(logits, plain_logits(model, tokens, targets, early), 1e-5)
     without = model(tokens, layout_for(tokens, targets))
     assert torch.equal(logits, without) is (model.config.mask_join is MaskJoin.embeddings)
     nothing = torch.zeros_like(early)
@@ -325,9 +326,9 @@ def test_a_prediction_does_not_depend_on_what_else_is_predicted(variant):
     tokens, targets = masked(batch(text(9, 1), text(12, 2)), [(0, 2), (0, 5), (1, 3)])
     expected = model(tokens, layout_for(tokens, targets))
     everywhere = model(tokens, layout_for(tokens, tokens))[targets[tokens.ne(PAD)].ne(PAD)]
-    torch.testing.assert_close(everywhere, expected, rtol=0, atol=1e-5)
+    assert_close(everywhere, expected, 1e-5)
     targets[0, 2] = PAD
-    torch.testing.assert_close(model(tokens, layout_for(tokens, targets)), expected[1:], rtol=0, atol=1e-5)
+    assert_close(model(tokens, layout_for(tokens, targets)), expected[1:], 1e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -352,7 +353,7 @@ def test_masks_do_not_influence_states_of_visible_tokens(variant):
     fewer = model.encode(shorter, layout_for(shorter, others))[:below]
     for a, b in zip(states, fewer, strict=True):
         assert a.shape == (9, 16)
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+        assert_close(a, b, 1e-6)
 
 
 def test_without_masks_both_presets_have_the_same_encoder():
@@ -503,5 +504,5 @@ def test_networks_with_the_same_encoder_start_from_the_same_weights():
     expected = network("mae_lm_roberta").state_dict()
     for other in (network(), network("mae_lm_3ml_cross"), network(decoder_share_positions=True)):
         weights = other.state_dict()
-        assert all(torch.equal(weight, weights[name]) for name, weight in expected.items())
+        assert_equal({name: weights[name] for name in expected}, expected)
         assert weights.keys() > expected.keys()

@@ -40,8 +40,8 @@ def test_presets_of_a_size_differ_only_in_mask_handling(preset, size):
 
 def test_base_and_large_have_the_sizes_of_bert():
     names = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
-    found = {size: [getattr(preset_config("mae_lm", size), name) for name in names] for size in ("base", "large")}
-    assert found == {"base": [12, 768, 3072, 12], "large": [24, 1024, 4096, 16]}
+    sizes = {size: [getattr(preset_config("mae_lm", size), name) for name in names] for size in ("base", "large")}
+    assert sizes == {"base": [12, 768, 3072, 12], "large": [24, 1024, 4096, 16]}
 
 
 @pytest.mark.parametrize("size", ["tiny", "small"])
@@ -53,8 +53,8 @@ def test_small_sizes_are_scaled_as_base(size):
 
 
 def test_layers_before_masks_of_each_preset():
-    found = {preset: preset_config(preset, "base").layers_before_masks for preset in PRESETS}
-    assert found == {
+    layers = {preset: preset_config(preset, "base").layers_before_masks for preset in PRESETS}
+    assert layers == {
         "mae_lm_roberta": 0,
         "mae_lm_exlm": 0,
         "mae_lm_exlm_decoder": 12,

@@ -8,6 +8,7 @@ from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.fixed_sizes import BUCKETS, IGNORED, Counts, FixedBatch, FixedSizes
 from mae_lm_fairseq.core.packing import batch_layout, pack
+from tests.support.comparisons import assert_close
 from tests.support.networks import MASK, PAD, batch, network, text
 
 WIDTH = 24
@@ -94,7 +95,7 @@ def test_loss_and_gradients_are_those_of_the_ragged_batch(name, dtype, backend, 
     padded = gradients(net, fixed.tokens, fixed.target, WIDTH)
     for ours, reference in zip(padded, ragged, strict=True):
         largest = max(reference.abs().max().item(), 1e-3)
-        torch.testing.assert_close(ours, reference, rtol=0, atol=tolerance * largest)
+        assert_close(ours, reference, tolerance * largest)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

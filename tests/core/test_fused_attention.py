@@ -15,7 +15,7 @@ def test_in_the_interpreter(selection):
     pytest.importorskip("triton")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", selection]
     done = subprocess.run(
-        [*command, str(ROOT / "tests" / "core" / "interpreted_kernels.py")],
+        [*command, str(ROOT / "tests/core/interpreted_kernels.py")],
         cwd=ROOT,
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,

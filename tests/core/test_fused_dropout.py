@@ -6,6 +6,7 @@ import torch
 from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_pattern
 from mae_lm_fairseq.core.dropout import Dropout
 from mae_lm_fairseq.core.kernels.operator import RANDOM_LEVELS, keep
+from tests.support.comparisons import assert_close
 from tests.support.networks import batch, layout_for, masked, text
 
 KEYS = 6
@@ -45,10 +46,10 @@ def test_gradients_are_those_of_the_equations(attend):
     ours, plain = packed.clone().requires_grad_(), packed.clone().requires_grad_()
     gradient = torch.randn(KEYS, KEYS, dtype=torch.float64)
     output, expected = attend(ours, dropout)[:, 0], (mask * weights(plain)) @ plain[:, 2, 0]
-    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+    assert_close(output, expected, 1e-12)
     output.backward(gradient)
     expected.backward(gradient)
-    torch.testing.assert_close(ours.grad, plain.grad, rtol=0, atol=1e-12)
+    assert_close(ours.grad, plain.grad, 1e-12)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
@@ -63,5 +64,5 @@ def test_the_hash_is_that_of_unsigned_integers(dropout):
         return x >= round(dropout * RANDOM_LEVELS)
 
     expected = torch.tensor([[is_kept(query, key) for key in range(keys)] for query in queries])
-    [found] = keep(torch.tensor(queries, dtype=torch.int32)[:, None], keys, dropout)
-    assert torch.equal(found.ne(0), expected)
+    [kept] = keep(torch.tensor(queries, dtype=torch.int32)[:, None], keys, dropout)
+    assert torch.equal(kept.ne(0), expected)

@@ -12,6 +12,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.graphs import GraphedStep
 from mae_lm_fairseq.core.packing import batch_layout, pack, restore
 from tests.core.test_fixed_sizes import NETWORKS, WIDTH, ragged_batch, sizes, training_network
+from tests.support.comparisons import assert_equal
 from tests.support.networks import MASK, PAD
 
 WAITING = ("item", "_local_scalar_dense", "nonzero", "unique", "is_nonzero", "masked_select")
@@ -108,7 +109,7 @@ def test_batches_of_a_bucket_run_the_same_operators(name, probability, traceable
         torch.manual_seed(5)
         with torch.no_grad():
             replayed = traced(tensors)
-        assert all(map(torch.equal, replayed, values))
+        assert_equal(replayed, values)
 
 
 def test_gradients_are_added_and_scaled():
@@ -123,7 +124,7 @@ def test_gradients_are_added_and_scaled():
     net.zero_grad()
     torch.manual_seed(1)
     losses = [graphed("bucket", batch, scale=8.0)[0] for batch in (first, second)]
-    assert all(map(torch.equal, gradients_of(net), expected))
+    assert_equal(gradients_of(net), expected)
     torch.manual_seed(1)
     assert [step(batch)[0].item() for batch in (first, second)] == [loss.item() for loss in losses]
 
@@ -140,7 +141,7 @@ def test_a_step_without_graph_before_and_after_adds_its_gradients():
     step(batches[0])[0].backward()
     graphed("bucket", batches[1])
     step(batches[2])[0].backward()
-    assert all(map(torch.equal, gradients_of(net), expected))
+    assert_equal(gradients_of(net), expected)
 
 
 def test_gradients_begin_at_zero_after_zero_grad():
@@ -152,7 +153,7 @@ def test_gradients_begin_at_zero_after_zero_grad():
     for set_to_none in (True, False):
         net.zero_grad(set_to_none)
         graphed("bucket", batch)
-        assert all(map(torch.equal, gradients_of(net), expected))
+        assert_equal(gradients_of(net), expected)
 
 
 def test_a_batch_of_another_bucket_is_refused():

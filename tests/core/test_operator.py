@@ -7,6 +7,7 @@ from mae_lm_fairseq.core.attention_backends import AttentionBackend, attention_p
 from mae_lm_fairseq.core.config import RelativeBucketing
 from mae_lm_fairseq.core.relative_position import RelativePositionBias
 from tests.core.test_attention_backends import RAGGED, gradients
+from tests.support.comparisons import assert_close
 from tests.support.networks import VARIANTS, layout_for, network
 
 
@@ -14,14 +15,14 @@ from tests.support.networks import VARIANTS, layout_for, network
 def test_every_network_equals_eager(variant):
     net = network(variant, attention_dropout=0, dropout=0).double()
     expected, expected_gradients = gradients(net, AttentionBackend.eager, *RAGGED)
-    states, found = gradients(net, AttentionBackend.fused, *RAGGED)
+    states, of_kernel = gradients(net, AttentionBackend.fused, *RAGGED)
     # Eager attention computes its scores in float32, and the bias is multiplied by log2(e) in float32.
-    torch.testing.assert_close(states, expected, rtol=0, atol=1e-6)
-    assert found.keys() == expected_gradients.keys()
-    assert any("relative_bias" in name and gradient.any() for name, gradient in found.items())
+    assert_close(states, expected, 1e-6)
+    assert of_kernel.keys() == expected_gradients.keys()
+    assert any("relative_bias" in name and gradient.any() for name, gradient in of_kernel.items())
     for name, gradient in expected_gradients.items():
         tolerance = 3e-7 * (1 + float(gradient.abs().max()))
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=tolerance, msg=name)
+        torch.testing.assert_close(of_kernel[name], gradient, rtol=0, atol=tolerance, msg=name)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])

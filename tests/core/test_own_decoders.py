@@ -5,9 +5,9 @@ import torch
 
 from mae_lm_fairseq.core.config import DECODER_ATTENTIONS
 from mae_lm_fairseq.core.decoder import DECODERS, SelfAttentionDecoder, register_decoder, try_decoder
-from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT, networks
 from tests.support.documentation import blocks
+from tests.support.refusals import refused
 from tests.support.training import batches, set_up
 
 NAME = "mine"
@@ -54,7 +54,7 @@ def test_needs_are_any_names_of_layouts(register):
 @pytest.mark.parametrize("needs", [{"visibel"}, "visible"])
 def test_other_needs_are_refused(register, needs):
     wrong = type("Wrong", (SelfAttentionDecoder,), {"needs": needs})
-    with pytest.raises(UserError, match=r"decoder mine: needs = .*'decoded', 'masked', 'visible'"):
+    with refused(r"decoder mine: needs = .*'decoded', 'masked', 'visible'"):
         register(wrong)
     assert NAME not in DECODER_ATTENTIONS
 
@@ -70,11 +70,11 @@ def test_other_needs_are_refused(register, needs):
 )
 def test_mistakes_are_one_message_with_file_and_line(register, decoder, problem):
     register(decoder)
-    with pytest.raises(UserError, match=rf"^--decoder-attention mine \(.*test_own_decoders\.py, line \d+\): {problem}"):
+    with refused(rf"^--decoder-attention mine \(.*test_own_decoders\.py, line \d+\): {problem}"):
         try_decoder(networks.config(decoder_attention=NAME))
 
 
-EXAMPLES = [block.text for block in blocks(ROOT / "docs" / "own-ideas.md") if "test_own_decoders" in block.detail]
+EXAMPLES = [block.text for block in blocks(ROOT / "docs/own-ideas.md") if "test_own_decoders" in block.detail]
 
 
 def test_the_decoder_of_the_page_learns_its_mark(register, monkeypatch):
@@ -96,7 +96,6 @@ def test_the_loss_of_the_page_is_larger_by_the_penalty(data_bin, monkeypatch):
     names = {"__name__": "ideas"}
     exec(of_loss, names)
     _, task, model, criterion = set_up(data_bin)
-    task.load_dataset("valid")
     batch = batches(task, "valid")[0]
     model.eval()
     usual, size, _ = criterion(model, batch)
