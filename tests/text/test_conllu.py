@@ -5,7 +5,7 @@ import lzma
 import pytest
 
 from mae_lm_fairseq.text.conllu import read_conllu
-from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 ROWS = """\
 # text = He can't go (du) ½.
@@ -62,17 +62,17 @@ def test_compressed_files(path, tmp_path):
 
 def test_a_limited_number_of_sentences_is_evenly_spaced(path):
     path.write_text(conllu("".join(f"1 word{number} NOUN _\n\n" for number in range(10))))
-    assert [one.text for one in read_conllu(path, "UPOS", limit=4)] == ["word0", "word2", "word5", "word7"]
+    assert [sentence.text for sentence in read_conllu(path, "UPOS", limit=4)] == ["word0", "word2", "word5", "word7"]
     assert len(read_conllu(path, "UPOS", limit=11)) == 10
 
 
 @pytest.mark.parametrize("line", ["1\tHe", "a" + "\t_" * 9, "1-b" + "\t_" * 9, "1-" + "9" * 20 + "\t_" * 9])
 def test_invalid_lines_are_named(path, line):
     path.write_text(f"# comment\n{line}\n")
-    with pytest.raises(UserError, match=r"en\.conllu: line 2 is not CoNLL-U"):
+    with refused(r"en\.conllu: line 2"):
         read_conllu(path, "UPOS")
 
 
 def test_a_column_without_labels_is_refused(path):
-    with pytest.raises(UserError, match="column XPOS labels no word"):
+    with refused("XPOS"):
         read_conllu(path, "XPOS")

@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from mae_lm_fairseq.text.corpus import RecordOptions, divide, open_corpus, read_stretch, sample_corpus
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 OPTIONS = RecordOptions()
 PACKERS = {
@@ -115,8 +116,8 @@ def test_a_small_sample_of_records_is_spread_over_one_file_or_many(tmp_path, kin
         write(tmp_path / str(number), kind, texts[4000 * number // files : 4000 * (number + 1) // files])
     sample = list(sample_corpus(open_corpus([tmp_path], OPTIONS), OPTIONS, 50_000))
     assert 30_000 < sum(len(line.encode()) + 1 for line in sample) < 75_000
-    found = {number // 400 for number, text in enumerate(texts) if set(text.split("\n")) <= set(sample)}
-    assert found == set(range(10))
+    parts = {number // 400 for number, text in enumerate(texts) if set(text.split("\n")) <= set(sample)}
+    assert parts == set(range(10))
 
 
 def test_files_directories_and_globs_mix(tmp_path):
@@ -125,7 +126,7 @@ def test_files_directories_and_globs_mix(tmp_path):
         write(tmp_path, name.split(".", 1)[1], [name]).rename(tmp_path / name)
     files = open_corpus([tmp_path / "[ab].*", tmp_path / "c"], OPTIONS)
     assert content(whole(files)).split() == [b"a.txt", b"b.jsonl", b"c/d.parquet", b"c/e.txt.zst"]
-    with pytest.raises(UserError, match=r"\*\.csv: no file matches"):
+    with refused(r"\*\.csv"):
         open_corpus([tmp_path / "*.csv"], OPTIONS)
 
 
@@ -147,14 +148,14 @@ def test_archives_and_other_binary_files_are_refused(tmp_path, name):
     (tmp_path / "a.txt").write_text("text\n", encoding="utf-16-le")
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a.txt")
-    with pytest.raises(UserError, match=rf"{name}: has NUL bytes, as archives, other binary files and UTF-16 have"):
+    with refused(f"{name}: .*NUL"):
         open_corpus([tmp_path / name], OPTIONS)
 
 
 @pytest.mark.parametrize("text", ['id,text\n1,a\n2,"b\n3,c\n', 'id,text\n1,a\n2,"b\n3,"c"\n'])
 def test_a_quote_that_is_not_closed_is_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(UserError, match=r"a\.csv: line 3 is not CSV .*; check the quotes"):
+    with refused(r"a\.csv: line 3"):
         content(whole(open_corpus([tmp_path / "a.csv"], OPTIONS)))
 
 
@@ -183,10 +184,10 @@ def test_a_large_window_of_zstandard(tmp_path):
 def test_malformed_records_are_named_or_skipped_and_counted(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     stretches = whole(open_corpus([tmp_path], OPTIONS))
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         content(stretches)
     if name.endswith("jsonl"):
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             content(divide([tmp_path / name], 5))
     chunks = [chunk for stretch in stretches for chunk in read_stretch(stretch, RecordOptions(skip_malformed=True))]
     assert sum(chunk.malformed for chunk in chunks) == 1
@@ -196,7 +197,7 @@ def test_malformed_records_are_named_or_skipped_and_counted(tmp_path, name, data
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "parquet"])
 def test_a_file_without_the_field_is_refused_even_if_malformed_records_are_skipped(tmp_path, kind):
     write(tmp_path, kind, documents(3))
-    with pytest.raises(UserError, match=r"has no field 'body'; its fields are id, text"):
+    with refused("'body'.* id, text"):
         open_corpus([tmp_path], RecordOptions("body", skip_malformed=True))
 
 
@@ -207,14 +208,14 @@ def test_two_fields_of_one_name_are_refused(tmp_path, kind):
     else:
         data = b"text,text\na,b\n" if kind == "csv" else b"text\ttext\na\tb\n"
         (tmp_path / f"a.{kind}").write_bytes(PACKERS[kind[3:]](data))
-    with pytest.raises(UserError, match=r"has 2 field 'text'; its fields are text, text"):
+    with refused("'text'.* text, text"):
         open_corpus([tmp_path], OPTIONS)
 
 
 def test_null_rows_are_named(tmp_path):
     parquet.write_table(pa.table({"text": ["a", "b", None, "c"]}), tmp_path / "a.parquet", row_group_size=2)
     for size in (1, 10**6):
-        with pytest.raises(UserError, match=r"a\.parquet: row 3 has a 'text' that is not text"):
+        with refused(r"a\.parquet: row 3 .*'text'"):
             content(divide([tmp_path / "a.parquet"], size))
 
 
@@ -246,7 +247,7 @@ def test_damage_of_a_compressed_file_is_never_read_as_other_text(tmp_path_factor
 def test_a_truncated_parquet_file_is_refused(tmp_path):
     path = write(tmp_path, "parquet", documents(200))
     path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(UserError, match=r"corpus\..*: damaged"):
+    with refused(r"corpus\..*: damaged"):
         open_corpus([path], OPTIONS)
 
 

@@ -13,7 +13,7 @@ from mae_lm_fairseq.text import decompression, records
 from mae_lm_fairseq.text.decompression import decompressed
 from mae_lm_fairseq.text.records import csv_rows
 from mae_lm_fairseq.text.text_files import read_chunks
-from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 PACKERS = {
     ".gz": gzip.compress,
@@ -62,7 +62,7 @@ def test_a_frame_that_would_fill_its_window_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(decompression, "_LARGEST_FRAME", 1 << 22)
     path = tmp_path / "a.txt.zst"
     path.write_bytes(PACKERS[".zst"](b"text\n" * (1 << 21)))
-    with pytest.raises(UserError, match=r"a\.txt\.zst.* expands more than 256-fold"):
+    with refused(r"a\.txt\.zst"):
         list(read_chunks(path))
 
 
@@ -80,7 +80,7 @@ def test_an_xz_that_asks_for_much_memory_is_refused(tmp_path):
 def test_a_row_without_an_end_is_refused(tmp_path, monkeypatch, row):
     monkeypatch.setattr(records, "LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_bytes(b"text,id\nb,1\n" + row)
-    with open(tmp_path / "a.csv", "rb") as stream, pytest.raises(UserError, match=r"a\.csv: a row is longer"):
+    with open(tmp_path / "a.csv", "rb") as stream, refused(r"a\.csv"):
         list(csv_rows(stream, tmp_path / "a.csv"))
 
 

@@ -6,6 +6,7 @@ from hypothesis import example, given, strategies as st
 
 from mae_lm_fairseq.text.dictionary import read_counts, read_symbols
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 
 def test_counts_by_id(tmp_path):
@@ -15,7 +16,7 @@ def test_counts_by_id(tmp_path):
 
 def test_damage_is_named(tmp_path):
     (tmp_path / "dict.txt").write_text("a 7\nb\n")
-    with pytest.raises(UserError, match=r"dict\.txt is not a dictionary of fairseq: line 2"):
+    with refused(r"dict\.txt .*line 2"):
         read_counts(tmp_path / "dict.txt")
 
 

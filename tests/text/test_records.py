@@ -12,6 +12,7 @@ from pyarrow import parquet
 from mae_lm_fairseq.text import records
 from mae_lm_fairseq.text.records import Parquet, parquet_rows
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 TABLE = {
     "numbers": [1, None, 3],
@@ -48,7 +49,7 @@ def test_a_small_file_that_repeats_a_value_is_refused(tmp_path, monkeypatch, con
     assert path.stat().st_size < 20_000
     parquet_rows(path)
     monkeypatch.setattr(records, "_LARGEST_TABLE", 5_000_000)
-    with pytest.raises(UserError, match=r"a\.parquet: its rows take more than"):
+    with refused(r"a\.parquet"):
         parquet_rows(path)
 
 

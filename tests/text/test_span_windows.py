@@ -68,9 +68,13 @@ def test_an_answer_cut_by_a_window_is_not_a_target(tokenizer):
     assert dataset.counts["without_answer"] == len(dataset)
 
 
-def test_no_answer_is_the_first_token(tokenizer):
-    dataset = windows(tokenizer, question(), context="w0 w1 w2")
+@pytest.mark.parametrize(("context", "is_answerable"), [("w0 w1 w2", True), (" \n", False)])
+def test_no_answer_is_the_first_token(tokenizer, context, is_answerable):
+    """An empty context has one window without answerable positions."""
+    dataset = windows(tokenizer, question(), context=context)
+    assert len(dataset) == 1
     assert dataset[0]["target"].tolist() == [0, 0]
+    assert dataset[0]["answerable"].any() == is_answerable
 
 
 def test_long_questions_are_truncated_and_counted(tokenizer):
@@ -83,12 +87,6 @@ def test_long_questions_are_truncated_and_counted(tokenizer):
         "without_answer": 0,
     }
     assert len(dataset.windows[1].question.ids) == 22  # half of 48 tokens minus four special tokens
-
-
-def test_an_empty_context_has_one_window_without_answerable_positions(tokenizer):
-    dataset = windows(tokenizer, question(), context=" \n")
-    assert len(dataset) == 1
-    assert not dataset[0]["answerable"].any()
 
 
 def test_batches_are_padded(tokenizer):

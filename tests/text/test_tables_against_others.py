@@ -41,11 +41,11 @@ def test_csv_is_that_of_pandas(tmp_path, names, table, bom, end, quoting, blank)
     path = tmp_path / "a.csv"
     path.write_bytes((bom + text.getvalue() + end * blank).encode())
     frame = pandas.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    found = read_table(path)
-    assert list(found.columns) == list(frame.columns) == list(names)
-    assert [cells for _, cells in found.rows] == frame.to_dict("records")
-    assert [tuple(cells.values()) for _, cells in found.rows] == table
-    assert not found.malformed
+    ours = read_table(path)
+    assert list(ours.columns) == list(frame.columns) == list(names)
+    assert [cells for _, cells in ours.rows] == frame.to_dict("records")
+    assert [tuple(cells.values()) for _, cells in ours.rows] == table
+    assert not ours.malformed
 
 
 @QUICK
@@ -55,9 +55,9 @@ def test_tsv_is_that_of_pandas_without_quotation(tmp_path, names, table, bom, en
     path.write_bytes((bom + "".join("\t".join(row) + end for row in [names, *table])).encode())
     options = {"sep": "\t", "quoting": csv.QUOTE_NONE, "dtype": str, "keep_default_na": False}
     frame = pandas.read_csv(path, encoding="utf-8-sig", **options)
-    found = read_table(path)
-    assert list(found.columns) == list(frame.columns)
-    assert [cells for _, cells in found.rows] == frame.to_dict("records")
+    ours = read_table(path)
+    assert list(ours.columns) == list(frame.columns)
+    assert [cells for _, cells in ours.rows] == frame.to_dict("records")
 
 
 VALUES = IN_CSV | st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.none()
@@ -70,8 +70,8 @@ def test_json_is_that_of_its_own_reader(tmp_path, table, end, as_list, is_ascii)
     lines = [json.dumps(record, ensure_ascii=is_ascii) for record in records]
     path = tmp_path / ("a.json" if as_list else "a.jsonl")
     path.write_bytes(((f"[{','.join(lines)}]" if as_list else end.join(lines)) + end).encode())
-    found = read_table(path)
-    assert [cells for _, cells in found.rows] == records
+    ours = read_table(path)
+    assert [cells for _, cells in ours.rows] == records
     for record in records:  # integers stay integers, and missing values are empty
         for value in record.values():
             assert cell_text(value) == ("" if value is None else value if isinstance(value, str) else json.dumps(value))
@@ -93,9 +93,9 @@ def test_columns_of_words_are_those_that_were_written(tmp_path, sentences, separ
     path = tmp_path / "a.conll"
     blocks = ["".join(separator.join(row) + end for row in sentence) for sentence in sentences]
     path.write_bytes((bom + (end * gap).join(blocks)).encode())
-    found = read_words(path, "2")
-    assert found.words == [tuple(word for word, _ in sentence) for sentence in sentences]
-    assert found.labels == [tuple(label for _, label in sentence) for sentence in sentences]
+    ours = read_words(path, "2")
+    assert ours.words == [tuple(word for word, _ in sentence) for sentence in sentences]
+    assert ours.labels == [tuple(label for _, label in sentence) for sentence in sentences]
 
 
 @QUICK
@@ -117,9 +117,9 @@ def test_conllu_is_that_of_its_own_format(tmp_path, sentences, end, bom, has_ran
         lines.append("")
     path = tmp_path / "a.conllu"
     path.write_bytes((bom + "".join(line + end for line in lines)).encode())
-    found = read_words(path, "UPOS")
-    assert found.words == [tuple(word for word, _ in sentence) for sentence in sentences]
-    assert found.labels == [tuple(tag for _, tag in sentence) for sentence in sentences]
+    ours = read_words(path, "UPOS")
+    assert ours.words == [tuple(word for word, _ in sentence) for sentence in sentences]
+    assert ours.labels == [tuple(tag for _, tag in sentence) for sentence in sentences]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])

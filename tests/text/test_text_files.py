@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from mae_lm_fairseq.text.text_files import find_files, read_chunks, sample_lines, split_lines
-from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -45,8 +45,8 @@ def test_directories_are_searched_in_order_without_hidden_files(tmp_path):
     (tmp_path / "other/linked.txt").write_text("x")
     (tmp_path / "a/link").symlink_to(tmp_path / "other")
     (tmp_path / "a/loop").symlink_to(tmp_path)
-    found = find_files([tmp_path / "b.txt", tmp_path / "a"])
-    names = [str(path.relative_to(tmp_path)) for path in found]
+    paths = find_files([tmp_path / "b.txt", tmp_path / "a"])
+    names = [str(path.relative_to(tmp_path)) for path in paths]
     assert names[0] == "b.txt"
     assert names[1:4] == ["a/b/c.gz", "a/link/linked.txt", "a/loop/b.txt"]
     assert names.count("a/z.txt") == 1
@@ -60,8 +60,8 @@ def test_a_glob_gives_each_file_once(tmp_path, pattern):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     (tmp_path / "a/empty").mkdir()
-    found = find_files([tmp_path / pattern])
-    assert sorted(str(path.relative_to(tmp_path)) for path in found) == ["a-b.txt", "a/b/c.txt", "a/d.txt"]
+    paths = find_files([tmp_path / pattern])
+    assert sorted(str(path.relative_to(tmp_path)) for path in paths) == ["a-b.txt", "a/b/c.txt", "a/d.txt"]
     assert find_files([tmp_path / "**", tmp_path / "a/d.txt"]).count(tmp_path / "a/d.txt") == 2
 
 
@@ -76,7 +76,7 @@ def test_missing_and_special_files_are_refused(tmp_path):
         ("pipe", "pipe: no such file, or not a regular one"),
         ("broken", "broken/link: no such file, or not a regular one"),
     ]:
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             find_files([tmp_path / name])
 
 
@@ -148,5 +148,5 @@ def test_compressed_text_may_be_larger_than_estimated(tmp_path):
 
 def test_an_empty_name_is_no_directory():
     """As of an unset variable of a shell, in quotes."""
-    with pytest.raises(UserError, match="is empty"):
+    with refused("is empty"):
         find_files([""])

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from mae_lm_fairseq.text.word_files import read_words
 from mae_lm_fairseq.text.word_labels import learn_labels
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 CONLLU = """\
 # text = He can't go.
@@ -124,7 +125,7 @@ REFUSED = {
 def test_errors(write, message):
     name, text, column = REFUSED[message]
     path = write(name, text)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(message) as caught:
         read_words(path, column)
     assert str(path) in str(caught.value)
 
@@ -138,7 +139,7 @@ def test_words_that_are_numbers_or_names_of_columns_are_read(write, text):
 def test_labels_that_would_be_several_columns_are_refused(write):
     file = read_words(write("a.conll", "a O\n"), "2")
     for label in ("new york", "a\tb", "a\n", "a\r"):
-        with pytest.raises(UserError, match=r"a\.conll: the label .* would be several columns"):
+        with refused(r"a\.conll: the label"):
             file.check_labels(["O", label])
     file = read_words(write("b.tsv", "a\tO\n"), "2")
     file.check_labels(["new york"])

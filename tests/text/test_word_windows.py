@@ -72,9 +72,9 @@ class Echo(torch.nn.Module):
 def test_hostile_words_get_one_label_each_in_order(kind, sentences, longest):
     tokenizer = make(kind)
     windows = WordWindows(sentences, tokenizer, longest)
-    found = word_logits(Echo(), windows)
-    assert [len(logits) for logits in found] == [len(sentence) for sentence in sentences]
-    for sentence, logits in zip(sentences, found, strict=True):
+    logits_of_words = word_logits(Echo(), windows)
+    assert [len(logits) for logits in logits_of_words] == [len(sentence) for sentence in sentences]
+    for sentence, logits in zip(sentences, logits_of_words, strict=True):
         for word, logit in zip(sentence, logits, strict=True):
             ids = tokenizer.encode_words([word])[0]
             assert len(ids) > 0
