@@ -84,8 +84,10 @@ class Wrapped(Options):
 @pytest.mark.parametrize("end", ["", "-- "])
 def test_words_that_nothing_takes_keep_their_order(end):
     """Since Python 3.12.7, argparse gives the values of unknown options to positional arguments."""
-    found = parse(Wrapped, f"m --recipe r {end}--lr 1e-3 --cpu --betas 1 2".split(), "What it does.", "mae-lm example")
-    assert found == Wrapped(model="m", recipe="r", flags=("--lr", "1e-3", "--cpu", "--betas", "1", "2"))
+    options = parse(
+        Wrapped, f"m --recipe r {end}--lr 1e-3 --cpu --betas 1 2".split(), "What it does.", "mae-lm example"
+    )
+    assert options == Wrapped(model="m", recipe="r", flags=("--lr", "1e-3", "--cpu", "--betas", "1", "2"))
     usage = make_parser(Wrapped, "What it does.", "mae-lm example").format_usage()
     assert usage == "usage: mae-lm example [-h] [--recipe RECIPE] MODEL [FLAGS ...]\n"
 

@@ -23,6 +23,7 @@ from mae_lm_fairseq.utils.files import (
     write_text,
 )
 from tests.support.disks import room_for
+from tests.support.refusals import refused
 
 
 def test_text_is_written_unchanged(tmp_path):
@@ -45,7 +46,7 @@ def test_text_that_cannot_be_written_changes_nothing(tmp_path, name, text, error
 
 def test_text_for_which_the_disk_is_too_full_changes_nothing(tmp_path):
     (tmp_path / "old").write_text("old")
-    with pytest.raises(UserError, match=r"cannot write .*/old: File too large"), room_for(1000):
+    with refused("/old: File too large"), room_for(1000):
         write_text(tmp_path / "old", "x" * 10_000)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
@@ -58,14 +59,14 @@ def test_a_json_file_of_another_structure_is_named(tmp_path, text):
     path = tmp_path / "counts.json"
     path.write_text(text)
     fault = "is damaged" if text.endswith(("{", "[")) else "(lacks|has other content)"
-    with pytest.raises(UserError, match=rf"counts\.json {fault}.*; remove it, and run the command that wrote it again"):
+    with refused(rf"counts\.json {fault}"):
         read_json(path, lambda content: {name: int(count) for name, count in {**content, "n": content["rows"]}.items()})
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserError])
 def test_failed_new_directories_are_removed(tmp_path, error):
     def make():
-        with new_directory(tmp_path / "new" / "out") as directory:
+        with new_directory(tmp_path / "new/out") as directory:
             (directory / "file").touch()
             raise error("x")
 
@@ -100,7 +101,7 @@ def test_a_full_disk_is_named_whichever_library_writes(tmp_path, save):
         with new_directory(tmp_path / "out") as directory:
             save(directory / "file")
 
-    with pytest.raises(UserError, match=r"cannot write .*/out: File too large"), room_for(30_000):
+    with refused("/out: File too large"), room_for(30_000):
         make()
     assert not list(tmp_path.iterdir())
 
@@ -108,25 +109,25 @@ def test_a_full_disk_is_named_whichever_library_writes(tmp_path, save):
 @pytest.mark.parametrize(("name", "reason"), [("file/out", "file: File exists"), ("x" * 300, "File name too long")])
 def test_a_directory_that_cannot_be_made_is_named(tmp_path, name, reason):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"cannot write .*{name}: .*{reason}"), new_directory(tmp_path / name):
+    with refused(f"{name}: .*{reason}"), new_directory(tmp_path / name):
         pass
 
 
 def test_an_output_directory_that_is_not_writable_is_refused(tmp_path, monkeypatch):
-    make_output_directory(tmp_path / "a" / "b")
+    make_output_directory(tmp_path / "a/b")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(UserError, match="b is not a writable directory; choose another one"):
-        make_output_directory(tmp_path / "a" / "b")
+    with refused("b is not a writable directory"):
+        make_output_directory(tmp_path / "a/b")
 
 
 def test_directories_that_existed_or_are_in_use_stay(tmp_path):
-    with directory_while_used(tmp_path / "a" / "b"):
-        assert (tmp_path / "a" / "b").is_dir()
+    with directory_while_used(tmp_path / "a/b"):
+        assert (tmp_path / "a/b").is_dir()
     (tmp_path / "a").mkdir()
     with directory_while_used(tmp_path / "a"):
         pass
-    with directory_while_used(tmp_path / "c" / "d"):
-        (tmp_path / "c" / "file").touch()
+    with directory_while_used(tmp_path / "c/d"):
+        (tmp_path / "c/file").touch()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "c", "file"]
 
 
@@ -145,7 +146,7 @@ def test_a_record_with_other_content_is_damaged(tmp_path, old, new):
     write_record(tmp_path / "record.json", CONTENT)
     text = (tmp_path / "record.json").read_text()
     (tmp_path / "record.json").write_text(text.replace(old, new, 1))
-    with pytest.raises(UserError, match=r"record\.json is damaged; restore it"):
+    with refused(r"record\.json is damaged; restore it"):
         read_record(tmp_path / "record.json", remedy="restore it")
 
 
@@ -174,11 +175,11 @@ def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, read, kind):
             file.truncate(1 << 40)
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(UserError, match=r"config\.json: has more than"):
+    with refused(r"config\.json"):
         read(path)
 
 
 def test_a_device_has_no_hash(tmp_path):
     (tmp_path / "zero").symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="zero: cannot be read"):
+    with refused("zero"):
         file_sha256(tmp_path / "zero")

@@ -8,8 +8,8 @@ import torch
 from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.training.command import unattended_settings
 from mae_lm_fairseq.utils import gpus
-from mae_lm_fairseq.utils.errors import UserError
 from tests.support.fairseq_commands import config
+from tests.support.refusals import refused
 
 SMI = "NVIDIA A100-SXM4-80GB, 535.104.05\nNVIDIA A100-SXM4-80GB, 535.104.05\n"
 PROBLEM = r"torch \S+ \(CUDA 13\.0\) cannot use {} with driver {}: CUDA unknown error; update .*"
@@ -50,7 +50,7 @@ def machine(monkeypatch, tmp_path):
 
 def test_a_gpu_that_cuda_cannot_use(machine):
     machine(SMI)
-    with pytest.raises(UserError, match=f'^{UNUSABLE}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""$'):
+    with refused(f'^{UNUSABLE}, or train on the CPU, with --cpu or CUDA_VISIBLE_DEVICES=""$'):
         gpus.check_gpu()
 
 
@@ -59,7 +59,7 @@ def test_a_device_file_is_a_gpu_too(machine, smi, tmp_path):
     machine(smi, "nvidiactl", "nvidia-uvm")
     gpus.check_gpu()
     machine(smi, "nvidia0")
-    with pytest.raises(UserError, match=f"^{PROBLEM.format(tmp_path / 'nvidia0', 'unknown')}"):
+    with refused(f"^{PROBLEM.format(tmp_path / 'nvidia0', 'unknown')}"):
         gpus.check_gpu()
 
 
@@ -72,8 +72,8 @@ def test_gpus_may_be_hidden(machine, monkeypatch, value, is_chosen):
 
 def test_training_starts_on_the_cpu_if_asked_to(machine):
     machine(SMI)
-    with pytest.raises(UserError, match=f"^--cpu is needed to train on the CPU of this machine: {UNUSABLE}$"):
+    with refused(f"^--cpu is needed to train on the CPU of this machine: {UNUSABLE}$"):
         check_settings(config())
     check_settings(config("--cpu"))
-    with pytest.raises(UserError, match=UNUSABLE):
+    with refused(UNUSABLE):
         unattended_settings()

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.hashes import HASHES, check_hashes, write_hashes
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def test_a_list_is_that_of_sha256sum(directory):
 @pytest.mark.parametrize("name", ["a", "below/c"])
 def test_a_file_that_differs_or_is_missing_is_named(directory, name):
     (directory / name).write_text("other")
-    with pytest.raises(UserError, match=rf"{name} is damaged.* remove .*{HASHES}"):
+    with refused(rf"{name} is damaged.* remove .*{HASHES}"):
         check_hashes(directory)
     (directory / name).unlink()
-    with pytest.raises(UserError, match=f"{name}: cannot be read"):
+    with refused(name):
         check_hashes(directory)
 
 
@@ -42,12 +42,12 @@ def test_files_without_a_hash_may_change(directory):
 @pytest.mark.parametrize("change", ["", "x", f"{'0' * 64}  ../outside", f"{'0' * 64}  /etc/hostname", f"{'0' * 64} a"])
 def test_a_damaged_list_is_refused(directory, change):
     (directory / HASHES).write_text(change)
-    with pytest.raises(UserError, match=f"{HASHES} is damaged"):
+    with refused(f"{HASHES} is damaged"):
         check_hashes(directory)
 
 
 def test_a_list_that_lacks_a_needed_file_is_refused(directory):
-    with pytest.raises(UserError, match=f"{HASHES} is damaged: it lacks model"):
+    with refused(f"{HASHES} .*model"):
         check_hashes(directory, ["a", "model"])
 
 

@@ -26,7 +26,7 @@ def test_names_are_those_of_earlier_versions():
 
 
 def test_a_directory_is_made_once(tmp_path):
-    path = tmp_path / "parts" / "name"
+    path = tmp_path / "parts/name"
     path.parent.mkdir()
     assert find_or_make(path, writer("first"), read) == ("first", False)
     assert find_or_make(path, writer("second"), read) == ("first", True)

@@ -36,12 +36,12 @@ def test_the_first_signal_is_an_error_and_the_next_ones_are_ignored(number):
         try:
             signal.raise_signal(number)
         finally:
-            for each in ENDING:
-                signal.raise_signal(each)
+            for later in ENDING:
+                signal.raise_signal(later)
 
     with pytest.raises(Interrupted, match=f"interrupted by {number.name}"), signals_as_errors():
         end()
-    assert {signal.getsignal(each) for each in ENDING} == {signal.SIG_DFL}
+    assert {signal.getsignal(later) for later in ENDING} == {signal.SIG_DFL}
 
 
 def test_a_package_may_raise_another_error_in_place_of_that_of_a_signal():
@@ -77,8 +77,8 @@ def test_signals_while_a_program_ends_do_not_change_its_exit_code(number):
             with signals_end_the_program():
                 signal.raise_signal(number)
         finally:
-            for each in ENDING:
-                signal.raise_signal(each)
+            for later in ENDING:
+                signal.raise_signal(later)
 
     process = fork(work)
     process.join()

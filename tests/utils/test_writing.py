@@ -13,9 +13,9 @@ from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.trained.checkpoint_file import save_safetensors
 from mae_lm_fairseq.utils.directories import new_directory, replacing_files, write_results
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_record, write_text
 from mae_lm_fairseq.utils.writing import append_to_file, create_file, finish_directory, remove, replacing_file
+from tests.support.refusals import refused
 
 FILES = {"write_text", "write_bytes", "touch", "mkstemp", "NamedTemporaryFile", "tofile", "FileHandler"}
 CHANGES = {
@@ -164,7 +164,7 @@ def test_no_link_is_written_through(tmp_path, writer, kind):
         victim.mkdir()
         (victim / "mine").write_text("mine")
         (victim / "new").mkdir()
-        (victim / "new" / "mine").write_text("mine")
+        (victim / "new/mine").write_text("mine")
     else:
         victim.write_text("mine")
     victim.chmod(0o700 if kind == "directory" else 0o600)
@@ -189,14 +189,14 @@ def test_a_dangling_link_is_not_written_through(tmp_path):
 
 def test_a_new_directory_is_not_put_behind_a_link(tmp_path):
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="out exists already"), new_directory(tmp_path / "out"):
+    with refused("out exists already"), new_directory(tmp_path / "out"):
         pass
 
 
 def test_a_log_is_not_appended_to_through_a_link(tmp_path):
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "log").symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match="log is a link"):
+    with refused("log is a link"):
         append_to_file(tmp_path / "log")
     assert (tmp_path / "victim").read_text() == "mine"
 
@@ -205,7 +205,7 @@ def test_a_log_is_not_appended_to_through_a_link(tmp_path):
 def test_a_log_that_is_no_file_of_its_own_is_not_appended_to(tmp_path, kind):
     (tmp_path / "victim").write_text("mine")
     os.link(tmp_path / "victim", tmp_path / "log") if kind == "hard link" else os.mkfifo(tmp_path / "log")
-    with pytest.raises(UserError, match="log is a"):
+    with refused("log is a"):
         append_to_file(tmp_path / "log")
     assert (tmp_path / "victim").read_text() == "mine"
 
@@ -222,14 +222,14 @@ def test_a_directory_that_is_a_link_is_written_to(tmp_path, writer):
 
 def test_removing_does_not_follow_links(tmp_path):
     (tmp_path / "victim").mkdir()
-    (tmp_path / "victim" / "mine").touch()
-    (tmp_path / "out" / "runs").mkdir(parents=True)
+    (tmp_path / "victim/mine").touch()
+    (tmp_path / "out/runs").mkdir(parents=True)
     for name in ("out/link", "out/runs/link"):
         (tmp_path / name).symlink_to(tmp_path / "victim")
-    remove(tmp_path / "out" / "link", below=tmp_path / "out")
-    with pytest.raises(UserError, match="link leads to another directory by a link"):
-        remove(tmp_path / "out" / "runs" / "link" / "mine", below=tmp_path / "out")
-    remove(tmp_path / "out" / "runs", below=tmp_path / "out")
+    remove(tmp_path / "out/link", below=tmp_path / "out")
+    with refused("link leads to another directory"):
+        remove(tmp_path / "out/runs/link/mine", below=tmp_path / "out")
+    remove(tmp_path / "out/runs", below=tmp_path / "out")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "out", "victim"]
 
 
@@ -245,7 +245,7 @@ def test_permissions_follow_the_umask(tmp_path, writer, umask, directory, file):
     try:
         (tmp_path / "out").mkdir()
         write(tmp_path / "out" / name)
-        with append_to_file(tmp_path / "out" / "log"):
+        with append_to_file(tmp_path / "out/log"):
             pass
     finally:
         os.umask(before)
@@ -256,8 +256,8 @@ def test_permissions_follow_the_umask(tmp_path, writer, umask, directory, file):
 def test_a_finished_directory_is_readable_by_those_who_may_enter_it(tmp_path):
     (tmp_path / "new").mkdir(mode=0o750)
     (tmp_path / "new").chmod(0o750)
-    (tmp_path / "new" / "below").mkdir(mode=0o700)
-    (tmp_path / "new" / "file").touch(mode=0o600)
+    (tmp_path / "new/below").mkdir(mode=0o700)
+    (tmp_path / "new/file").touch(mode=0o600)
     finish_directory(tmp_path / "new")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert modes == {"new": 0o750, "below": 0o750, "file": 0o640}
@@ -283,6 +283,6 @@ def test_files_that_cannot_be_written_replace_none(tmp_path):
             (made / "report.md").write_text("new")
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
+    with refused("No space left on device"):
         fail()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
