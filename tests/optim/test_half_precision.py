@@ -7,11 +7,12 @@ import pytest
 import torch
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 
+from tests.support.comparisons import assert_equal
 from tests.support.training import batches, make_update, set_up
 
 LR, UPDATES = 1e-2, 3
-OPTIONS = ["--adam-betas", "(0.9, 0.98)", "--adam-eps", 1e-6, "--weight-decay", 0.1]
-OPTIONS += ["--lr", LR, "--fp16", "--fp16-init-scale", 4]
+OPTIONS = ["--adam-betas", "(0.9, 0.98)", "--adam-eps 1e-06 --weight-decay 0.1"]
+OPTIONS += ["--lr", LR, "--fp16 --fp16-init-scale 4"]
 
 # fused_adamw refuses MemoryEfficientFP16Optimizer: tests/optim/test_fused_adamw.py.
 PAIRS = [(FP16Optimizer, "adam"), (FP16Optimizer, "fused_adamw"), (MemoryEfficientFP16Optimizer, "adam")]
@@ -59,7 +60,7 @@ def test_fused_adamw_equals_adam_under_fp16(build, options):
     """After 40 updates, with an eps as large as the clipped gradients, so that its place matters."""
     exact = []
     for name in ("adam", "fused_adamw"):
-        parameters, optimizer = build(FP16Optimizer, name, options=["--adam-eps", 1e-2, *options])
+        parameters, optimizer = build(FP16Optimizer, name, options=["--adam-eps 0.01", *options])
         train(parameters, optimizer, range(40))
         exact.append(torch.cat([weights.flatten() for weights in optimizer.state_dict()["fp32_params"]]))
     torch.testing.assert_close(*exact, rtol=0, atol=40 * 2**-23)  # each update rounds weights between 1 and 2
@@ -80,9 +81,8 @@ def test_200_updates_learn_what_float32_learns(data_bin, monkeypatch, arch):
 def losses(data_bin, arch, wrapper) -> torch.Tensor:
     """Return the mean loss in bits per token, over each 20 of 200 updates."""
     cfg, task, model, criterion = set_up(
-        data_bin, *OPTIONS, "--lr", 5e-3, "--encoder-embed-dim", 64, "--optimizer", "adam", arch=arch
+        data_bin, *OPTIONS, "--lr 0.005 --encoder-embed-dim 64 --optimizer adam", arch=arch
     )
-    task.load_dataset("train")
     parameters = list((model.half() if wrapper else model).train().parameters())
     optimizer = wrapper.build_optimizer(cfg, parameters) if wrapper else build_optimizer(cfg.optimizer, parameters)
     logged = []
@@ -110,7 +110,7 @@ def test_state_is_saved_and_restored(build, wrapper, name, tmp_path):
     assert_same_state(optimizer.state_dict()["state"], restored.state_dict()["state"], parameters)
     train(parameters, optimizer, [UPDATES])
     train(copies, restored, [UPDATES])
-    torch.testing.assert_close(copies, parameters, rtol=0, atol=0)
+    assert_equal(copies, parameters)
 
 
 @pytest.mark.parametrize("options", [[], ["--fp16-no-flatten-grads"]])
@@ -125,11 +125,11 @@ def test_float32_weights_are_saved_and_restored(build, options, tmp_path):
     without.load_state_dict({name: value for name, value in state.items() if name != "fp32_params"})
     for other in (restored, changed):
         other.load_state_dict(state)
-    exact, found, rounded, doubled = (
-        torch.cat([weights.flatten() for weights in one.state_dict()["fp32_params"]])
-        for one in (optimizer, restored, without, changed)
+    exact, loaded, rounded, doubled = (
+        torch.cat([weights.flatten() for weights in each_optimizer.state_dict()["fp32_params"]])
+        for each_optimizer in (optimizer, restored, without, changed)
     )
-    assert torch.equal(found, exact)
+    assert torch.equal(loaded, exact)
     assert torch.equal(rounded, exact.half().float())
     assert not torch.equal(rounded, exact)
     assert torch.equal(doubled, 2 * rounded)
