@@ -28,12 +28,11 @@ SETTINGS = [
 def setting(request, data_bin):
     arch, *options = request.param.split()
     _, task, model, criterion = set_up(data_bin, *options, arch=arch)
-    task.load_dataset("train")
     return task, model.eval(), criterion, batches(task)
 
 
 def fairseqs_criterion(task, data):
-    cfg = parse(data, "--task", "masked_autoencoder_lm", "--arch", "mae_lm_tiny", "--criterion", "masked_lm")
+    cfg = parse(data, "--task masked_autoencoder_lm --arch mae_lm_tiny --criterion masked_lm")
     return criterions.build_criterion(cfg.criterion, task)
 
 
@@ -102,7 +101,6 @@ def test_logged_values(setting):
 @pytest.mark.parametrize("arch", ["mae_lm_tiny", "mae_lm_exlm_tiny", "mae_lm_exlm_decoder_tiny"])
 def test_training_does_not_wait_for_an_accuracy_that_costs_as_much_as_the_loss(data_bin, arch, monkeypatch):
     _, task, model, criterion = set_up(data_bin, arch=arch)
-    task.load_dataset("train")
     batch, logged = batches(task)[0], {}
     monkeypatch.setattr(alignment, "target_states", counted := Mock(side_effect=alignment.target_states))
     for is_training in (True, False):
@@ -121,8 +119,8 @@ def test_updates_without_masked_tokens_do_not_change_the_average_loss():
     with metrics.aggregate() as aggregate:
         for logs in ([log, log], [usual, log], [log]):
             MaskedAutoencoderLMCriterion.reduce_metrics(logs)
-    found = aggregate.get_smoothed_values()
-    assert (found["loss"], found["accuracy"]) == (1.5, 50)
+    averages = aggregate.get_smoothed_values()
+    assert (averages["loss"], averages["accuracy"]) == (1.5, 50)
     with metrics.aggregate() as aggregate:
         MaskedAutoencoderLMCriterion.reduce_metrics([log])
     assert math.isnan(aggregate.get_smoothed_values()["loss"])
@@ -141,7 +139,6 @@ def test_a_step_never_waits_for_the_gpu(data_bin, arch, backend, gpu):
     if (gpu, backend) == ("cpu", "fused"):
         pytest.skip("the fused kernel does not train on a CPU")
     _, task, model, criterion = set_up(data_bin, "--attention-backend", backend, arch=arch)
-    task.load_dataset("train")
     model.to(gpu).train()
     for batch in batches(task)[:3]:
         sample = utils.move_to_cuda(batch) if gpu == "cuda" else batch

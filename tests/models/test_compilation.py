@@ -18,6 +18,7 @@ from mae_lm_fairseq.core.attention_backends import AttentionBackend
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.dropout import Dropout, hashed_dropout
 from mae_lm_fairseq.utils.compilation import compiled
+from tests.support.comparisons import assert_equal
 from tests.support.networks import MASK, PAD, batch, layout_for, network, text
 from tests.support.processes import untraced
 from tests.support.training import batches, make_update, set_up
@@ -79,11 +80,11 @@ def run(net, sizes, compiles, seed=0, forward=None):
     return gradients | {"loss": loss.detach()}
 
 
-def assert_close(found, expected, tolerance=0.0):
-    assert found.keys() == expected.keys()
+def assert_close(gradients, expected, tolerance=0.0):
+    assert gradients.keys() == expected.keys()
     for name, tensor in expected.items():
         atol = tolerance * float(tensor.abs().max())
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: name + text)
+        torch.testing.assert_close(gradients[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: name + text)
 
 
 @pytest.mark.parametrize(
@@ -133,22 +134,22 @@ def test_dropout_is_repeatable(compile_with, backend, monkeypatch):
 def test_settings_of_inductor_are_in_effect(compile_with, monkeypatch):
     """In the forward and in the backward pass; what is set for the whole process, dynamo resets."""
     compile_with("inductor")
-    compile_, found = GraphLowering.compile_to_module, []
+    compile_, settings = GraphLowering.compile_to_module, []
 
     def record(graph):
-        found.append((inductor.deterministic, inductor.combo_kernels))
+        settings.append((inductor.deterministic, inductor.combo_kernels))
         return compile_(graph)
 
     monkeypatch.setattr(GraphLowering, "compile_to_module", record)
     run(build("mae_lm_roberta"), FIRST, True)
-    assert found == 2 * [(True, True)]
+    assert settings == 2 * [(True, True)]
 
 
 def test_compile_option(compile_with, data_bin, caplog):
     compile_with("aot_eager")
-    options = "--encoder-layers", 1, "--decoder-layers", 1
+    options = ("--encoder-layers 1 --decoder-layers 1",)
     cfg, task, model, criterion = set_up(data_bin, *options, "--compile", "--ema-fp32")
-    _, _, plain, _ = set_up(data_bin, *options)
+    plain = set_up(data_bin, *options).model
     state = torch.get_rng_state()
     plain.begin_training(torch.device("cpu"))
     assert "--compile does not pay" not in caplog.text
@@ -159,8 +160,7 @@ def test_compile_option(compile_with, data_bin, caplog):
     assert all(parameter.grad is None for parameter in model.parameters())
     assert list(model.state_dict()) == list(plain.state_dict())
     for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), build_ema(model, cfg.ema, "cpu").model):
-        assert all(torch.equal(twin.state_dict()[name], weight) for name, weight in model.state_dict().items())
-    task.load_dataset("train")
+        assert_equal(twin.state_dict(), model.state_dict())
     sample = batches(task)[0]
     criterion(model, sample)[0].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
@@ -173,8 +173,8 @@ def test_compile_option(compile_with, data_bin, caplog):
 def test_small_sizes_are_not_compiled(compile_with):
     compile_with("aot_eager")
     net = build("mae_lm_roberta")
-    one = (2, 1, 1)
-    assert_close(run(net, one, True), run(net, one, False))
+    sizes = (2, 1, 1)
+    assert_close(run(net, sizes, True), run(net, sizes, False))
     assert counters["stats"]["unique_graphs"] == 0
 
 
@@ -198,9 +198,8 @@ def test_fp16_optimizer(compile_with, data_bin, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(Dropout, "forward", _as_compiled)  # also in eager layers
     losses = []
-    for options in (["--attention-backend", "fused"], ["--compile"]):
-        cfg, task, model, criterion = set_up(data_bin, "--fp16", "--fp16-init-scale", 4, *options)
-        task.load_dataset("train")
+    for options in (["--attention-backend fused"], ["--compile"]):
+        cfg, task, model, criterion = set_up(data_bin, "--fp16 --fp16-init-scale 4", *options)
         model.half().begin_training(torch.device("cpu"))
         optimizer = FP16Optimizer.build_optimizer(cfg, list(model.parameters()))
         losses.append([])
@@ -220,10 +219,10 @@ def train_in_parallel(rank, file, results):
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
     run(net, FIRST, compiles=True)
     parallel = DistributedDataParallel(Whole(net), bucket_cap_mb=0.01)
-    found = run(net, sizes[rank], compiles=True, forward=parallel)
-    means = {name: (expected[0][name] + expected[1][name]) / 2 for name in found}
-    found["loss"], means["loss"] = torch.tensor(graphs()), torch.tensor(2)
-    assert_close(found, means, 1e-6)
+    gradients = run(net, sizes[rank], compiles=True, forward=parallel)
+    means = {name: (expected[0][name] + expected[1][name]) / 2 for name in gradients}
+    gradients["loss"], means["loss"] = torch.tensor(graphs()), torch.tensor(2)
+    assert_close(gradients, means, 1e-6)
     results.put(rank)
 
 
