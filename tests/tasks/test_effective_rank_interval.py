@@ -8,20 +8,18 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from fairseq import checkpoint_utils
-from fairseq.logging import metrics
-from fairseq_cli import train
 
 from mae_lm_fairseq.tasks import monitoring
 from mae_lm_fairseq.tasks.monitoring import MONITORED_TOKENS, monitored_texts
 from mae_lm_fairseq.tasks.splits import load_sequences
-from mae_lm_fairseq.utils.errors import UserError
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
-from tests.support.training import RECIPE, parse, set_up
+from tests.support.finetuning import WITHOUT_EPOCHS, train_here
+from tests.support.refusals import refused
+from tests.support.training import RECIPE, set_up
 
 pytestmark = pytest.mark.integration  # trains
 
-EVERY_4 = ("--effective-rank-interval", 4)
+EVERY_4 = ("--effective-rank-interval 4",)
 NAMES = [
     ("mae_lm_tiny", 0, ["real_clean", "real_as_trained", "real_forced", "mask_forced"]),
     ("mae_lm_tiny", 1, ["real_clean", "real_as_trained", "mask_as_trained"]),
@@ -34,25 +32,22 @@ def pretrain(data_bin, caplog):
     """Return ``pretrain(save_dir, *options)``: train in this process and return the measured ranks by update."""
 
     def run(save_dir, *options, arch="mae_lm_tiny", data=data_bin):
-        metrics.reset()
-        checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
         caplog.clear()
         caplog.set_level(logging.INFO)
-        options = ["--save-dir", save_dir, "--num-workers", 0, "--no-epoch-checkpoints", *options]
-        train.main(parse(data, *RECIPE, "--arch", arch, *options))
+        train_here(data, *RECIPE, *WITHOUT_EPOCHS, "--arch", arch, "--save-dir", save_dir, *options)
         return measured(caplog.messages)
 
     return run
 
 
 def measured(messages):
-    found = {}
+    ranks = {}
     for message in messages:
         if message.startswith("effective ranks after "):
             update, values = message.removeprefix("effective ranks after ").split(" updates: ")
             pairs = (pair.rsplit(" ", 1) for pair in values.split(", "))
-            found[int(update)] = {name: int(value) for name, value in pairs}
-    return found
+            ranks[int(update)] = {name: int(value) for name, value in pairs}
+    return ranks
 
 
 @pytest.mark.parametrize(("arch", "mask_in_encoder", "names"), NAMES)
@@ -82,7 +77,7 @@ def test_ranks_are_those_of_the_last_layer(data_bin, arch):
 
 def test_measuring_does_not_change_training(pretrain, tmp_path):
     """Bit for bit, with dropout on, across the end of an epoch, with accumulated gradients."""
-    options = ("--max-update", 13, "--update-freq", 2, "--batch-size", 64)
+    options = ("--max-update 13 --update-freq 2 --batch-size 64",)
     assert list(pretrain(tmp_path / "with", *options, *EVERY_4)) == [4, 8, 12]
     assert pretrain(tmp_path / "without", *options) == {}
     ours, plain = checkpoint(tmp_path / "with"), checkpoint(tmp_path / "without")
@@ -92,22 +87,22 @@ def test_measuring_does_not_change_training(pretrain, tmp_path):
 
 
 def test_a_resumed_run_measures_the_same_texts(pretrain, tmp_path):
-    once = pretrain(tmp_path / "once", *EVERY_4, "--max-update", 12)
-    first = pretrain(tmp_path / "twice", *EVERY_4, "--max-update", 6)
-    second = pretrain(tmp_path / "twice", *EVERY_4, "--max-update", 12)
+    once = pretrain(tmp_path / "once", *EVERY_4, "--max-update 12")
+    first = pretrain(tmp_path / "twice", *EVERY_4, "--max-update 6")
+    second = pretrain(tmp_path / "twice", *EVERY_4, "--max-update 12")
     assert (list(first), list(second)) == ([4], [8, 12])
     assert once == first | second
     assert_same_training_state(checkpoint(tmp_path / "once"), checkpoint(tmp_path / "twice"))
 
 
 def test_every_progress_bar_gets_the_measured_ranks(pretrain, tmp_path, caplog):
-    options = ("--log-format", "json", "--log-interval", 2, "--max-update", 10, "--disable-validation")
+    options = ("--log-format json --log-interval 2 --max-update 10 --disable-validation",)
     ranks = pretrain(tmp_path, *options, *EVERY_4, "--tensorboard-logdir", tmp_path / "board")
     records = [json.loads(message) for message in caplog.messages if message.startswith('{"epoch"')]
     records = [record for record in records if "num_updates" in record]  # without the summary of an epoch
     logged = {int(record["num_updates"]): record.get("rank_real_clean") for record in records}
     assert set(logged) == {2, 4, 6, 8, 10}
-    values = {update: found["rank_real_clean"] for update, found in ranks.items()}
+    values = {update: measured_ranks["rank_real_clean"] for update, measured_ranks in ranks.items()}
     expected = {2: None, 4: values[4], 6: values[4], 8: values[8], 10: values[8]}
     assert {update: value and float(value) for update, value in logged.items()} == expected
     [events] = (tmp_path / "board" / "train_inner").glob("events*")
@@ -149,5 +144,5 @@ def test_no_validation_split(data_bin, pretrain, tmp_path):
     data = shutil.copytree(data_bin, tmp_path / "data")
     for file in data.glob("valid.*"):
         file.unlink()
-    with pytest.raises(UserError, match=r"valid\.idx"):
-        pretrain(tmp_path / "saved", "--disable-validation", "--max-update", 2, *EVERY_4, data=data)
+    with refused(r"valid\.idx"):
+        pretrain(tmp_path / "saved", "--disable-validation --max-update 2", *EVERY_4, data=data)

@@ -39,7 +39,6 @@ def flops_of(batch, task, model):
 def test_batches_have_their_flops(setting, data_bin):
     arch, *options = setting.split()
     _, task, model, criterion = set_up(data_bin, *options, arch=arch)
-    task.load_dataset("train")
     for batch in batches(task, workers=1)[::5]:
         assert batch["flops"] == flops_of(batch, task, model) > 0
     assert criterion(model.train(), batch)[2]["flops"] == batch["flops"]
@@ -49,7 +48,6 @@ def test_batches_have_their_flops(setting, data_bin):
 def test_logged_rates(data_bin, monkeypatch):
     """Several batches per update; the meter starts with the end of the first update, as that of fairseq's ``wps``."""
     cfg, task, model, criterion = set_up(data_bin, "--update-freq", 2)
-    task.load_dataset("train")
     trainer = Trainer(cfg, task, model, criterion)
     trainer.begin_epoch(1)
     assert task.peak_flops is None  # of a CPU
@@ -58,18 +56,18 @@ def test_logged_rates(data_bin, monkeypatch):
     clock = SimpleNamespace(perf_counter=lambda: 2e-4 * trainer.get_num_updates() + 1e-12 * next(ticks))
     monkeypatch.setattr(meters, "time", clock)
     metrics.reset()
-    found = batches(task)[:10]
+    updates = batches(task)[:10]
     with metrics.aggregate("updates") as logged:
         for first in range(0, 10, 2):
-            trainer.train_step(found[first : first + 2])
+            trainer.train_step(updates[first : first + 2])
     values = logged.get_smoothed_values()
-    expected = sum(flops_of(batch, task, model) for batch in found[2:]) / 1e12 / (4 * 2e-4)
+    expected = sum(flops_of(batch, task, model) for batch in updates[2:]) / 1e12 / (4 * 2e-4)
     assert values["tflops"] == pytest.approx(expected, abs=5.1e-5)  # logged with four digits
     assert values["mfu"] == pytest.approx(expected / 2, abs=5.1e-5)
     assert values["tflops"] > 0.01  # so that a wrong factor is not within the tolerance
-    assert values["wps"] == pytest.approx(sum(batch["ntokens"] for batch in found[2:]) / (4 * 2e-4), rel=1e-6)
+    assert values["wps"] == pytest.approx(sum(batch["ntokens"] for batch in updates[2:]) / (4 * 2e-4), rel=1e-6)
     with metrics.aggregate("validation", new_root=True) as logged:
-        trainer.valid_step(found[0])
+        trainer.valid_step(updates[0])
     assert logged.get_smoothed_values().keys().isdisjoint({"tflops", "mfu"})
 
 

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
-from fairseq.logging import metrics
-from fairseq_cli import train
 
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
-from tests.support.training import RECIPE, parse, set_up
+from tests.support.finetuning import WITHOUT_EPOCHS, train_here
+from tests.support.training import RECIPE, set_up
+from tests.support.weights import encoder_of
 
 pytestmark = pytest.mark.integration  # trains
 
@@ -19,18 +18,8 @@ def pretrain(data_bin):
     """Return ``pretrain(save_dir, *options)``: train in this process and return the last checkpoint."""
 
     def run(save_dir, *options, arch="mae_lm_tiny"):
-        metrics.reset()
-        checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
-        options = [
-            "--save-dir",
-            save_dir,
-            "--num-workers",
-            0,
-            "--no-epoch-checkpoints",
-            "--disable-validation",
-            *options,
-        ]
-        train.main(parse(data_bin, *RECIPE, "--arch", arch, *options))
+        saving = [*WITHOUT_EPOCHS, "--disable-validation", "--save-dir", save_dir]
+        train_here(data_bin, *RECIPE, "--arch", arch, *saving, *options)
         return checkpoint(save_dir)
 
     return run
@@ -38,17 +27,17 @@ def pretrain(data_bin):
 
 def changed(data_bin, weights, arch="mae_lm_tiny"):
     """Return the names of the parameters that differ from the initial ones."""
-    _, _, model, _ = set_up(data_bin, arch=arch)
+    model = set_up(data_bin, arch=arch).model
     return {name for name, weight in model.named_parameters() if not torch.equal(weight, weights[name])}
 
 
 @pytest.mark.parametrize(("arch", "optimizer"), [("mae_lm_tiny", "fused_adamw"), ("mae_lm_roberta_tiny", "adam")])
 def test_the_encoder_keeps_its_weights_until_it_thaws(pretrain, data_bin, tmp_path, arch, optimizer):
     """Weight decay would change weights whose gradient is zero; the embeddings are also the head's output weights."""
-    options = ["--optimizer", optimizer, "--weight-decay", 0.5, "--update-freq", 2, "--freeze-encoder-updates", FROZEN]
-    _, _, model, _ = set_up(data_bin, arch=arch)
+    options = ["--optimizer", optimizer, "--weight-decay 0.5 --update-freq 2 --freeze-encoder-updates", FROZEN]
+    model = set_up(data_bin, arch=arch).model
     names = dict(model.named_parameters()).keys()
-    rest = {name for name in names if not name.startswith("autoencoder.encoder.")}
+    rest = names - encoder_of(model.state_dict()).keys()
     frozen = pretrain(tmp_path, *options, "--max-update", FROZEN, arch=arch)
     assert changed(data_bin, frozen["model"], arch) == rest
     assert len(frozen["last_optimizer_state"]["state"]) == len(rest)
@@ -57,7 +46,7 @@ def test_the_encoder_keeps_its_weights_until_it_thaws(pretrain, data_bin, tmp_pa
 
 
 def test_a_run_resumes_before_at_and_after_the_thaw(pretrain, tmp_path):
-    options = ["--freeze-encoder-updates", FROZEN, "--weight-decay", 0.1]
+    options = ["--freeze-encoder-updates", FROZEN, "--weight-decay 0.1"]
     straight = pretrain(tmp_path / "straight", *options, "--max-update", FROZEN + 2)
     for stop in (FROZEN - 2, FROZEN, FROZEN + 1, FROZEN + 2):
         resumed = pretrain(tmp_path / "resumed", *options, "--max-update", stop)
@@ -67,10 +56,10 @@ def test_a_run_resumes_before_at_and_after_the_thaw(pretrain, tmp_path):
 @pytest.mark.parametrize("pre_norm", [[], ["--pre-norm"]])
 def test_layer_lr_decay_shrinks_the_updates_layer_by_layer(pretrain, data_bin, tmp_path, pre_norm):
     """Adam's first update changes every element by the learning rate, unless its gradient is tiny."""
-    _, _, model, _ = set_up(data_bin, *pre_norm)
+    model = set_up(data_bin, *pre_norm).model
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    options = ["--optimizer", "fused_adamw", "--layer-lr-decay", 0.5, "--adam-eps", 1e-20, "--lr", 1e-2]
-    after = pretrain(tmp_path, *options, *pre_norm, "--warmup-updates", 0, "--max-update", 1)["model"]
+    options = ["--optimizer fused_adamw --layer-lr-decay 0.5 --adam-eps 1e-20 --lr 0.01"]
+    after = pretrain(tmp_path, *options, *pre_norm, "--warmup-updates 0 --max-update 1")["model"]
     scales = {
         "lm_head.dense.weight": 1,
         "decoder.layers.0.fc1.weight": 1,

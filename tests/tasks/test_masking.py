@@ -11,7 +11,7 @@ from fairseq.data import BaseWrapperDataset, Dictionary
 from mae_lm_fairseq.tasks.masking import masked_pair, warn_of_long_words, word_starts
 from mae_lm_fairseq.text.offsets import encode_with_spans
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
-from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 from tests.support.tokenizers import ALL_KINDS, make, paragraphs
 
 
@@ -85,7 +85,7 @@ def test_a_dictionary_without_word_starts_is_refused(symbols):
     dictionary = Dictionary()
     for symbol in symbols:
         dictionary.add_symbol(symbol)
-    with pytest.raises(UserError, match="--mask-whole-words"):
+    with refused("--mask-whole-words"):
         word_starts(dictionary, None)
 
 
@@ -99,7 +99,7 @@ def test_a_tokenizer_that_marks_the_ends_of_words_is_refused(tmp_path):
     dictionary = Dictionary()
     for piece in (*tokenizer.pieces, "<mask>"):
         dictionary.add_symbol(piece)
-    with pytest.raises(UserError, match="--mask-whole-words"):
+    with refused("--mask-whole-words"):
         word_starts(dictionary, tokenizer)
 
 

@@ -22,30 +22,29 @@ def test_pretrained_encoder_weights_are_loaded_and_trained(data_bin, squad, tmp_
     _, task, model, criterion = set_up_answering(data_bin, squad, "--version-2", arch=arch)
     model.check_checkpoint("pretrained.pt", saved)
     model.load_state_dict(saved["model"])
-    own = model.state_dict()
-    heads = {name for name in own if name.startswith("classification_heads.span.")}
+    weights = model.state_dict()
+    heads = {name for name in weights if name.startswith("classification_heads.span.")}
     assert heads == {"classification_heads.span.qa_outputs.weight", "classification_heads.span.qa_outputs.bias"}
-    assert all(torch.equal(own[name], saved["model"][name]) for name in own.keys() - heads)
-    task.load_dataset("train")
+    assert all(torch.equal(weights[name], saved["model"][name]) for name in weights.keys() - heads)
     criterion(model, batches(task)[0])[0].backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_ids_are_those_of_pretraining(data_bin, squad):
     """The dictionary comes from the tokenizer here, and from dict.txt in pretraining."""
-    _, pretraining, _, _ = set_up(data_bin)
-    _, task, _, _ = set_up_answering(data_bin, squad, "--version-2")
+    pretraining = set_up(data_bin).task
+    task = set_up_answering(data_bin, squad, "--version-2").task
     assert task.source_dictionary.symbols == pretraining.source_dictionary.symbols
 
 
 def test_an_epoch_has_every_window_once_for_any_number_of_workers(data_bin, squad):
     epochs = []
     for workers in (0, 1):
-        _, task, _, _ = set_up_answering(data_bin, squad, "--version-2", "--tokens-per-sample", 40)
+        task = set_up_answering(data_bin, squad, "--version-2", "--tokens-per-sample", 40).task
         task.load_dataset("train")
         epochs.append(batches(task, workers=workers))
     alone, helped = epochs
     assert sorted(torch.cat([batch["id"] for batch in alone]).tolist()) == list(range(len(task.dataset("train"))))
-    for one, other in zip(alone, helped, strict=True):
-        assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
-        assert torch.equal(one["target"], other["target"])
+    for of_one_process, of_worker in zip(alone, helped, strict=True):
+        assert torch.equal(of_one_process["net_input"]["src_tokens"], of_worker["net_input"]["src_tokens"])
+        assert torch.equal(of_one_process["target"], of_worker["target"])

@@ -26,19 +26,18 @@ def train(tmp_path_factory):
 
 
 def test_an_epoch_has_every_label_once(data_bin, train):
-    _, task, _, _ = set_up_tagging(data_bin, train, "2", "--tokens-per-sample", 12)
-    task.load_dataset("train")
+    task = set_up_tagging(data_bin, train, "2", "--tokens-per-sample", 12).task
     numbers = {name: number for number, name in enumerate(task.labels.names)}
     expected = [numbers[label] for sentence in read_words(train, "2").sentences for label in sentence.labels]
-    found = torch.cat([batch["target"][batch["target"] != IGNORED] for batch in batches(task)])
-    assert sorted(found.tolist()) == sorted(expected)
+    targets = torch.cat([batch["target"][batch["target"] != IGNORED] for batch in batches(task)])
+    assert sorted(targets.tolist()) == sorted(expected)
 
 
 def test_labels_are_in_the_checkpoint(data_bin, train, tmp_path):
-    _, task, _, _ = set_up_tagging(data_bin, train, "2")
+    task = set_up_tagging(data_bin, train, "2").task
     assert task.labels.names == ("B-person", "B-place", "I-person", "I-place", "O")
     saved = task.state_dict()
-    _, other, _, _ = set_up_tagging(data_bin, write_conllu(tmp_path / "a.conllu", sentences(20)), "UPOS")
+    other = set_up_tagging(data_bin, write_conllu(tmp_path / "a.conllu", sentences(20)), "UPOS").task
     assert other.labels.names == ("NOUN", "PROPN", "VERB", "X")
     other.load_state_dict(saved)
     assert other.labels == task.labels
@@ -54,7 +53,7 @@ def test_loss_accuracy_and_padding(data_bin, train):
     alone = [criterion(model, dataset.collater([sample])) for sample in samples]
     assert words == sum(count for _, count, _ in alone) == int(batch["target"].ne(IGNORED).sum())
     # Matrix products of other shapes, in float32.
-    torch.testing.assert_close(loss, sum(each for each, _, _ in alone), rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss, sum(sample_loss for sample_loss, _, _ in alone), rtol=1e-5, atol=0)
     logits, _ = model(**batch["net_input"], features_only=True, classification_head_name=WORD_HEAD)
     expected = F.cross_entropy(logits.transpose(1, 2), batch["target"], reduction="sum", ignore_index=IGNORED)
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
