@@ -17,12 +17,13 @@ from mae_lm_fairseq.training.batch_size import MEMORY_FRACTION, training_run
 from mae_lm_fairseq.training.estimate import TrainingRun
 from mae_lm_fairseq.training.pretrain import configure
 from mae_lm_fairseq.training.settings import recipe
+from tests.support import words_of
 from tests.support.documentation import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 GB = 10**9
-PAGE = ROOT / "docs" / "pretraining.md"
+PAGE = ROOT / "docs/pretraining.md"
 MEMORIES = sorted({device.memory for device in DEVICES.values()})
 SIZES = ("base", "large")
 PRECISIONS = ("--fp16", "--autocast bf16")
@@ -30,7 +31,7 @@ PRECISIONS = ("--fp16", "--autocast bf16")
 
 
 def configured(architecture, *words, save_dir="saved"):
-    return configure(architecture, "data", str(save_dir), list(words))
+    return configure(architecture, "data", str(save_dir), words_of(*words))
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ class TestMemory:
 
 def batches(architecture: str, *precision: str) -> list[int]:
     """Return the batch of each kind of device, by increasing memory of its data sheet."""
-    words = ["--cpu", "--attention-backend", "fused", *precision]
+    words = ["--cpu --attention-backend fused", *precision]
     _, cfg, _ = configured(architecture, *words)
     memory = batch_memory(training_run(cfg, PlannedRun.vocab_size, processes=1))
     sequences = recipe(architecture)["sequences"].value
@@ -105,12 +106,12 @@ def test_the_table_on_the_page_is_computed(preset, size, precision):
     ("words", "changes"),
     [
         (["--fp16"], {"precision": "fp16"}),
-        (["--autocast", "bf16"], {"precision": "autocast"}),
+        (["--autocast bf16"], {"precision": "autocast"}),
         (["--checkpoint-activations"], {"checkpoint_activations": True}),
-        (["--attention-backend", "sdpa"], {"attention": AttentionBackend.sdpa}),
+        (["--attention-backend sdpa"], {"attention": AttentionBackend.sdpa}),
         (["--compile"], {"attention": AttentionBackend.fused}),
-        (["--tokens-per-sample", "128"], {"tokens_per_sample": 128}),
-        (["--mask-prob", "0.4"], {"mask_prob": 0.4}),
+        (["--tokens-per-sample 128"], {"tokens_per_sample": 128}),
+        (["--mask-prob 0.4"], {"mask_prob": 0.4}),
     ],
 )
 def test_the_planner_knows_the_options_that_change_memory(gpus, words, changes):
@@ -123,7 +124,7 @@ def test_the_planner_knows_the_options_that_change_memory(gpus, words, changes):
 
 def test_scores_of_other_backends_than_fused_are_counted(gpus):
     gpus(80)
-    _, cfg, _ = configured("mae_lm_tiny", "--tokens-per-sample", "64")
+    _, cfg, _ = configured("mae_lm_tiny", "--tokens-per-sample 64")
     run = training_run(cfg, 32_000, 1)
     fused, eager = (
         plan_cost(replace(run, attention=attention)).memory_total
@@ -153,7 +154,7 @@ class TestChoice:
 
     def test_an_option_of_the_user_or_a_cpu_leaves_it(self, gpus):
         gpus(400)
-        for words in (["--cpu"], ["--batch-size", "32"], ["--update-freq", "64"]):
+        for words in (["--cpu"], ["--batch-size 32"], ["--update-freq 64"]):
             _, cfg, chosen = configured("mae_lm_base", *words)
             assert (cfg.dataset.batch_size, list(cfg.optimization.update_freq), chosen.reasons) == (32, [64], ())
 
@@ -191,36 +192,30 @@ class TestResumed:
 
         return write
 
-    def test_keeps_the_batch_of_its_checkpoint(self, gpus, checkpoint, tmp_path):
-        gpus(400)
-        last = checkpoint(tmp_path / "saved" / "checkpoint_last.pt", 64)
+    @pytest.mark.parametrize(("number", "saved", "batch", "accumulated"), [(1, 64, 64, 32), (8, 2048, 256, 1)])
+    def test_keeps_the_batch_of_its_checkpoint(self, gpus, checkpoint, tmp_path, number, saved, batch, accumulated):
+        """More processes make it smaller."""
+        gpus(*[400] * number)
+        last = checkpoint(tmp_path / "saved/checkpoint_last.pt", saved)
         _, cfg, chosen = configured("mae_lm_base", save_dir=last.parent)
-        assert (cfg.dataset.batch_size, list(cfg.optimization.update_freq)) == (64, [32])
+        assert (cfg.dataset.batch_size, list(cfg.optimization.update_freq)) == (batch, [accumulated])
         assert str(last) in chosen.reasons[0]
 
     def test_passes_over_a_damaged_or_missing_last_checkpoint(self, gpus, checkpoint, tmp_path):
         gpus(400)
-        earlier = checkpoint(tmp_path / "saved" / "checkpoint_1_500.pt", 128)
+        earlier = checkpoint(tmp_path / "saved/checkpoint_1_500.pt", 128)
         for damage in (lambda last: None, lambda last: last.write_bytes(b"damaged")):
             damage(earlier.with_name("checkpoint_last.pt"))
             _, cfg, _ = configured("mae_lm_base", save_dir=earlier.parent)
             assert cfg.dataset.batch_size == 128
 
-    def test_restore_file_is_the_checkpoint(self, gpus, checkpoint, tmp_path):
+    @pytest.mark.parametrize(
+        ("option", "save_dir", "batch"), [("--restore-file", "saved", 16), ("--finetune-from-model", "other", 256)]
+    )
+    def test_restore_file_is_the_checkpoint(self, gpus, checkpoint, tmp_path, option, save_dir, batch):
+        """Weights to start from are no checkpoint to resume from."""
         gpus(400)
-        last = checkpoint(tmp_path / "saved" / "checkpoint_last.pt", 64)
-        other = checkpoint(tmp_path / "other.pt", 16)
-        _, cfg, _ = configured("mae_lm_base", "--restore-file", str(other), save_dir=last.parent)
-        assert cfg.dataset.batch_size == 16
-
-    def test_weights_to_start_from_are_no_checkpoint_to_resume_from(self, gpus, checkpoint, tmp_path):
-        gpus(400)
+        checkpoint(tmp_path / "saved/checkpoint_last.pt", 64)
         start = checkpoint(tmp_path / "start.pt", 16)
-        _, cfg, _ = configured("mae_lm_base", "--finetune-from-model", str(start), save_dir=tmp_path / "saved")
-        assert cfg.dataset.batch_size == 256
-
-    def test_more_processes_make_it_smaller(self, gpus, checkpoint, tmp_path):
-        gpus(*[400] * 8)
-        last = checkpoint(tmp_path / "saved" / "checkpoint_last.pt", 2048)
-        _, cfg, _ = configured("mae_lm_base", save_dir=last.parent)
-        assert (cfg.dataset.batch_size, list(cfg.optimization.update_freq)) == (256, [1])
+        _, cfg, _ = configured("mae_lm_base", option, start, save_dir=tmp_path / save_dir)
+        assert cfg.dataset.batch_size == batch

@@ -29,9 +29,9 @@ def no_gpu(monkeypatch):
 
 def options(command):
     """Return the options of a command, without dashes, after a check that none is given twice."""
-    found = " ".join(command).split(" --")[1:]
-    assert len({option.split()[0] for option in found}) == len(found)
-    return set(found)
+    words = " ".join(command).split(" --")[1:]
+    assert len({option.split()[0] for option in words}) == len(words)
+    return set(words)
 
 
 def test_fine_tuning(tmp_path):

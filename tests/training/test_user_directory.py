@@ -16,7 +16,7 @@ from mae_lm_fairseq.training.command import common_settings, train_command
 from mae_lm_fairseq.training.keys import Products, run_key
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.training.user_directory import import_user_directory, take_user_directory
-from mae_lm_fairseq.utils.errors import UserError
+from tests.support.refusals import refused
 
 DECODER = """
 from mae_lm_fairseq.core.decoder import SelfAttentionDecoder, register_decoder
@@ -116,7 +116,7 @@ def test_the_package_itself_is_no_directory_of_the_user(write):
     ],
 )
 def test_what_cannot_be_imported_is_one_message(write, directory, files, problem):
-    with pytest.raises(UserError, match=f"--user-dir .*{directory}.*{problem}"):
+    with refused(f"--user-dir .*{directory}.*{problem}"):
         import_user_directory(write(directory, **files))
     assert user_directory.user_directory() is None
 
@@ -151,13 +151,13 @@ def test_the_key_of_a_run_has_the_hash_of_the_files(write):
 def test_no_run_starts_with_code_that_has_changed(write, tmp_path):
     import_user_directory(write(init=""))
     write(init="x = 1")
-    run = Run("a run", (), tmp_path / "runs" / "key" / "result.json", dict)
-    with pytest.raises(UserError, match="--user-dir ideas: a file has changed since the start"):
+    run = Run("a run", (), tmp_path / "runs/key/result.json", dict)
+    with refused("--user-dir ideas"):
         run_all([run])
 
 
 def test_output_is_not_code(write):
     import_user_directory(write(init=""))
-    with pytest.raises(UserError, match="--out ideas/out is in --user-dir ideas"):
+    with refused("--out ideas/out .*--user-dir ideas"):
         Products(Path("ideas/out"), "mae-lm study", ())
     assert not Path("ideas/out").exists()
