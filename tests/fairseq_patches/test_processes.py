@@ -17,15 +17,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # hydra warns se
 mae_lm_fairseq.register()
 
 
-@pytest.mark.parametrize("given", [None, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+@pytest.mark.parametrize("variable", [None, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 @pytest.mark.parametrize("start", ["command", "trainer"])
-def test_allocator_is_set_before_cuda_starts(monkeypatch, start, given):
+def test_allocator_is_set_before_cuda_starts(monkeypatch, start, variable):
     """fairseq-hydra-train loads this package when the trainer is made. The check of options already asks for GPUs."""
     names = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    if given is not None:
-        monkeypatch.setenv(given, "max_split_size_mb:64")
+    if variable is not None:
+        monkeypatch.setenv(variable, "max_split_size_mb:64")
     seen = {}
     first = option_checks.Check("--cpu", lambda cfg: seen.update(os.environ) or 1 / 0, "")
     monkeypatch.setattr(option_checks, "CHECKS", [first])
@@ -34,7 +34,9 @@ def test_allocator_is_set_before_cuda_starts(monkeypatch, start, given):
     init = parsing.check_options_of_the_trainer.__wrapped__
     with pytest.raises(ZeroDivisionError):
         processes._call_main(print, cfg) if start == "command" else init(print, None, cfg)
-    expected = dict.fromkeys(names, "expandable_segments:True") if given is None else {given: "max_split_size_mb:64"}
+    expected = (
+        dict.fromkeys(names, "expandable_segments:True") if variable is None else {variable: "max_split_size_mb:64"}
+    )
     assert {name: value for name, value in seen.items() if name in names} == expected
 
 
@@ -95,10 +97,10 @@ def test_error_in_the_processes_that_fairseq_spawns(run_cli, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SPAWNING)
     (tmp_path / "empty").mkdir()
-    together = ["--distributed-init-method", f"file://{tmp_path}/meet", "--distributed-world-size", "2"]
-    backends = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--cpu"]
-    options = ["--task", "masked_autoencoder_lm", "--criterion", "masked_autoencoder_lm", "--arch", "mae_lm_tiny"]
-    rest = ["--optimizer", "adam", "--lr", "1e-3", "--batch-size", "4", "--user-dir", PACKAGE]
+    together = ["--distributed-init-method", f"file://{tmp_path}/meet", "--distributed-world-size 2"]
+    backends = ["--distributed-backend gloo --ddp-backend legacy_ddp --cpu"]
+    options = ["--task masked_autoencoder_lm --criterion masked_autoencoder_lm --arch mae_lm_tiny"]
+    rest = ["--optimizer adam --lr 1e-3 --batch-size 4 --user-dir", PACKAGE]
     done = run_cli(["python", script, tmp_path / "empty", *together, *backends, *options, *rest])
     assert done.returncode == 1
     assert f"error: {tmp_path}/empty/dict.txt: No such file or directory" in done.stderr

@@ -18,8 +18,9 @@ from mae_lm_fairseq.fairseq_patches.resuming import (
     resume_from_newest_checkpoint,
     saved_updates,
 )
-from mae_lm_fairseq.utils.errors import RefusedFile, UserError
+from mae_lm_fairseq.utils.errors import RefusedFile
 from tests.support.pickles import Calls
+from tests.support.refusals import refused
 
 
 def save(path: Path, updates: int, time: int, **extra_state):
@@ -197,7 +198,7 @@ def test_no_valid_checkpoint(run):
     for path in run.glob("checkpoint*.pt"):
         if path.name != "checkpoint_mine.pt":
             cut(path)
-    with pytest.raises(UserError, match=r"checkpoint_last\.pt.* --restore-file") as caught:
+    with refused(r"checkpoint_last\.pt.* --restore-file") as caught:
         restore_last(run)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -213,7 +214,7 @@ def test_malicious_checkpoint_is_refused_and_not_replaced(run):
 def test_changed_bytes_are_detected_when_loading(run):
     path = run / "checkpoint_2_30.pt"
     flip(path)
-    with pytest.raises(UserError, match=r"checkpoint_2_30\.pt"):
+    with refused(r"checkpoint_2_30\.pt"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert torch.load(path)["model"]["weight"].unique().numel() == 2  # torch itself loads it
 
@@ -292,14 +293,14 @@ def test_a_run_does_not_resume_without_optimizer_state(optimizer):
         state = {"cfg": None, "extra_state": {}, **optimizer}
         return _read_and_check(lambda path: state, trainer_with(**settings), path, resumes, path)
 
-    own = "save/checkpoint_last.pt"
-    with pytest.raises(UserError, match=f"{own} .* --reset-optimizer"):
-        restore(own)
-    with pytest.raises(UserError, match=own) as refusal:
-        restore(own, finetune_from_model="a.pt")
+    last = "save/checkpoint_last.pt"
+    with refused(f"{last} .* --reset-optimizer"):
+        restore(last)
+    with refused(last) as refusal:
+        restore(last, finetune_from_model="a.pt")
     assert "--reset-optimizer" not in str(refusal.value)  # fairseq refuses both options together
-    restore(own, resumes=False)
+    restore(last, resumes=False)
     restore("a.pt")
     restore("a.pt", resumes=False, finetune_from_model="a.pt")
     optimizer = {"last_optimizer_state": {"step": 1}}
-    restore(own)
+    restore(last)

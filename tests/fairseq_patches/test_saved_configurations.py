@@ -119,7 +119,7 @@ def test_a_criterion_of_a_checkpoint_would_run_code(tmp_path, run_cli, text_data
     done = run_cli(
         [
             *("fairseq-validate", str(text_data), "--path", str(path), "--user-dir", mae_lm_fairseq.PACKAGE),
-            *("--task", "masked_autoencoder_lm", "--batch-size", "1", "--cpu"),
+            *("--task masked_autoencoder_lm --batch-size 1 --cpu",),
         ]
     )
     assert done.returncode != 0
@@ -213,7 +213,7 @@ class TestWhatIsRealStillWorks:
 
     @pytest.mark.parametrize("form", ["cfg", "args"])
     def test_fairseqs_roberta(self, tmp_path, text_data, form):
-        args = settings("--bpe", "gpt2", data=text_data)
+        args = settings("--bpe gpt2", data=text_data)
         args.decoder_attention = "cross"  # a word, as options of this package have
         cfg = convert_namespace_to_omegaconf(args)
         task = tasks.setup_task(cfg.task)
@@ -269,14 +269,14 @@ OF_THE_COMMAND_LINE = {"uf", "x", "line.strip()"}
 
 
 def test_every_field_that_fairseq_evaluates_is_known():
-    found = set()
+    fields = set()
     for source in Path(fairseq.__file__).parent.rglob("*.py"):
         if "examples" not in source.parts:
             called = calls(ast.parse(source.read_text()))
             evaluated = {arguments[0] for name, *arguments in called if name in EVALUATORS}
-            found |= {argument.rpartition(".")[2] for argument in evaluated - OF_THE_COMMAND_LINE}
-    assert "wer_args" in found
-    assert found <= EVALUATED
+            fields |= {argument.rpartition(".")[2] for argument in evaluated - OF_THE_COMMAND_LINE}
+    assert "wer_args" in fields
+    assert fields <= EVALUATED
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in ALLOWED for name in sorted(ALLOWED[kind])])

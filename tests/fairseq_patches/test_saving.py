@@ -44,7 +44,7 @@ class TestSaving:
     def test_failed_write_keeps_the_old_file(self, tmp_path, saving, monkeypatch, original):
         """A real limit on the size of files makes the write fail midway, as a full disk does."""
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
-        path = tmp_path / "saved" / "checkpoint.pt"
+        path = tmp_path / "saved/checkpoint.pt"
         path.parent.mkdir()
         saving({"updates": 1})(path)
         saving({"updates": 2})(path)

@@ -29,10 +29,10 @@ def environment(monkeypatch, tmp_path):
     return lambda variables: [monkeypatch.setenv(name, value) for name, value in variables.items()]
 
 
-def settings(**given):
+def settings(**changes):
     distributed = {"distributed_world_size": 1, "distributed_init_method": None, "distributed_port": -1}
     distributed |= {"distributed_rank": 0, "device_id": 0, "distributed_no_spawn": False}
-    distributed |= {"distributed_backend": "nccl", **given}
+    distributed |= {"distributed_backend": "nccl", **changes}
     return OmegaConf.create({"common": {"cpu": False}, "distributed_training": distributed})
 
 
@@ -136,19 +136,19 @@ def test_fairseq_joins_processes_with_gpus(environment, monkeypatch, variables, 
 
 @pytest.mark.parametrize(("task", "seconds"), [({"ddp_timeout": 20}, 20), ({}, DDP_TIMEOUT)])
 def test_timeout_reaches_torch(monkeypatch, task, seconds):
-    given = {}
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda **options: given.update(options))
+    group_options = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda **options: group_options.update(options))
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     cfg = settings(distributed_init_method="env://")
     distributed_utils.distributed_init(
         OmegaConf.merge(cfg, {"common": {"tpu": False, "model_parallel_size": 1}, "task": task})
     )
-    assert given["timeout"] == timedelta(seconds=seconds)
+    assert group_options["timeout"] == timedelta(seconds=seconds)
 
 
 def test_pytorch_ddp_gets_no_gpu_for_a_model_on_the_cpu(monkeypatch):
-    given = {}
+    ddp_options = {}
     inner = distributed_fairseq_model.DistributedDataParallel.__wrapped__
-    monkeypatch.setattr(inner, "__init__", lambda self, **options: given.update(options))
+    monkeypatch.setattr(inner, "__init__", lambda self, **options: ddp_options.update(options))
     distributed_fairseq_model.DistributedDataParallel(module=torch.nn.Linear(2, 2), device_ids=[0], output_device=0)
-    assert given["device_ids"] is given["output_device"] is None
+    assert ddp_options["device_ids"] is ddp_options["output_device"] is None

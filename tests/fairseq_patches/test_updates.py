@@ -16,6 +16,7 @@ import mae_lm_fairseq
 from mae_lm_fairseq.fairseq_patches import updates
 from mae_lm_fairseq.models.mae_lm import MAELMModel
 from mae_lm_fairseq.optim.fused_adamw import FusedAdamW
+from tests.support.comparisons import assert_equal
 from tests.support.training import RECIPE, batches, parse, set_up
 
 mae_lm_fairseq.register()
@@ -50,9 +51,7 @@ def fairseqs_own(monkeypatch):
 def train(data_bin, *options, arch="mae_lm_tiny", update_freq=1):
     """Return the logged numbers of every update, and at the end weights, averages, moments and a random number."""
     metrics.reset()
-    cfg, task, model, criterion = set_up(data_bin, "--dropout", 0.1, *options, arch=arch)
-    task.load_dataset("train")
-    task.load_dataset("valid")
+    cfg, task, model, criterion = set_up(data_bin, "--dropout 0.1", *options, arch=arch)
     trainer = Trainer(cfg, task, model, criterion)
     trainer.begin_epoch(1)
     texts, logged = batches(task), []
@@ -71,18 +70,13 @@ def train(data_bin, *options, arch="mae_lm_tiny", update_freq=1):
     return logged, state["model"], ema, state["last_optimizer_state"]["state"], torch.rand(1)
 
 
-def assert_equal(one, other):
-    """Compare nested dictionaries and lists, tensors bit by bit."""
-    torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize(
     ("arch", "options", "update_freq"),
     [
-        ("mae_lm_tiny", ["--optimizer", "fused_adamw", "--weight-decay", 0.1, "--store-ema"], 1),
-        ("mae_lm_tiny", ["--optimizer", "fused_adamw", "--freeze-encoder-updates", 7, "--layer-lr-decay", 0.8], 2),
-        ("mae_lm_tiny", ["--optimizer", "adam"], 2),
-        ("roberta", ["--criterion", "masked_lm"], 2),
+        ("mae_lm_tiny", ["--optimizer fused_adamw --weight-decay 0.1 --store-ema"], 1),
+        ("mae_lm_tiny", ["--optimizer fused_adamw --freeze-encoder-updates 7 --layer-lr-decay 0.8"], 2),
+        ("mae_lm_tiny", ["--optimizer adam"], 2),
+        ("roberta", ["--criterion masked_lm"], 2),
     ],
     ids=["moving averages", "frozen encoder, decay by layer", "adam", "fairseq's RoBERTa"],
 )
@@ -99,7 +93,7 @@ def test_trains_bit_by_bit_as_before(data_bin, fairseqs_own, arch, options, upda
 class TestOptions:
     def test_every_option_is_read_as_by_omegaconf(self):
         original = DictConfig.__getattr__.__wrapped__
-        cfg = parse("data-bin", *RECIPE, "--arch", "mae_lm_tiny")
+        cfg = parse("data-bin", *RECIPE, "--arch mae_lm_tiny")
         names = 0
         for group in cfg.values():
             if not isinstance(group, DictConfig):  # not every option is in a dataclass
