@@ -52,29 +52,29 @@ def batches(windows, order, size):
 
 def test_answers_of_all_windows_are_merged(windows):
     order = list(range(len(windows)))
-    found = answer_all(batches(windows, order, 3), windows)
-    assert list(found) == ["first", "second"]
+    answers = answer_all(batches(windows, order, 3), windows)
+    assert list(answers) == ["first", "second"]
     assert all(len(window.question.context.ids) > window.end - window.begin for window in windows.windows)
     # Both questions have the same context, and therefore the same candidates.
-    assert found["first"].candidates == found["second"].candidates
-    texts, begins, ends, scores = zip(*found["first"].candidates, strict=True)
+    assert answers["first"].candidates == answers["second"].candidates
+    texts, begins, ends, scores = zip(*answers["first"].candidates, strict=True)
     assert len(set(zip(begins, ends, strict=True))) == len(texts) == 20
     assert list(scores) == sorted(scores, reverse=True)
     assert list(texts) == [CONTEXT[begin:end] for begin, end in zip(begins, ends, strict=True)]
     assert all(texts)
 
     again = answer_all(batches(windows, order[::-1], 5), windows)
-    assert again == found
+    assert again == answers
 
 
 def test_the_score_of_no_answer_is_the_lowest_of_all_windows(windows):
     everything = list(batches(windows, list(range(len(windows))), 1))
-    found = answer_all(iter(everything), windows)
+    answers_of_questions = answer_all(iter(everything), windows)
     scores = {"first": [], "second": []}
     for batch, logits in everything:
         question = windows.windows[batch["id"].item()].question
         scores[question.id].append(logits[0, 0].sum().item())
-    for name, answers in found.items():
+    for name, answers in answers_of_questions.items():
         assert len(scores[name]) > 1
         assert answers.null_score == min(scores[name])
 

@@ -6,21 +6,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.start import find_start, start_content
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import read_bundle
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT, saved
+from tests.support.commands import run_verb
+from tests.support.comparisons import assert_equal
 from tests.support.finetuning import finetune, write_sentences
 from tests.support.processes import run_command
+from tests.support.refusals import refused
+from tests.support.weights import encoder_of
 
 EMBEDDINGS = "autoencoder.encoder.embed_tokens.weight"
-
-
-def run(verb, *arguments):
-    cli.run(verb, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def assert_is_ema(weights, checkpoint):
 
 
 def test_a_bundle_of_the_ema_weights(with_ema, text_data, tmp_path):
-    run("bundle", with_ema, "--data-bin", text_data, "--out", tmp_path / "bundle", "--ema")
+    run_verb("bundle", with_ema, "--data-bin", text_data, "--out", tmp_path / "bundle", "--ema")
     written = read_bundle(tmp_path / "bundle")
     assert_is_ema(written.weights, with_ema)
     assert written.about.averaged == "EMA"
@@ -48,8 +48,8 @@ def test_a_bundle_of_the_ema_weights(with_ema, text_data, tmp_path):
 
 
 def test_an_export_of_the_ema_weights(with_ema, text_data, tmp_path):
-    run("export", with_ema, "--data-bin", text_data, "--out", tmp_path / "exported", "--ema")
-    norm = load_file(tmp_path / "exported" / "model.safetensors")["embeddings.LayerNorm.weight"]
+    run_verb("export", with_ema, "--data-bin", text_data, "--out", tmp_path / "exported", "--ema")
+    norm = load_file(tmp_path / "exported/model.safetensors")["embeddings.LayerNorm.weight"]
     assert torch.equal(norm, torch.full_like(norm, -1))
 
 
@@ -57,19 +57,16 @@ def test_fine_tuning_starts_from_the_ema_weights(with_ema, text_data, tmp_path):
     start = find_start(FinetuningOptions(model=with_ema, data_bin=text_data, out=tmp_path / "out", ema=True))
     assert start_content(start)["checkpoint"] == "ema/checkpoint.pt"
     sentences = write_sentences(tmp_path / "sentences", text_data / "dict.txt")
-    tuned = finetune(
-        *(sentences, tmp_path / "tuned", "--finetune-from-model", start.path, "--lr", 0, "--max-update", 1)
-    )
-    encoder = {name: weight for name, weight in tuned["model"].items() if name.startswith("autoencoder.encoder.")}
-    assert_is_ema(encoder, with_ema)
+    tuned = finetune(*(sentences, tmp_path / "tuned", "--finetune-from-model", start.path, "--lr 0 --max-update 1"))
+    assert_is_ema(encoder_of(tuned["model"]), with_ema)
 
 
 MEASURING = {
-    "evaluate": ["--text", "text", "--tokens-per-sample", 40],
-    "minimal-pairs": ["--pairs", "pairs", "--out", "out"],
-    "probe": ["--train", "words", "--test", "words", "--column", "UPOS", "--out", "out"],
-    "rank": ["--text", "text", "--out", "out", "--tokens-per-sample", 40],
-    "retrieval": ["--questions", "questions.tsv", "--passages", "questions.tsv", "--out", "out"],
+    "evaluate": ["--text text --tokens-per-sample 40"],
+    "minimal-pairs": ["--pairs pairs --out out"],
+    "probe": ["--train words --test words --column UPOS --out out"],
+    "rank": ["--text text --out out --tokens-per-sample 40"],
+    "retrieval": ["--questions questions.tsv --passages questions.tsv --out out"],
 }
 
 
@@ -78,23 +75,23 @@ def test_measurements_read_the_ema_weights(command, with_ema, text_data, tmp_pat
     """Each reads a model twice: for checks and for the measurement, which this test leaves out."""
     (tmp_path / "text").write_text("\n".join(TEXT), encoding="utf-8")
     (tmp_path / "pairs").mkdir()
-    (tmp_path / "pairs" / "zorro.txt").write_text("the dog sleep\nthe dog sleeps\n")
+    (tmp_path / "pairs/zorro.txt").write_text("the dog sleep\nthe dog sleeps\n")
     words = (["1", "the", "_", "DET", *"______"], ["2", "dog", "_", "NOUN", *"______"])
     (tmp_path / "words").write_text("\n".join(map("\t".join, words)) + "\n\n")
     (tmp_path / "questions.tsv").write_text("_id\ttext\tcorpus-id\n1\tthe dog\t1\n")
     monkeypatch.chdir(tmp_path)
-    found = []
+    opened = []
 
     def record(*arguments):
-        found.append(open_pretrained(*arguments))
-        if len(found) == 2:
+        opened.append(open_pretrained(*arguments))
+        if len(opened) == 2:
             raise UserError("read")
-        return found[-1]
+        return opened[-1]
 
     monkeypatch.setattr("mae_lm_fairseq.measures.readers.open_pretrained", record)
-    with pytest.raises(UserError, match=r"^read$"):
-        run(command, with_ema, "--data-bin", text_data, *MEASURING[command], "--ema")
-    for pretrained in found:
+    with refused(r"^read$"):
+        run_verb(command, with_ema, "--data-bin", text_data, *MEASURING[command], "--ema")
+    for pretrained in opened:
         assert_is_ema(pretrained.weights, with_ema)
 
 
@@ -111,7 +108,7 @@ def run_of(checkpoints, tmp_path):
 
 def averaged(directory, *names):
     """Return the content of the average of checkpoints."""
-    run("average", *(directory / name for name in names), "--out", directory / "mean.pt")
+    run_verb("average", *(directory / name for name in names), "--out", directory / "mean.pt")
     return saved(directory / "mean.pt")
 
 
@@ -124,13 +121,13 @@ class TestAverage:
         assert (done.returncode, (run_of / "mean.pt").exists()) == (0, True), done.stderr
 
     def test_mean_of_checkpoints(self, run_of, checkpoints, text_data, capsys):
-        found = averaged(run_of, "checkpoint_1_20.pt", "checkpoint2.pt")
+        mean = averaged(run_of, "checkpoint_1_20.pt", "checkpoint2.pt")
         assert capsys.readouterr().out == f"{run_of / 'mean.pt'}: mean of checkpoint_1_20.pt, checkpoint2.pt\n"
         for name, weight in saved(checkpoints["shared_positions"])["model"].items():
-            assert torch.equal(found["model"][name], (((weight + 1).double() + (weight + 5)) / 2).float())
-        assert found["model"][EMBEDDINGS].data_ptr() == found["model"]["autoencoder.lm_head.weight"].data_ptr()
-        assert found["optimizer_history"][-1]["num_updates"] == 30
-        assert "last_optimizer_state" not in found
+            assert torch.equal(mean["model"][name], (((weight + 1).double() + (weight + 5)) / 2).float())
+        assert mean["model"][EMBEDDINGS].data_ptr() == mean["model"]["autoencoder.lm_head.weight"].data_ptr()
+        assert mean["optimizer_history"][-1]["num_updates"] == 30
+        assert "last_optimizer_state" not in mean
         about = open_pretrained(run_of / "mean.pt", text_data).about
         assert about.averaged == "mean of 2 checkpoints, updates 20, 30"
 
@@ -145,8 +142,8 @@ class TestAverage:
         path = run_of / "published.pt"
         torch.save({name: state[name] for name in ("cfg", "model")}, path)
         weights = averaged(run_of, "published.pt", "published.pt")["model"]
-        assert all(torch.equal(weights[name], weight) for name, weight in state["model"].items())
-        with pytest.raises(UserError, match=r"published\.pt: .* mae-lm bundle"):
+        assert_equal(weights, state["model"])
+        with refused(r"published\.pt: .* mae-lm bundle"):
             find_start(FinetuningOptions(model=path, out=run_of / "out"))
 
     def test_half_precision_is_averaged_in_float32(self, run_of, text_data):
@@ -174,6 +171,6 @@ class TestAverage:
         state = saved(run_of / "checkpoint_1_20.pt")
         state["cfg"]["model"]["encoder_attention_heads"] = 2
         torch.save(state, "other.pt")
-        with pytest.raises(UserError, match=message):
-            run("average", *words, "--out", "out.pt")
+        with refused(message):
+            run_verb("average", *words, "--out out.pt")
         assert not (run_of / "out.pt").exists()

@@ -8,6 +8,7 @@ from mae_lm_fairseq.core.config import PRESETS, preset_config
 from mae_lm_fairseq.trained.conversion import new_decoder, predicts, preset_of, with_preset
 from mae_lm_fairseq.trained.reading import build
 from mae_lm_fairseq.trained.validation import check_fit
+from tests.support.comparisons import assert_equal
 from tests.support.exports import pretrained, with_facts
 
 OF_PRESET = tuple(f"autoencoder.{name}." for name in ("decoder", "encoder.embed_clones", "lm_head.transitions"))
@@ -31,12 +32,12 @@ def test_encoder_and_head_are_kept_and_the_decoder_if_the_preset_is(source, targ
 def test_a_fine_tuned_model_gets_a_new_head_and_loses_its_own():
     before = pretrained(heads=["task"])
     assert not predicts(before)
-    one, same, other = (with_preset(before, "mae_lm", seed) for seed in (1, 1, 2))
-    check_fit(one.config, one.weights, len(one.symbols))
-    assert predicts(one)
+    model, same, other = (with_preset(before, "mae_lm", seed) for seed in (1, 1, 2))
+    check_fit(model.config, model.weights, len(model.symbols))
+    assert predicts(model)
     new = "autoencoder.lm_head.dense.weight"
-    assert torch.equal(one.weights[new], same.weights[new])
-    assert not torch.equal(one.weights[new], other.weights[new])
+    assert torch.equal(model.weights[new], same.weights[new])
+    assert not torch.equal(model.weights[new], other.weights[new])
 
 
 @pytest.mark.parametrize("part", ["lm_head", "decoder"])
@@ -51,8 +52,8 @@ def test_a_new_decoder_starts_from_the_last_layers_of_the_encoder():
     assert model.config.decoder_layers == 2
     encoder, decoder = build(model).encoder, build(model).decoder
     for ours, theirs in zip(decoder.layers, encoder.layers[1:], strict=True):
-        for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-            assert torch.equal(one, other), name
+        for (name, weight), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(weight, other), name
     # The norm that the first of these layers reads.
     assert torch.equal(decoder.embed_layer_norm.weight, encoder.layers[0].final_layer_norm.weight)
     assert torch.equal(decoder.embed_positions.weight, encoder.embed_positions.weight)
@@ -70,7 +71,7 @@ def test_a_decoder_that_was_not_trained_is_new_also_with_the_same_preset(lost):
         before = with_facts(before, untrained=("decoder",))
     model = build(with_preset(before, "mae_lm", seed=1))
     for ours, theirs in zip(model.decoder.layers, model.encoder.layers[1:], strict=True):
-        assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+        assert_equal(ours.state_dict(), theirs.state_dict())
     assert torch.equal(model.decoder.relative_bias.weight, model.encoder.relative_bias.weight)
 
 

@@ -83,11 +83,11 @@ def test_any_damage_of_a_task_is_refused_or_kept(task, data):
     name = data.draw(st.sampled_from(sorted(described)))
     described[name] = data.draw(JSON)
     try:
-        found = typed({"finetuned_on": described}, ModelInfo).finetuned_on
+        kept = typed({"finetuned_on": described}, ModelInfo).finetuned_on
     except ValueError:
         return
-    assert type(found) is type(task)
-    assert json.loads(json.dumps(asdict(found))) == described
+    assert type(kept) is type(task)
+    assert json.loads(json.dumps(asdict(kept))) == described
 
 
 @pytest.mark.parametrize(

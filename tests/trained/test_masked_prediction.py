@@ -70,11 +70,11 @@ def reference(model, is_early=None):
 
 
 def check(model, log_probabilities, masking):
-    found = predict(model, [text.ids for text in TEXTS], [masking(text.words) for text in TEXTS])
+    predictions = predict(model, [text.ids for text in TEXTS], [masking(text.words) for text in TEXTS])
     expected = [loop(log_probabilities, masking, text) for text in TEXTS]
-    np.testing.assert_allclose(found.log_likelihoods, [total for total, *_ in expected], rtol=0, atol=1e-5)
-    assert found.predicted.tolist() == [count for _, count, _ in expected]
-    assert found.correct.tolist() == [correct for *_, correct in expected]
+    np.testing.assert_allclose(predictions.log_likelihoods, [total for total, *_ in expected], rtol=0, atol=1e-5)
+    assert predictions.predicted.tolist() == [count for _, count, _ in expected]
+    assert predictions.correct.tolist() == [correct for *_, correct in expected]
 
 
 @pytest.mark.parametrize("masking", [each_token, each_token_and_later_subwords, each_word])
@@ -104,5 +104,7 @@ def test_unigram_entropy_is_that_of_the_token_frequencies():
 
 
 def test_texts_without_words_have_no_predictions():
-    found = predict(NetworkPredictor(network().eval(), PAD, MASK), [np.array([0, 2])], [each_token(np.array([-1, -1]))])
-    assert [x.tolist() for x in found] == [[0.0], [0], [0]]
+    predictions = predict(
+        NetworkPredictor(network().eval(), PAD, MASK), [np.array([0, 2])], [each_token(np.array([-1, -1]))]
+    )
+    assert [x.tolist() for x in predictions] == [[0.0], [0], [0]]

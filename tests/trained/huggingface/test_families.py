@@ -10,12 +10,9 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from fairseq import checkpoint_utils
-from fairseq.logging import metrics
-from fairseq_cli import train
 from safetensors.torch import load_file
 
-from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.core.config import PRESETS
 from mae_lm_fairseq.core.heads import SpanHead
 from mae_lm_fairseq.finetuning import sweep
@@ -29,7 +26,9 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign, network_
 from mae_lm_fairseq.trained.info import ModelInfo
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import Pretrained
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
+from tests.support.commands import run_verb
+from tests.support.comparisons import assert_close, assert_equal
 from tests.support.exports import train_sentencepiece
 from tests.support.families import (
     change_json,
@@ -39,12 +38,16 @@ from tests.support.families import (
     load_stock,
     put_behind_link,
     round_trip,
+    stock_logits,
+    stock_states,
 )
-from tests.support.finetuning import run_here
+from tests.support.finetuning import WITHOUT_EPOCHS, run_here, train_here
 from tests.support.glue import make_rows, write_official
-from tests.support.training import RECIPE, parse
+from tests.support.refusals import refused
+from tests.support.training import RECIPE
+from tests.support.weights import with_head
 
-CLOSE = {"rtol": 0, "atol": 1e-5}
+CLOSE = 1e-5
 pytestmark = pytest.mark.integration  # exports, trains and fine-tunes each of them
 ALL = pytest.mark.parametrize("kind", FAMILIES)
 
@@ -84,8 +87,7 @@ def test_a_round_trip_is_bit_equal(kind, task, is_untied, stock, tmp_path):
 def assert_same_model(source, out):
     """Check that every weight, the meaning of the configuration and every byte of the tokenizer are equal."""
     before, after = (load_stock(path).state_dict() for path in (source, out))
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_equal(before, after)
     before, after = (transformers.AutoConfig.from_pretrained(path).to_dict() for path in (source, out))
     assert {**before, "_name_or_path": ""} == {**after, "_name_or_path": ""}
     files = {path.name for path in source.iterdir()} - {"config.json", "model.safetensors", "README.md"}
@@ -104,9 +106,9 @@ def test_other_weights_of_bert_are_kept(extra, copy_of, tmp_path):
     change_weights(source, lambda weights: weights | added)
     round_trip(source, tmp_path)
     assert_same_model(source, tmp_path / "exported")
-    assert ("pooler" in (tmp_path / "exported" / "README.md").read_text()) is ("pooler" not in extra)
-    written = load_file(tmp_path / "exported" / "model.safetensors")
-    assert all(torch.equal(written[name], weight) for name, weight in added.items())
+    assert ("pooler" in (tmp_path / "exported/README.md").read_text()) is ("pooler" not in extra)
+    written = load_file(tmp_path / "exported/model.safetensors")
+    assert_equal({name: written[name] for name in added}, added)
 
 
 def test_names_of_old_checkpoints(stock, copy_of, tmp_path):
@@ -129,7 +131,7 @@ def test_a_head_trained_here_is_tied_whatever_the_original_says(stock, tmp_path)
 def test_missing_values_are_the_defaults_of_the_family(kind, copy_of):
     """transformers' default epsilon is 1e-12 and ours is 1e-5."""
     source = copy_of(kind)
-    config = json.loads((source / "config.json").read_bytes())
+    config = read_json(source / "config.json")
     del config["layer_norm_eps"]
     (source / "config.json").write_text(json.dumps(config))
     assert import_foreign(source, "mae_lm").config.layer_norm_eps == 1e-12
@@ -160,7 +162,7 @@ def test_pairs_are_explained_where_they_differ(stock, copy_of, imported):
 def test_other_special_tokens_or_token_types_around_a_text_are_refused(kind, single, copy_of):
     source = copy_of(kind)
     change_template(source, single=single)
-    with pytest.raises(UserError, match="its tokenizer makes"):
+    with refused("its tokenizer makes"):
         import_foreign(source, "mae_lm")
 
 
@@ -192,7 +194,7 @@ def change_template(directory, **changes):
 def test_what_computes_something_else_is_refused(kind, task, changes, copy_of):
     source = copy_of(kind, task)
     change_json(source / "config.json", **changes)
-    with pytest.raises(UserError, match=r"only supports|the id 0|its model type is|uses ReLU|a decoder|no longer"):
+    with refused(r"only supports|the id 0|its model type is|uses ReLU|a decoder|no longer"):
         import_foreign(source, "mae_lm")
 
 
@@ -201,7 +203,7 @@ def test_a_link_among_the_kept_files_is_refused(name, imported, tmp_path):
     """An export would hold a copy of what it leads to."""
     bundle = shutil.copytree(imported("bert"), tmp_path / "bundle")
     put_behind_link(bundle / "original" / name, tmp_path)
-    with pytest.raises(UserError, match="is a link to another directory"):
+    with refused(f"{name} is a link"):
         open_pretrained(bundle)
 
 
@@ -210,11 +212,11 @@ def test_another_network_with_the_same_tokenizer_becomes_an_ordinary_class(impor
     pretrained = open_pretrained(imported("bert"))
     other = replace(pretrained, config=replace(pretrained.config, encoder_attention_heads=2))
     assert export_stock(other, tmp_path / "out") == "RobertaForMaskedLM"
-    config = json.loads((tmp_path / "out" / "config.json").read_bytes())
+    config = read_json(tmp_path / "out/config.json")
     assert (config["layer_norm_eps"], config["pad_token_id"]) == (1e-12, 0)
 
 
-PREPARATION = ["--workers", "1", "--max-unk-rate", "1"]
+PREPARATION = ["--workers 1 --max-unk-rate 1"]
 
 
 def test_a_sentencepiece_model_of_other_tokens_is_not_taken(copy_of):
@@ -244,18 +246,14 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
         model = [tmp_path / "continued.pt", "--data-bin", model]
     else:
         model = [model]
-    words = ["RTE", *model, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "rte", "--seeds", 1]
-    cli.run("finetune glue", [*map(str, words), "--max-updates", "3", "--learning-rates", "1e-3"])
-    assert export_stock(open_pretrained(tmp_path / "rte" / "model"), tmp_path / "stock") == architecture
-    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
-    classifier = load_stock(tmp_path / "stock")
-    assert classifier.config.id2label == dict(enumerate(TASKS["RTE"].labels))
-    ours = MAELMModel.from_pretrained(tmp_path / "rte" / "model")
+    words = ["RTE", *model, "--glue-dir", tmp_path / "glue", "--out", tmp_path / "rte", "--seeds 1"]
+    run_verb("finetune glue", *words, "--max-updates 3 --learning-rates 1e-3")
+    assert export_stock(open_pretrained(tmp_path / "rte/model"), tmp_path / "stock") == architecture
+    assert load_stock(tmp_path / "stock").config.id2label == dict(enumerate(TASKS["RTE"].labels))
+    ours = MAELMModel.from_pretrained(tmp_path / "rte/model")
     for texts in (["the cat sat on the mat"], ["the cat sat on the mat", "a dog ran"]):
-        with torch.no_grad():
-            theirs = classifier(**fast(*texts, return_tensors="pt")).logits
         logits = ours.predict("RTE", ours.encode(*texts), return_logits=True)
-        torch.testing.assert_close(logits, theirs, **CLOSE)
+        assert_close(logits, stock_logits(tmp_path / "stock", *texts), CLOSE)
     # An import of the export is an import: its files stay as they are.
     export_stock(import_foreign(tmp_path / "stock", "mae_lm"), tmp_path / "again")
     if kind != "distilbert":
@@ -265,10 +263,8 @@ def test_fine_tuning_starts_from_an_import_and_ends_in_its_class(kind, architect
 def with_span_head(kind, imported) -> Pretrained:
     """Return an imported encoder as if it had been fine-tuned here on questions."""
     pretrained = open_pretrained(imported(kind, "mae_lm"))
-    weights = {name: weight for name, weight in pretrained.weights.items() if name.startswith("autoencoder.encoder.")}
     torch.manual_seed(1)
-    head = SpanHead(16, init_std=0.5).state_dict()
-    weights |= {f"classification_heads.span.{name}": weight for name, weight in head.items()}
+    weights = with_head(pretrained.weights, "span", SpanHead(16, init_std=0.5))
     return replace(pretrained, weights=weights, about=ModelInfo(task="question_answering"))
 
 
@@ -288,12 +284,12 @@ def test_stock_transformers_answers_as_the_fine_tuned_import(kind, imported, tmp
     with torch.no_grad():
         theirs = model(**fast(*texts, return_tensors="pt"))
         ours = hub.model.classification_heads["span"](states)
-    torch.testing.assert_close(ours, torch.stack([theirs.start_logits, theirs.end_logits], -1), **CLOSE)
+    assert_close(ours, torch.stack([theirs.start_logits, theirs.end_logits], -1), CLOSE)
 
 
 def test_an_export_that_joins_pairs_otherwise_is_refused(imported, tmp_path, monkeypatch):
     monkeypatch.setattr(exporter, "pair_differences", lambda fast: [])
-    with pytest.raises(UserError, match="joins pairs otherwise than in training, where both texts have the first"):
+    with refused("joins pairs otherwise than in training, where both texts have the first"):
         export_stock(with_span_head("bert", imported), tmp_path / "stock")
 
 
@@ -314,18 +310,14 @@ def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, 
     for split in ("train", "valid"):
         (tmp_path / f"{split}.txt").write_text("\n".join(lines(60, seed=len(split))) + "\n", encoding="utf-8")
     splits = [word for split in ("train", "valid") for word in (f"--{split}", str(tmp_path / f"{split}.txt"))]
-    cli.run("prepare", [*splits, "--tokenizer", str(bundle), "--destdir", str(tmp_path / "data"), *PREPARATION])
+    run_verb("prepare", *splits, "--tokenizer", bundle, "--destdir", tmp_path / "data", *PREPARATION)
     checkpoint = continue_pretraining(bundle, tmp_path)
     architecture = export_stock(open_pretrained(checkpoint, bundle), tmp_path / "stock")
     assert architecture == FAMILIES[kind].classes + ("ForMaskedLM" if preset == "mae_lm_roberta" else "Model")
 
-    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
     text = "the language of the models"
-    model = transformers.AutoModel.from_pretrained(tmp_path / "stock").eval()
-    with torch.no_grad():
-        theirs = model(**fast(text, return_tensors="pt")).last_hidden_state
     ours = MAELMModel.from_pretrained(checkpoint, bundle).extract_features(text)
-    torch.testing.assert_close(ours, theirs, **CLOSE)
+    assert_close(ours, stock_states(tmp_path / "stock", text), CLOSE)
     before = MAELMModel.from_pretrained(bundle).extract_features(text)
     assert not torch.allclose(ours, before, atol=1e-3)
     # Without the import, the stock class is another one, which computes the same.
@@ -335,11 +327,8 @@ def test_pretraining_continues_and_ends_in_the_stock_class(kind, preset, stock, 
 
 def continue_pretraining(bundle: Path, directory: Path) -> Path:
     """Train a few updates in this process, and return the checkpoint."""
-    metrics.reset()
-    checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
     network = network_options(open_pretrained(bundle))
     save = directory / "checkpoints"
-    train.main(parse(directory / "data", *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save,
-                     "--tokens-per-sample", 32, "--finetune-from-model", bundle, *network, "--max-update", 3,
-                     "--lr", 1e-2))  # fmt: skip
+    options = ["--finetune-from-model", bundle, *network, "--max-update 3 --lr 0.01 --tokens-per-sample 32"]
+    train_here(directory / "data", *RECIPE, *WITHOUT_EPOCHS, "--save-dir", save, *options)
     return save / "checkpoint_last.pt"

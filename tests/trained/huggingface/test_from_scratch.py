@@ -18,6 +18,7 @@ from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from mae_lm_fairseq.wrapped.network import build_network, stock_config
 from tests.support.families import change_json
+from tests.support.refusals import refused
 from tests.support.tokenizers import write
 from tests.support.wrapped import stock
 
@@ -128,7 +129,7 @@ REFUSED = [
 def test_what_cannot_be_trained_is_refused(changes, named, text_data, tmp_path):
     path = save_config(tmp_path, "bert") / "config.json"
     change_json(path, **changes)
-    with pytest.raises(UserError, match=rf"^{re.escape(str(path))}: .*{re.escape(named)}"):
+    with refused(rf"^{re.escape(str(path))}: .*{re.escape(named)}"):
         encoder_options(path, "mae_lm_tiny", text_data)
     assert [child.name for child in tmp_path.iterdir()] == ["config.json"]
 
@@ -151,21 +152,21 @@ def test_presets_that_need_our_layers_are_refused(text_data, tmp_path):
 def test_a_type_with_its_own_token_for_padding_needs_a_tokenizer_with_it(text_data, bert_tokens, tmp_path):
     directory = save_config(tmp_path, "mpnet")
     assert encoder_options(directory, "mae_lm_tiny", text_data)
-    with pytest.raises(UserError, match="pads with the id 1, and the tokenizer of the data-bin with 0"):
+    with refused("id 1.* with 0"):
         encoder_options(directory, "mae_lm_tiny", bert_tokens)
 
 
 def test_files_that_are_missing_or_no_configuration_are_named(text_data, tmp_path):
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(UserError, match=r"config\.json is not a configuration"):
+    with refused(r"config\.json"):
         encoder_options(tmp_path, "mae_lm_tiny", text_data)
     (tmp_path / "config.json").write_text('{"model_type": "bert",\n"hidden_size": 8,}')
-    with pytest.raises(UserError, match=r"config\.json .* not JSON \(line 2, column 1[78]: .*\); correct or restore"):
+    with refused(r"config\.json .*line 2, column 1[78]"):
         encoder_options(tmp_path, "mae_lm_tiny", text_data)
-    with pytest.raises(UserError, match=r"none\.json: no such file"):
+    with refused(r"none\.json"):
         encoder_options(tmp_path / "none.json", "mae_lm_tiny", text_data)
-    with pytest.raises(UserError, match="run hf download someone/model"):
+    with refused("hf download someone/model"):
         encoder_options(Path("someone/model"), "mae_lm_tiny", text_data)
     save_config(tmp_path, "bert")
-    with pytest.raises(UserError, match=r"empty/dict\.txt"):
+    with refused(r"empty/dict\.txt"):
         encoder_options(tmp_path, "mae_lm_tiny", tmp_path / "empty")

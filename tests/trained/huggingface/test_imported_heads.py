@@ -8,22 +8,25 @@ import pytest
 import torch
 import transformers
 
-from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.validation import SENTENCE_HEAD
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
+from tests.support.commands import run_verb
+from tests.support.comparisons import assert_close
 from tests.support.exports import with_facts
-from tests.support.families import load_stock
+from tests.support.families import load_stock, stock_logits
+from tests.support.refusals import refused
 from tests.support.tokenizers import paragraphs
 
 LABELS = ("no", "perhaps", "yes")
 TEXTS = [line[:15] for line in paragraphs(6)]
 CLOSE_SCORES = {"rtol": 1e-5, "atol": 2e-5}  # scores of the order of 4, with six digits
-CLOSE = {"rtol": 0, "atol": 1e-5}  # probabilities in single precision, with six digits
+CLOSE = 1e-5  # probabilities in single precision, with six digits
 
 
 @pytest.fixture
@@ -31,22 +34,16 @@ def bundle_of(tmp_path):
     """Return a function that imports a directory and returns the bundle."""
 
     def run(source):
-        cli.run("import", [str(source), "--out", str(tmp_path / "bundle")])
+        run_verb("import", source, "--out", tmp_path / "bundle")
         return tmp_path / "bundle"
 
     return run
 
 
-def stock_logits(source, *texts):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    with torch.no_grad():
-        return load_stock(source)(**tokenizer(*texts, padding=True, return_tensors="pt")).logits
-
-
 def predictions(directory, bundle, columns: dict[str, list[str]], *options) -> pandas.DataFrame:
     pandas.DataFrame(columns).to_csv(directory / "texts.tsv", sep="\t", index=False)
     words = [bundle, "--input", directory / "texts.tsv", "--out", directory / "found.tsv", *options]
-    cli.run("predict", list(map(str, words)))
+    run_verb("predict", *words)
     return pandas.read_csv(directory / "found.tsv", sep="\t")
 
 
@@ -63,11 +60,11 @@ PAIRS = {"premise": TEXTS, "hypothesis": [text[:8] for text in reversed(TEXTS)]}
 )
 def test_a_classifier_predicts_its_labels(kind, columns, options, stock, bundle_of, tmp_path):
     source = stock(kind, "ForSequenceClassification", labels=LABELS)
-    found = predictions(tmp_path, bundle_of(source), columns, *options)
+    table = predictions(tmp_path, bundle_of(source), columns, *options)
     logits = stock_logits(source, *columns.values())
-    probabilities = found[[f"probability_{label}" for label in LABELS]].to_numpy()
-    torch.testing.assert_close(torch.tensor(probabilities).float(), logits.softmax(1), **CLOSE)
-    assert found["prediction"].tolist() == [LABELS[number] for number in logits.argmax(1)]
+    probabilities = table[[f"probability_{label}" for label in LABELS]].to_numpy()
+    assert_close(torch.tensor(probabilities).float(), logits.softmax(1), CLOSE)
+    assert table["prediction"].tolist() == [LABELS[number] for number in logits.argmax(1)]
     export_stock(import_foreign(source, "mae_lm"), tmp_path / "out")
     assert transformers.AutoConfig.from_pretrained(tmp_path / "out").id2label == dict(enumerate(LABELS))
 
@@ -91,7 +88,7 @@ def test_the_scores_of_a_regression_survive_export_and_import(kind, stock, bundl
     trained = with_facts(trained, imported_from=None, finetuned_on=task)
     write_bundle(trained, tmp_path / "trained", add_tokenizer_and_card)
     export_stock(open_pretrained(tmp_path / "trained"), tmp_path / "stock")
-    cli.run("import", [str(tmp_path / "stock"), "--out", str(tmp_path / "imported")])
+    run_verb("import", tmp_path / "stock", "--out", tmp_path / "imported")
     scores = MAELMModel.from_pretrained(first).predict(SENTENCE_HEAD, TEXTS) * 4.5 + 1
     for bundle in ("trained", "imported"):
         torch.testing.assert_close(predicted_scores(tmp_path, tmp_path / bundle), scores, **CLOSE_SCORES)
@@ -99,13 +96,13 @@ def test_the_scores_of_a_regression_survive_export_and_import(kind, stock, bundl
             MAELMModel.from_pretrained(tmp_path / bundle).predict(SENTENCE_HEAD, TEXTS), scores, **CLOSE_SCORES
         )
     classify = transformers.pipeline("text-classification", str(tmp_path / "stock"))
-    assert [found["score"] for found in classify(TEXTS)] == pytest.approx(scores.flatten().tolist(), abs=2e-5)
+    assert [answer["score"] for answer in classify(TEXTS)] == pytest.approx(scores.flatten().tolist(), abs=2e-5)
 
 
 def test_several_labels_at_once_have_no_prediction(stock, bundle_of, tmp_path):
     source = stock("roberta", "ForSequenceClassification", labels=LABELS, problem_type="multi_label_classification")
     bundle = bundle_of(source)
-    with pytest.raises(UserError, match="several labels at once, which this command does not"):
+    with refused("several labels at once, which this command does not"):
         predictions(tmp_path, bundle, {"text": TEXTS})
     hub = MAELMModel.from_pretrained(bundle)
     with pytest.raises(ValueError, match="gives a text several labels at once; pass return_logits=True"):
@@ -129,12 +126,10 @@ def test_questions_are_answered(stock, bundle_of, tmp_path):
     question, context = TEXTS[0][:8], TEXTS[1]
     article = {"context": context, "qas": [{"id": "1", "question": question}]}
     (tmp_path / "questions.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
-    cli.run(
-        "predict", [str(bundle), "--input", str(tmp_path / "questions.json"), "--out", str(tmp_path / "found.json")]
-    )
+    run_verb("predict", bundle, "--input", tmp_path / "questions.json", "--out", tmp_path / "found.json")
     hub = MAELMModel.from_pretrained(bundle)
     answers = hub.answer(question, context)
-    assert json.loads((tmp_path / "found.json").read_text()) == {"1": answers.text}
+    assert read_json(tmp_path / "found.json") == {"1": answers.text}
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     batch = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)

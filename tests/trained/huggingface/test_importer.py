@@ -16,12 +16,14 @@ from mae_lm_fairseq.trained.huggingface.comparison import encoder_states
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.reading import build, build_all
 from mae_lm_fairseq.utils.errors import UserError
+from tests.support.comparisons import assert_close, assert_equal
 from tests.support.families import change_json, change_weights, check_outputs
 from tests.support.huggingface import save_model
 from tests.support.pickles import Calls
+from tests.support.refusals import refused
 from tests.support.wrapped import stock as wrapped_stock
 
-CLOSE = {"rtol": 0, "atol": 1e-5}
+CLOSE = 1e-5
 TOKENS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 6, 2, 1, 1]])
 
 
@@ -35,7 +37,7 @@ def test_bare_models_and_poolers(kind, stock):
     assert imported.config.decoder_layers == 4
     assert imported.about.untrained == ("decoder", "lm_head")
     again = import_foreign(source, "mae_lm")  # the same random head
-    assert all(torch.equal(again.weights[name], weight) for name, weight in imported.weights.items())
+    assert_equal(again.weights, imported.weights)
     other = import_foreign(source, "mae_lm", seed=2)
     head = "autoencoder.lm_head.dense.weight"
     assert not torch.equal(other.weights[head], imported.weights[head])
@@ -55,7 +57,7 @@ def test_the_new_decoder_of_an_import_is_that_of_adapt(kind, is_own, stock):
     assert imported.config == adapted.config
     assert imported.config.decoder_relative_buckets == 32
     decoder = {name: weight for name, weight in imported.weights.items() if name.startswith("autoencoder.decoder.")}
-    assert all(torch.equal(adapted.weights[name], weight) for name, weight in decoder.items())
+    assert_equal({name: adapted.weights[name] for name in decoder}, decoder)
     bias = imported.weights["autoencoder.decoder.relative_bias.weight"]
     encoder = imported.weights.get("autoencoder.encoder.relative_bias.weight")
     assert encoder is None if is_own else torch.equal(bias, encoder)
@@ -75,7 +77,7 @@ def test_files_outside_of_the_directory_are_not_read(copy_of, tmp_path):
 def test_weights_that_would_be_left_out_are_refused(name, copy_of):
     source = copy_of("roberta")
     change_weights(source, lambda weights: weights | {name: torch.zeros(12, 16)})
-    with pytest.raises(UserError, match=f"{name} (differs from|is unknown)"):
+    with refused(f"{name} (differs from|is unknown)"):
         import_foreign(source, "mae_lm")
 
 
@@ -86,7 +88,7 @@ def test_a_pickle_that_would_run_code_is_refused(copy_of, tmp_path):
     torch.save({"weight": torch.zeros(1), "evil": malicious}, source / "pytorch_model.bin")
     torch.save({"model": {}, "args": malicious}, tmp_path / "model.pt")
     for path in (source, tmp_path / "model.pt"):
-        with pytest.raises(UserError, match=r"refused .*: loading it could run code"):
+        with refused(r"refused .*: loading it could run code"):
             import_foreign(path, "mae_lm")
 
 
@@ -134,25 +136,25 @@ def fairseq_roberta(directory, classes=0, **options):
 @pytest.mark.parametrize("is_untied", [False, True], ids=["tied", "untied"])
 def test_fairseq_roberta_computes_the_same_here(is_untied, tmp_path):
     model = fairseq_roberta(tmp_path / "roberta", untie_weights_roberta=is_untied)
-    imported = import_foreign(tmp_path / "roberta" / "model.pt", "mae_lm_roberta")
+    imported = import_foreign(tmp_path / "roberta/model.pt", "mae_lm_roberta")
     assert imported.config.untie_output_weights == is_untied
     network = build(imported)
     ours = encoder_states(network, TOKENS, 1)
     logits, extra = model(TOKENS, return_all_hiddens=True)
     for their, our in zip(extra["inner_states"], ours, strict=True):
-        torch.testing.assert_close(our[TOKENS.ne(1)], their.transpose(0, 1)[TOKENS.ne(1)], **CLOSE)
-    torch.testing.assert_close(network.lm_head(ours[-1])[TOKENS.ne(1)], logits[TOKENS.ne(1)], **CLOSE)
+        assert_close(our[TOKENS.ne(1)], their.transpose(0, 1)[TOKENS.ne(1)], CLOSE)
+    assert_close(network.lm_head(ours[-1])[TOKENS.ne(1)], logits[TOKENS.ne(1)], CLOSE)
 
 
 def test_a_head_with_another_activation_function_is_refused(tmp_path):
     fairseq_roberta(tmp_path / "roberta", classes=3, pooler_activation_fn="relu")
-    with pytest.raises(UserError, match="its pooler_activation_fn is relu"):
-        import_foreign(tmp_path / "roberta" / "model.pt", "mae_lm")
+    with refused("pooler_activation_fn .*relu"):
+        import_foreign(tmp_path / "roberta/model.pt", "mae_lm")
 
 
 def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     model = fairseq_roberta(tmp_path / "roberta", classes=3)
-    path = tmp_path / "roberta" / "model.pt"
+    path = tmp_path / "roberta/model.pt"
     state = torch.load(path, weights_only=False)  # written by this test
     older = {}
     for name, weight in state["model"].items():
@@ -167,7 +169,7 @@ def test_fairseq_roberta_of_an_older_version_and_with_a_head(tmp_path):
     assert not any("lm_head" in name for name in imported.weights)
     states = encoder_states(build(imported), TOKENS, 1)[-1]
     theirs, _ = model(TOKENS, features_only=True, classification_head_name="mnli")
-    torch.testing.assert_close(build_all(imported)[1]["mnli"](states), theirs, **CLOSE)
+    assert_close(build_all(imported)[1]["mnli"](states), theirs, CLOSE)
 
 
 def save_classifier(directory, kind, **pooling):
@@ -184,5 +186,5 @@ def test_wrapped_classifiers_that_read_the_first_token_are_imported(kind, poolin
 
 
 def test_wrapped_classifiers_that_read_the_mean_are_refused(tmp_path):
-    with pytest.raises(UserError, match="mean"):
+    with refused("mean"):
         import_foreign(save_classifier(tmp_path, "modernbert", classifier_pooling="mean"), "mae_lm_roberta")

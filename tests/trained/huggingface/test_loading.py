@@ -7,11 +7,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures.readers import open_model
-from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.files import read_json, write_json
 from mae_lm_fairseq.utils.hashes import HASHES
 from mae_lm_fairseq.utils.hugging_face import file_without_code, without_code
+from tests.support.commands import run_verb
 from tests.support.families import change_json
 from tests.support.huggingface import save_model, tiny_masked_lm
 
@@ -45,28 +45,27 @@ def poisoned(request, tmp_path, monkeypatch):
     return directory
 
 
-def run(verb, *arguments):
-    cli.run(verb, list(map(str, arguments)))
-
-
 def test_no_verb_loads_a_kernel(poisoned, tmp_path):
     (tmp_path / "text").write_text(TEXT)
+    words = tmp_path / "words"
     rows = [f"1\t{word}\t_\t{tag}" + "\t_" * 6 + "\n\n" for word, tag in (("the", "DET"), ("dog", "NOUN"))]
-    (tmp_path / "words").write_text("".join(rows * 20))
+    words.write_text("".join(rows * 20))
     (tmp_path / "blimp").mkdir()
     pair = {"sentence_good": "the dog", "sentence_bad": "dog the", "field": "syntax", "UID": "order"}
-    (tmp_path / "blimp" / "order.jsonl").write_text(json.dumps(pair) + "\n")
+    (tmp_path / "blimp/order.jsonl").write_text(json.dumps(pair) + "\n")
     texts = ["--text", tmp_path / "text", "--tokens-per-sample", 16]
-    run("rank", poisoned, *texts, "--bootstrap", 2, "--out", tmp_path / "rank")
-    run("evaluate", poisoned, *texts, "--out", tmp_path / "loss.json")
-    run("probe", poisoned, "--train", tmp_path / "words", "--test", tmp_path / "words", "--out", tmp_path / "probe")
-    run("minimal-pairs", poisoned, "--pairs", tmp_path / "blimp", "--out", tmp_path / "pairs")
+    run_verb("rank", poisoned, *texts, "--bootstrap", 2, "--out", tmp_path / "rank")
+    run_verb("evaluate", poisoned, *texts, "--out", tmp_path / "loss.json")
+    run_verb(
+        "probe", poisoned, "--train", tmp_path / "words", "--test", tmp_path / "words", "--out", tmp_path / "probe"
+    )
+    run_verb("minimal-pairs", poisoned, "--pairs", tmp_path / "blimp", "--out", tmp_path / "pairs")
     (tmp_path / "valid").write_text(TEXT)
     corpus = ["--train", tmp_path / "text", "--valid", tmp_path / "valid"]
-    run("prepare", "--tokenizer", poisoned, *corpus, "--destdir", tmp_path / "data-bin")
-    run("import", poisoned, "--out", tmp_path / "bundle")
-    run("export", tmp_path / "bundle", "--out", tmp_path / "stock")
-    config = json.loads((tmp_path / "stock" / "config.json").read_text())
+    run_verb("prepare", "--tokenizer", poisoned, *corpus, "--destdir", tmp_path / "data-bin")
+    run_verb("import", poisoned, "--out", tmp_path / "bundle")
+    run_verb("export", tmp_path / "bundle", "--out", tmp_path / "stock")
+    config = read_json(tmp_path / "stock/config.json")
     assert {"attribute_map", "_attn_implementation", "attn_implementation"}.isdisjoint(config)
 
 
@@ -97,22 +96,22 @@ def test_an_export_keeps_no_key_that_leads_to_code(tmp_path):
     pooling = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
     write_json(directory / "modules.json", [{"idx": 0, **module}, {"idx": 1, **pooling}])
     (directory / "1_Pooling").mkdir()
-    change_json(directory / "1_Pooling" / "config.json", word_embedding_dimension=16)
+    change_json(directory / "1_Pooling/config.json", word_embedding_dimension=16)
     change_json(directory / "sentence_bert_config.json", max_seq_length=16)
-    run("import", directory, "--out", tmp_path / "bundle")
-    run("export", tmp_path / "bundle", "--out", tmp_path / "expected")
+    run_verb("import", directory, "--out", tmp_path / "bundle")
+    run_verb("export", tmp_path / "bundle", "--out", tmp_path / "expected")
     for name, keys in HOSTILE.items():
         change_json(directory / name, **keys)
     (directory / "evil.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w')")
-    run("import", directory, "--out", tmp_path / "bundle-2")
+    run_verb("import", directory, "--out", tmp_path / "bundle-2")
     for name, keys in HOSTILE.items():  # as of a bundle from others
-        path = tmp_path / "bundle-2" / "original" / name
-        assert json.loads(path.read_text()).keys().isdisjoint(keys.keys() - {"smuggled"})
+        path = tmp_path / "bundle-2/original" / name
+        assert read_json(path).keys().isdisjoint(keys.keys() - {"smuggled"})
         change_json(path, **keys)
     (tmp_path / "bundle-2" / HASHES).unlink()
-    run("export", tmp_path / "bundle-2", "--out", tmp_path / "stock")
+    run_verb("export", tmp_path / "bundle-2", "--out", tmp_path / "stock")
     for name, keys in HOSTILE.items():
-        assert json.loads((tmp_path / "stock" / name).read_text()).keys().isdisjoint(keys.keys() - {"smuggled"})
+        assert read_json(tmp_path / "stock" / name).keys().isdisjoint(keys.keys() - {"smuggled"})
     for name in ("model.safetensors", "tokenizer.json"):
         assert (tmp_path / "stock" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
     assert not (tmp_path / "it-ran").exists()

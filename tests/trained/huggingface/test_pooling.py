@@ -6,14 +6,15 @@ import shutil
 import pytest
 import torch
 
-from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign, notes
-from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.files import read_json, write_json
+from tests.support.commands import run_verb
 from tests.support.exports import WITHOUT_BIAS, pretrained
 from tests.support.families import as_in_the_hubs_cache, put_behind_link
 from tests.support.huggingface import save_model
+from tests.support.refusals import refused
 
 WORDS = ["the", "dog", "sleeps", "fox"]
 KINDS = ("Transformer", "Pooling", "Normalize")
@@ -41,7 +42,7 @@ def modules(*kinds: str, package="sentence_transformers.models") -> list[dict]:
 def export(directory, out, *options) -> dict[str, bytes]:
     """Import and export a model, and return the files of sentence-transformers."""
     write_bundle(import_foreign(directory, "mae_lm_roberta"), out / "bundle")
-    cli.run("export", [str(out / "bundle"), "--out", str(out / "stock"), *options])
+    run_verb("export", out / "bundle", "--out", out / "stock", *options)
     return {name: (out / "stock" / name).read_bytes() for name in FILES if (out / "stock" / name).exists()}
 
 
@@ -51,19 +52,19 @@ def test_an_import_keeps_its_pooling(released, tmp_path):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_user_may_choose_another_one(pooling, released, tmp_path, capsys):
-    found = {name: json.loads(content) for name, content in export(released, tmp_path, "--pooling", pooling).items()}
+    files = {name: json.loads(content) for name, content in export(released, tmp_path, "--pooling", pooling).items()}
     replaced = capsys.readouterr().out
     assert f"--pooling {pooling}: not exported are the imported model's " in replaced
     assert all(name in replaced for name in FILES)
-    assert found["modules.json"] == modules(*KINDS[:2])
-    assert found["1_Pooling/config.json"] == {
+    assert files["modules.json"] == modules(*KINDS[:2])
+    assert files["1_Pooling/config.json"] == {
         "word_embedding_dimension": 16,
         "pooling_mode_cls_token": pooling == "cls",
         "pooling_mode_mean_tokens": pooling == "mean",
         "pooling_mode_max_tokens": False,
     }
-    assert found["sentence_bert_config.json"]["max_seq_length"] == 64
-    assert len(found) == 3
+    assert files["sentence_bert_config.json"]["max_seq_length"] == 64
+    assert len(files) == 3
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_without_a_pooling_that_can_be_kept_nothing_is(listed, lost, released, t
 def test_modules_that_are_not_kept_are_named_and_the_others_stay(released, tmp_path, capsys):
     listed = modules("Transformer", "Pooling", "Dense", "Normalize")
     write_json(released / "modules.json", listed)
-    cli.run("import", [str(released), "--out", str(tmp_path / "named")])
+    run_verb("import", released, "--out", tmp_path / "named")
     assert "2_Dense (sentence_transformers.models.Dense) is not imported" in capsys.readouterr().out
     files = export(released, tmp_path)
     assert json.loads(files.pop("modules.json")) == [listed[0], listed[1], listed[3]]
@@ -128,13 +129,13 @@ def test_older_names_of_the_length_stay(kind, released, tmp_path):
     name = f"sentence_{kind}_config.json"
     (released / "sentence_bert_config.json").rename(released / name)
     export(released, tmp_path)
-    assert json.loads((tmp_path / "stock" / name).read_bytes()) == {"max_seq_length": 9}
-    assert not (tmp_path / "stock" / "sentence_bert_config.json").exists()
+    assert read_json(tmp_path / "stock" / name) == {"max_seq_length": 9}
+    assert not (tmp_path / "stock/sentence_bert_config.json").exists()
 
 
 def test_a_pooling_without_its_file_is_refused(released):
-    (released / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(UserError, match=r"1_Pooling/config\.json: No such file"):
+    (released / "1_Pooling/config.json").unlink()
+    with refused(r"1_Pooling/config\.json"):
         import_foreign(released, "mae_lm_roberta")
 
 
@@ -148,7 +149,7 @@ def test_settings_that_lead_to_code_are_named(released):
 
 def test_links_to_other_directories_are_refused(released, tmp_path):
     put_behind_link(released / "1_Pooling", tmp_path)
-    with pytest.raises(UserError, match="1_Pooling is a link to another directory"):
+    with refused("1_Pooling is a link"):
         import_foreign(released, "mae_lm_roberta")
 
 
@@ -167,9 +168,9 @@ def test_vectors_are_those_of_this_package(kind, pooling, released, model, tmp_p
         export(released, tmp_path, "--pooling", pooling)
     else:
         write_bundle(pretrained("mae_lm", WITHOUT_BIAS, model), tmp_path / "bundle")
-        cli.run("export", [str(tmp_path / "bundle"), "--out", str(tmp_path / "stock"), "--pooling", pooling])
+        run_verb("export", tmp_path / "bundle", "--out", tmp_path / "stock", "--pooling", pooling)
     texts = ["the dog", "the fox sleeps the dog", "fox", "the dog sleeps " * 40]
-    found = library.SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(texts, convert_to_tensor=True)
+    vectors = library.SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(texts, convert_to_tensor=True)
     states = MAELMModel.from_pretrained(tmp_path / "bundle").extract_features(texts, truncate=True)
     expected = torch.stack([of_text.mean(0) if pooling == "mean" else of_text[0] for of_text in states])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(vectors, expected, rtol=1e-6, atol=1e-6)

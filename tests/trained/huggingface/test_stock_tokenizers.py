@@ -24,10 +24,10 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.tokenizer import exported_tokenizer, read_lists_of_words
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.original import STOCK_FILES
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS as WRAPPED
 from tests.support.exports import train_sentencepiece
 from tests.support.families import change_json
+from tests.support.refusals import refused
 from tests.support.tokenizers import given, make, paragraphs
 from tests.support.wrapped import stock as stock_model
 
@@ -40,7 +40,7 @@ def pieces(kind: str, first: tuple[str, ...]):
     model = json.loads(given(kind).to_str())["model"]
     vocabulary = model["vocab"]
     if isinstance(vocabulary, list):
-        return [(token, 0.0) for token in first] + [tuple(each) for each in vocabulary if each[0] not in first], None
+        return [(token, 0.0) for token in first] + [tuple(piece) for piece in vocabulary if piece[0] not in first], None
     names = dict.fromkeys([*first, *sorted(vocabulary, key=vocabulary.get)])
     return {token: index for index, token in enumerate(names)}, [tuple(pair) for pair in model.get("merges", ())]
 
@@ -276,7 +276,9 @@ def test_offsets_of_our_own_byte_level_bpe_are_robertas(kind):
     merges = [tuple(pair) for pair in model["merges"]]
     roberta = transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)
     for text in (" the", *texts_of(kind)):
-        ours, theirs = (each(text, add_special_tokens=False, return_offsets_mapping=True) for each in (fast, roberta))
+        ours, theirs = (
+            encode(text, add_special_tokens=False, return_offsets_mapping=True) for encode in (fast, roberta)
+        )
         assert (ours["input_ids"], ours["offset_mapping"]) == (theirs["input_ids"], theirs["offset_mapping"]), text
 
 
@@ -292,7 +294,7 @@ def test_ordinary_words_are_those_of_a_text(kind, tmp_path_factory):
 def test_the_comparison_names_a_text_on_which_a_tokenizer_differs(roberta, monkeypatch):
     encode = HuggingFaceTokenizer.encode_masked
     monkeypatch.setattr(HuggingFaceTokenizer, "encode_masked", lambda self, text: encode(self, text.replace(" ", "")))
-    with pytest.raises(UserError, match=r"RoBERTa: its tokenizer makes .* of the text 'the <mask> of'; here"):
+    with refused("RoBERTa: .*'the <mask> of'"):
         open_tokenizer_path(roberta)
 
 
@@ -312,7 +314,7 @@ def roberta(tmp_path_factory, tmp_path) -> Path:
 )
 def test_settings_that_change_ids_are_refused_by_name(changes, reason, roberta):
     change_json(roberta / "tokenizer_config.json", **changes)
-    with pytest.raises(UserError, match=reason):
+    with refused(reason):
         open_tokenizer_path(roberta)
 
 
@@ -338,7 +340,7 @@ def test_a_mask_that_is_an_ordinary_token_keeps_its_spaces(lstrip, tmp_path):
 def test_python_tokenizers_are_refused(tmp_path):
     transformers.ByT5Tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(UserError, match=r"has no tokenizer\.json, and transformers cannot make one"):
+    with refused(r"tokenizer\.json"):
         open_tokenizer_path(tmp_path)
 
 
@@ -360,4 +362,4 @@ def test_a_sentencepiece_file_alone_is_exported(tmp_path):
     (released / "tokenizer_config.json").write_text('{"vocab_type": "spm"}')
     write_bundle(import_foreign(released, "mae_lm_roberta"), bundle)
     export_stock(open_pretrained(bundle), tmp_path / "out")
-    assert (tmp_path / "out" / "spm.model").read_bytes() == model
+    assert (tmp_path / "out/spm.model").read_bytes() == model

@@ -15,8 +15,10 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.info import ModelInfo, WordTask
 from mae_lm_fairseq.trained.tags import Tagger
 from mae_lm_fairseq.trained.validation import WORD_HEAD
+from tests.support.comparisons import assert_close, assert_equal
 from tests.support.exports import WITH_BIAS, WITHOUT_BIAS, pretrained, with_facts
 from tests.support.tokenizers import ALL_KINDS, make
+from tests.support.weights import with_head
 
 LABELS = ("B-x", "I-x", "O")
 SENTENCES = [
@@ -33,10 +35,9 @@ def tagger(original):
     """Return a model with a random head that labels words."""
     torch.manual_seed(1)
     head = TokenClassificationHead(original.config.encoder_embed_dim, len(LABELS), 0.0, init_std=0.3)
-    weights = {name: weight for name, weight in original.weights.items() if name.startswith("autoencoder.encoder.")}
-    weights |= {f"classification_heads.{WORD_HEAD}.{name}": weight for name, weight in head.state_dict().items()}
+    tagging = replace(original, weights=with_head(original.weights, WORD_HEAD, head))
     task = WordTask(labels=LABELS, scheme="BIO", column="2")
-    return with_facts(replace(original, weights=weights), task="token_classification", finetuned_on=task)
+    return with_facts(tagging, task="token_classification", finetuned_on=task)
 
 
 def check_labels(original, directory):
@@ -52,7 +53,7 @@ def check_labels(original, directory):
         numbers = batch.word_ids(row)
         first = [numbers.index(word) for word in range(len(words))]
         # Single precision; hidden states are of the order of 1.
-        torch.testing.assert_close(theirs[row, first], torch.from_numpy(ours), rtol=0, atol=1e-5)
+        assert_close(theirs[row, first], torch.from_numpy(ours), 1e-5)
 
     labelled = pipeline("token-classification", model=model, tokenizer=fast, ignore_labels=[])(" ".join(SENTENCES[0]))
     for word in hub.tag(SENTENCES[0]):
@@ -82,8 +83,7 @@ def test_imported_models_label_words_in_their_own_class(kind, has_head, stock, t
     check_labels(original, tmp_path / "out")
     if has_head:
         exported, before = (load_file(path / "model.safetensors") for path in (tmp_path / "out", source))
-        assert exported.keys() == before.keys()
-        assert all(torch.equal(exported[name], before[name]) for name in before)
+        assert_equal(exported, before)
 
 
 def test_labels_that_are_not_known_get_numbers(tmp_path):

@@ -12,8 +12,8 @@ from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK
 from mae_lm_fairseq.trained.huggingface import comparison
 from mae_lm_fairseq.trained.huggingface.tokenizer import exported_tokenizer
-from mae_lm_fairseq.utils.errors import UserError
 from tests.support.exports import pretrained, train_sentencepiece
+from tests.support.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +113,13 @@ def test_decoding_restores_text(both):
 )
 def test_unsupported_models_are_refused(lines, options, reason):
     tokenizer = SentencePieceTokenizer("model", train_sentencepiece(lines[:100], **{"vocab_size": 200, **options}))
-    with pytest.raises(UserError, match=reason):
+    with refused(reason):
         exported_tokenizer(tokenizer, (*tokenizer.symbols, MASK), 64)
 
 
 def test_a_dictionary_that_lacks_pieces_is_refused(model):
     tokenizer = SentencePieceTokenizer("model", model)
-    with pytest.raises(UserError, match="pieces that the dictionary lacks"):
+    with refused("pieces that the dictionary lacks"):
         exported_tokenizer(tokenizer, (*tokenizer.symbols[:-1], MASK), 64)
 
 

@@ -8,8 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.weight_files import read_weights
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
+from tests.support.comparisons import assert_equal
 from tests.support.families import as_in_the_hubs_cache, change_json, put_behind_link
+from tests.support.refusals import refused
 
 SAFE, PICKLED = ("model.safetensors", "model-{}.safetensors"), ("pytorch_model.bin", "pytorch_model-{}.bin")
 BOTH = pytest.mark.parametrize("names", [SAFE, PICKLED], ids=["safetensors", "pickles"])
@@ -39,8 +41,7 @@ def test_several_files_hold_what_one_did(names, whole):
     before = import_foreign(whole, "mae_lm_roberta").weights
     split(whole, names)
     after = import_foreign(whole, "mae_lm_roberta").weights
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_equal(before, after)
 
 
 def test_changed_bytes_in_a_pickle_are_not_read_as_weights(whole):
@@ -52,7 +53,7 @@ def test_changed_bytes_in_a_pickle_are_not_read_as_weights(whole):
     part = next(iter(weights.values())).numpy().tobytes()[:32]
     assert part in content
     (whole / "pytorch_model.bin").write_bytes(content.replace(part, part[::-1]))
-    with pytest.raises(UserError, match=r"pytorch_model\.bin: damaged, or not a file of weights"):
+    with refused(r"pytorch_model\.bin: damaged"):
         read_weights(whole)
 
 
@@ -66,9 +67,9 @@ def test_a_directory_of_the_hubs_cache(whole):
 def test_an_index_cannot_name_files_elsewhere(path, whole):
     save_file({"x": torch.zeros(1)}, whole.parent / "secret.safetensors")
     index = split(whole, SAFE)
-    places = json.loads(index.read_bytes())["weight_map"]
+    places = read_json(index)["weight_map"]
     change_json(index, weight_map=places | {min(places): path})
-    with pytest.raises(UserError, match=r"index\.json has other content.*; restore it"):
+    with refused(r"index\.json has other content"):
         import_foreign(whole, "mae_lm")
 
 
@@ -76,5 +77,5 @@ def test_an_index_cannot_name_files_elsewhere(path, whole):
 def test_a_link_that_leads_elsewhere_is_refused(name, whole):
     split(whole, SAFE)
     put_behind_link(whole / name, whole.parent)
-    with pytest.raises(UserError, match=rf"{name} is a link to another directory; put the file itself there"):
+    with refused(f"{name} is a link"):
         import_foreign(whole, "mae_lm")

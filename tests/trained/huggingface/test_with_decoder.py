@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from density import count, without_docstrings
-from mae_lm_fairseq import cli, load
+from mae_lm_fairseq import load
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig, RelativeBucketing, plain_values
 from mae_lm_fairseq.measures.minimal_pairs import accuracies, read_paradigms
 from mae_lm_fairseq.trained.bundle import write_bundle
@@ -26,11 +26,14 @@ from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.huggingface.modeling_mae_lm import DEFAULTS, MAELMConfig, MAELMForMaskedLM
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import build
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.hashes import HASHES
+from tests.support.commands import run_verb
+from tests.support.comparisons import assert_close, assert_equal
 from tests.support.exports import WITHOUT_BIAS, pretrained, with_facts
 from tests.support.families import change_json, change_weights
 from tests.support.huggingface import save_model, tiny_masked_lm
+from tests.support.refusals import refused
 from tests.support.tokenizers import make
 
 SYMMETRIC = {"relative_bucketing": RelativeBucketing.symmetric, "relative_max_distance": 20}
@@ -61,7 +64,7 @@ VARIANTS = {
 SCORED = ("academic", "three_ml_cross", "seen_masks", "roberta")
 """Variants that score minimal pairs, and that the export compares on all rows; fewer rows of the others save time."""
 MASK_IN_ENCODER = {"reset": 0.4, "seen_masks": 0.4}
-CLOSE = {"rtol": 0, "atol": 1e-4}
+CLOSE = 1e-4
 """The tolerance of exports. Logits and hidden states are of the order of 1 to 10, in single precision."""
 SCRIPT = """
 import sys
@@ -215,12 +218,12 @@ class TestOutputsEqualTheOriginal:
         loss.backward()
         output = outputs[variant]
         assert output["implementation"] == "sdpa"
-        torch.testing.assert_close(output["logits"], logits.detach(), **CLOSE)
-        torch.testing.assert_close(output["eager"], logits.detach(), **CLOSE)
-        torch.testing.assert_close(output["loss"], loss.detach(), **CLOSE)
+        assert_close(output["logits"], logits.detach(), CLOSE)
+        assert_close(output["eager"], logits.detach(), CLOSE)
+        assert_close(output["loss"], loss.detach(), CLOSE)
         for their, ours in zip(output["hidden_states"], states, strict=True):
-            torch.testing.assert_close(their, ours.detach(), **CLOSE)
-        torch.testing.assert_close(output["features"], states[-1].detach(), **CLOSE)
+            assert_close(their, ours.detach(), CLOSE)
+        assert_close(output["features"], states[-1].detach(), CLOSE)
         gradients = {f"autoencoder.{name}": weight.grad for name, weight in network.named_parameters()}
         assert output["gradients"].keys() == gradients.keys()
         for name, gradient in gradients.items():
@@ -232,14 +235,14 @@ class TestOutputsEqualTheOriginal:
         output = outputs[variant]
         for row, tokens in enumerate(inputs["tokens"]):
             length = int(tokens.ne(1).sum())
-            torch.testing.assert_close(output["logits"][row, :length], output["alone"][row], **CLOSE)
+            assert_close(output["logits"][row, :length], output["alone"][row], CLOSE)
             assert not output["logits"][row, length:].any()
-        torch.testing.assert_close(output["moved"], output["logits"], **CLOSE)  # padded on the left, too
+        assert_close(output["moved"], output["logits"], CLOSE)  # padded on the left, too
 
     def test_saved_and_loaded_again_it_is_equal(self, variant, outputs):
         output = outputs[variant]
-        torch.testing.assert_close(output["again"], output["without gradients"], rtol=0, atol=0)
-        torch.testing.assert_close(output["encoder again"], output["features"], rtol=0, atol=0)
+        assert_equal(output["again"], output["without gradients"])
+        assert_equal(output["encoder again"], output["features"])
 
     def test_the_pipeline_fills_masks_as_the_original(self, variant, outputs, inputs, exports):
         ours = load(exports / "exports" / variant).fill_mask(inputs["text"], topk=3)
@@ -255,8 +258,8 @@ class TestOutputsEqualTheOriginal:
 def test_minimal_pairs_have_the_accuracies_of_the_verb(variant, outputs, exports, pairs, tmp_path):
     """The export is also a bundle, which the verb reads."""
     bundle = exports / "exports" / variant
-    cli.run("minimal-pairs", [str(bundle), "--pairs", str(pairs), "--out", str(tmp_path / "out")])
-    [result] = json.loads((tmp_path / "out" / "results.json").read_text())["models"].values()
+    run_verb("minimal-pairs", bundle, "--pairs", pairs, "--out", tmp_path / "out")
+    [result] = read_json(tmp_path / "out/results.json")["models"].values()
     scores = np.array(outputs[variant]["scores"]).reshape(-1, 2)
     assert accuracies(read_paradigms(pairs), scores) == result["scores"]["model"]
 
@@ -266,8 +269,7 @@ def test_the_export_is_a_bundle(variant, exports, model):
     original = original_of(variant, model)
     again = open_pretrained(exports / "exports" / variant)
     assert (again.config, again.symbols, again.about) == (original.config, original.symbols, original.about)
-    assert again.weights.keys() == original.weights.keys()
-    assert all(torch.equal(again.weights[name], original.weights[name]) for name in again.weights)
+    assert_equal(again.weights, original.weights)
 
 
 def test_the_code_is_self_contained_and_small():
@@ -285,10 +287,10 @@ def test_the_code_is_self_contained_and_small():
 
 
 def test_the_code_is_that_of_the_package_and_named_in_the_configuration(exports):
-    directory = exports / "exports" / "self"
+    directory = exports / "exports/self"
     assert [path.name for path in directory.glob("*.py")] == ["modeling_mae_lm.py"]
     assert (directory / "modeling_mae_lm.py").read_bytes() == CODE.read_bytes()
-    auto_map = json.loads((directory / "config.json").read_text())["auto_map"]
+    auto_map = read_json(directory / "config.json")["auto_map"]
     assert set(auto_map) == {"AutoConfig", "AutoModel", "AutoModelForMaskedLM"}
     card = (directory / "README.md").read_text()
     assert "trust_remote_code=True" in card
@@ -307,13 +309,13 @@ def test_a_hostile_bundle_adds_no_code(model, tmp_path):
     for name in ("evil.py", CODE.name):
         (tmp_path / "bundle" / name).write_text("raise SystemExit('it ran')")
     (tmp_path / "bundle" / HASHES).unlink()
-    cli.run("export", [str(tmp_path / "bundle"), "--with-decoder", "--out", str(tmp_path / "out")])
+    run_verb("export", tmp_path / "bundle", "--with-decoder", "--out", tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").rglob("*.py")] == [CODE.name]
     assert (tmp_path / "out" / CODE.name).read_bytes() == CODE.read_bytes()
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    config = read_json(tmp_path / "out/config.json")
     assert {value.partition(".")[0] for value in config["auto_map"].values()} == {CODE.stem}
     assert "attribute_map" not in config
-    assert hostile.keys().isdisjoint(json.loads((tmp_path / "out" / "tokenizer_config.json").read_text()))
+    assert hostile.keys().isdisjoint(read_json(tmp_path / "out/tokenizer_config.json"))
 
 
 def test_options_and_their_defaults_are_those_of_the_package():
@@ -327,7 +329,7 @@ def test_tokenizers_with_other_ids(tokenizer, tmp_path):
     """The comparison in the export also permutes ids. MPNet's class has no such tokenizer."""
     original = pretrained("mae_lm_3ml_cross", tokenizer=make(tokenizer))
     export_with_decoder(original, tmp_path / "out")
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    config = read_json(tmp_path / "out/config.json")
     assert config["pad_token_id"] != 1
     again = open_pretrained(tmp_path / "out").weights
     for name, weight in original.weights.items():
@@ -340,13 +342,13 @@ def test_an_import_and_half_precision(copy_of, tmp_path):
     original = import_foreign(copy_of("bert"), "mae_lm_roberta")
     halved = {name: weight.half() for name, weight in original.weights.items()}
     export_with_decoder(replace(original, weights=halved), tmp_path / "out", pooling="mean")
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
-    assert (tmp_path / "out" / "modules.json").exists()
+    assert read_json(tmp_path / "out/config.json")["dtype"] == "float32"
+    assert (tmp_path / "out/modules.json").exists()
 
 
 def test_without_a_tokenizer(tmp_path):
     export_with_decoder(pretrained(), tmp_path / "out")
-    assert not (tmp_path / "out" / "tokenizer.json").exists()
+    assert not (tmp_path / "out/tokenizer.json").exists()
 
 
 def wrapped(tmp_path):
@@ -366,7 +368,7 @@ REFUSED = {
 @pytest.mark.parametrize("named", REFUSED)
 def test_other_models_are_refused_by_name(named, tmp_path):
     model = REFUSED[named](tmp_path)
-    with pytest.raises(UserError, match=rf"--with-decoder .*({named}).*mae-lm bundle"):
+    with refused(rf"--with-decoder .*({named}).*mae-lm bundle"):
         export_with_decoder(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -377,7 +379,7 @@ def test_the_code_refuses_what_it_does_not_compute():
 
 
 def test_rows_that_are_too_long_are_refused(exports):
-    loaded = MAELMForMaskedLM.from_pretrained(exports / "exports" / "self")
+    loaded = MAELMForMaskedLM.from_pretrained(exports / "exports/self")
     with pytest.raises(ValueError, match="41 tokens; this model takes at most 40"):
         loaded(torch.full((1, 41), 5))
 
@@ -401,14 +403,14 @@ def test_nothing_is_written_if_weights_differ(model, tmp_path, monkeypatch):
         change_weights(path.parent, lambda weights: weights | {name: weights[name] + torch.eye(32)[0]})
 
     monkeypatch.setattr(exporter, "write_bytes", write_and_spoil)
-    with pytest.raises(UserError, match="the export was not written: its logits"):
+    with refused("the export was not written: its logits"):
         export_with_decoder(pretrained("mae_lm", {}, model), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_written_if_the_code_computes_something_else(tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_mae_lm, "EMPTY_KEY", 0.0)
-    with pytest.raises(UserError, match="the export was not written: its states"):
+    with refused("the export was not written: its states"):
         export_with_decoder(pretrained(), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -418,6 +420,6 @@ def test_code_is_exported_where_it_is_asked_for(model, lines, tmp_path):
     (tmp_path / "text").write_text("\n".join(lines[:20]))
     for name, flags in (("plain", []), ("whole", ["--with-decoder"])):
         words = ["--text", tmp_path / "text", "--out", tmp_path / name, *flags]
-        cli.run("export", list(map(str, [tmp_path / "bundle", *words])))
+        run_verb("export", tmp_path / "bundle", *words)
         assert bool([*(tmp_path / name).glob("*.py")]) == bool(flags)
-        assert ("auto_map" in json.loads((tmp_path / name / "config.json").read_text())) == bool(flags)
+        assert ("auto_map" in read_json(tmp_path / name / "config.json")) == bool(flags)
