@@ -11,9 +11,10 @@ from mae_lm_fairseq.core.config import MaskJoin
 from mae_lm_fairseq.core.packing import batch_layout, unpack
 from mae_lm_fairseq.models.finetuning import freeze_below, mark_depths
 from mae_lm_fairseq.trained.conversion import new_decoder
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from mae_lm_fairseq.wrapped.network import build_network, options_of
+from tests.support.comparisons import assert_close, assert_equal
+from tests.support.refusals import refused
 from tests.support.wrapped import MASK, PAD, VOCABULARY, stock, wrap
 
 IN_GATE = ("deberta-v2", "electra", "modernbert")
@@ -66,7 +67,7 @@ def test_states_and_logits_are_the_stock_model_s(pair):
     states = pair.network.encode(tokens, layout)
     for ours, their in zip(states, theirs.hidden_states, strict=True):
         assert torch.equal(unpack(ours, layout.sequence, tokens.shape[1])[is_token], their[is_token])
-    torch.testing.assert_close(pair.network.predict(states[-1], layout), theirs.logits[is_predicted], rtol=0, atol=2e-5)
+    assert_close(pair.network.predict(states[-1], layout), theirs.logits[is_predicted], 2e-5)
 
 
 @torch.no_grad()
@@ -137,7 +138,7 @@ def test_half_precision_keeps_the_angles_of_positions(kind):
     network = wrap(stock(kind)).network
     before = {name: x.clone() for name, x in network.named_buffers()}
     after = dict(network.half().float().named_buffers())
-    assert all(torch.equal(x, after[name]) for name, x in before.items())
+    assert_equal(before, after)
 
 
 @pytest.mark.parametrize("option", ["dropout", "attention_dropout"])
@@ -157,7 +158,7 @@ def test_a_sequence_is_as_long_as_the_option_says():
 def test_the_last_uses_of_a_layer_are_not_trained_alone():
     encoder = wrap(stock("albert")).network.encoder
     mark_depths(encoder)
-    with pytest.raises(UserError, match="--trained-layers 2: the encoder uses a layer several times"):
+    with refused("--trained-layers 2"):
         freeze_below(encoder, 2)
 
 
@@ -179,7 +180,7 @@ def test_a_new_decoder_starts_from_the_last_layers(kind):
     layers = next(x for x in network.decoder.modules() if isinstance(x, torch.nn.ModuleList) and len(x) == 2)
     for layer, source in zip(layers, network.encoder.layers[1:], strict=True):
         expected = source.state_dict()
-        assert all(torch.equal(weight, expected[name]) for name, weight in layer.state_dict().items())
+        assert_equal(layer.state_dict(), expected)
 
 
 @pytest.mark.parametrize("kind", ["electra", "bert"])

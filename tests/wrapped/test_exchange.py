@@ -1,6 +1,5 @@
 """From a ``transformers`` directory to a bundle and back, for types that are wrapped."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,12 @@ from mae_lm_fairseq.trained.huggingface.importer import import_foreign
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.trained.reading import build
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from mae_lm_fairseq.wrapped.heads import ANSWERS, HEAD_KINDS, SENTENCES
+from tests.support.comparisons import assert_close, assert_equal
 from tests.support.huggingface import save_model
+from tests.support.refusals import refused
 from tests.support.wrapped import stock
 
 IN_GATE = ("deberta-v2", "electra", "modernbert")
@@ -72,7 +73,7 @@ def test_an_import_is_exported_byte_by_byte(kind, preset, tmp_path):
             assert torch.equal(next(w for n, w in before.items() if n.endswith(f".{name}")), weight)
     else:
         assert are_same_files(directory, out)
-        config, again = (json.loads((path / "config.json").read_bytes()) for path in (directory, out))
+        config, again = (read_json(path / "config.json") for path in (directory, out))
         assert config | {"dtype": "float32"} == again
 
 
@@ -84,7 +85,7 @@ def test_features_and_fillings_are_those_of_the_original(kind, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     expected = theirs(**tokenizer([TEXT], return_tensors="pt"), output_hidden_states=True).hidden_states
     layers = model.extract_features(TEXT, return_all_hiddens=True)
-    assert all(map(torch.equal, layers, expected))
+    assert_equal(layers, expected)
     assert len(layers) == len(expected)
     masked = tokenizer(["w3 [MASK] w5"], return_tensors="pt")
     probabilities = theirs(**masked).logits[0, 2].softmax(-1)
@@ -111,7 +112,7 @@ def test_heads_are_exported_as_they_came(kind, head, tmp_path):
     output = theirs(**transformers.AutoTokenizer.from_pretrained(directory)([text], return_tensors="pt"))
     expected = torch.stack([output[name] for name in head.outputs], -1)
     logits = model.model.classification_heads[head.name](model.extract_features(text))
-    torch.testing.assert_close(logits, expected.reshape(logits.shape), rtol=0, atol=1e-5)
+    assert_close(logits, expected.reshape(logits.shape), 1e-5)
     if head is SENTENCES:
         assert torch.allclose(model.predict(head.name, text, return_logits=True), output.logits, atol=1e-5)
     elif head is ANSWERS:
@@ -125,7 +126,7 @@ def test_models_without_a_head_get_a_random_one(kind, tmp_path):
     directory = save(tmp_path, kind, "Model")
     first, same, other = (import_foreign(directory, "mae_lm_roberta", seed=seed) for seed in (1, 1, 2))
     assert first.about.untrained == ("lm_head",)
-    assert all(torch.equal(weight, same.weights[name]) for name, weight in first.weights.items())
+    assert_equal(first.weights, same.weights)
     differing = {name for name, weight in first.weights.items() if not torch.equal(weight, other.weights[name])}
     assert {name.startswith("autoencoder.lm_head.") for name in differing} == {True}
 
@@ -133,7 +134,7 @@ def test_models_without_a_head_get_a_random_one(kind, tmp_path):
 def test_another_objective_keeps_encoder_and_head(kind, tmp_path):
     before = import_foreign(save(tmp_path, kind), "mae_lm_roberta")
     after = with_preset(before, "mae_lm", seed=1)
-    assert all(torch.equal(weight, after.weights[name]) for name, weight in before.weights.items())
+    assert_equal(before.weights, after.weights)
     assert build(after).decoder is not None
 
 
@@ -169,10 +170,10 @@ def test_missing_weights_are_named(lacking, tmp_path):
     weights = weights_of(directory)
     del weights[lacking]
     save_file(weights, directory / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match=lacking):
+    with refused(lacking):
         import_foreign(directory, "mae_lm_roberta")
 
 
 def test_tokenizers_with_more_tokens_than_rows_are_refused(tmp_path):
-    with pytest.raises(UserError, match="60 tokens, and the dictionary has 65"):
+    with refused("60 tokens, and the dictionary has 65"):
         import_foreign(save(tmp_path, "electra", vocab_size=60), "mae_lm_roberta")

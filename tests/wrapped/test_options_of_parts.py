@@ -45,10 +45,10 @@ def test_only_our_padding_has_no_gradient():
 def test_the_last_layers_keep_their_kinds_of_attention():
     """The first of three layers attends to everything, and the others to neighbours, of which two reach 16 tokens."""
     network = around_modernbert().eval()
-    one = draw()
-    other = one.clone()
+    drawn = draw()
+    other = drawn.clone()
     other[0] += 1
-    changed = (decode(network, one) != decode(network, other)).any(1)
+    changed = (decode(network, drawn) != decode(network, other)).any(1)
     assert changed[0]
     assert not changed[17:].any()
 
