@@ -2,7 +2,6 @@
 
 import functools
 import io
-import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from mae_lm_fairseq.text.span_windows import SpanWindows
 from mae_lm_fairseq.text.squad import read_squad
+from mae_lm_fairseq.utils.files import read_json
 from tests.fault_injection.damage import TEXTS, Damage, attempt_file, damaged, damaged_json
 from tests.fault_injection.outcomes import VALID_OR_NOTHING, outcome, product_outcome, quietly
 from tests.fault_injection.report import Fault, Row
@@ -120,7 +120,7 @@ def _write_sets(task: GlueTask, folder: Path, layout: str) -> Path:
     glue.write_hub(folder, task, sets, as_list=layout != "jsonl")
     if layout == "parquet":
         for path in folder.rglob("*.json"):
-            path.with_suffix(".parquet").write_bytes(_parquet(pa.Table.from_pylist(json.loads(path.read_bytes()))))
+            path.with_suffix(".parquet").write_bytes(_parquet(pa.Table.from_pylist(read_json(path))))
             path.unlink()
     return folder
 
@@ -147,7 +147,7 @@ def damaged_squad(place: Workplace, times: int) -> Iterator[Row]:
         VALID_OR_NOTHING,
     )
     tokenizer = SentencePieceTokenizer(answering.write_tokenizer(place.directory / "tokenizer") / TOKENIZER)
-    split = runpy.run_path(str(ROOT / "preprocess" / "squad" / "split.py"))["main"]
+    split = runpy.run_path(str(ROOT / "preprocess/squad/split.py"))["main"]
     path = answering.write_squad(place.directory / "squad.json", version_2=True, people=3)
 
     def read() -> None:

@@ -1,7 +1,6 @@
 """One bit of a file that a command has written is flipped, and the file is opened again, as other commands do."""
 
 import hashlib
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -33,11 +32,11 @@ from mae_lm_fairseq.trained.reading import Pretrained, read_bundle
 from mae_lm_fairseq.training.keys import Products
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import file_sha256, write_record
-from tests.fault_injection.interrupted import plan_of_two_models
+from mae_lm_fairseq.utils.files import file_sha256, read_json
 from tests.fault_injection.models import small_model
 from tests.fault_injection.outcomes import quietly
 from tests.fault_injection.report import Fault, Row
+from tests.fault_injection.studies import finish_training, plan_of_two_models
 from tests.fault_injection.training import Workplace
 from tests.support.exports import WITHOUT_BIAS
 
@@ -187,12 +186,7 @@ def _of_study(out: Path, checkpoint: Path) -> Iterator[Kind]:
             moments = training.folder / "rank-1-key.safetensors"
             save_safetensors({"products": torch.rand(8, 8)}, moments)
             shutil.copy(checkpoint, training.checkpoint(1))
-            values = {"per_update": 1.0 + seed, "tokens_per_update": 1.0}
-            measures = {workspace.key(measure, model): values for measure in plan.measures}
-            made_by = {"commit": "x", "machine": "y", "versions": {}, "seconds": 0.5}
-            result = {**made_by, "measures": measures, "kept": {moments.name: file_sha256(moments)}}
-            content = {"name": "a run", "command": ["train"], "result": result, "seconds": 1.5}
-            write_record(training.result(1), content)
+            finish_training(workspace, model, seed, {moments.name: file_sha256(moments)})
     report()
     yield Kind("plan.json of a study", [out / "plan.json"], report)
     yield Kind("made.json of a study", [out / "made.json"], report)
@@ -200,7 +194,7 @@ def _of_study(out: Path, checkpoint: Path) -> Iterator[Kind]:
 
     def read_results() -> Any:
         compare()
-        content = json.loads((out / "results.json").read_text())
+        content = read_json(out / "results.json")
         return [content[name] for name in ("title", "plan", "files", "changes", "looks", "rates", "runs")]
 
     def read_moments() -> list[bytes]:
@@ -225,7 +219,7 @@ def _of_finetuning(out: Path, bundle: Path) -> Iterator[Kind]:
     def read() -> list:
         if problems := [problem for _, problem in compared_files(out) if problem]:
             raise UserError(problems[0])
-        content = json.loads((out / "results.json").read_text())
+        content = read_json(out / "results.json")
         return [content["task"], content["metrics"], read_bundle(out / "model")]
 
     model = [path for path in sorted((out / "model").iterdir()) if path.name != "README.md"]

@@ -134,8 +134,8 @@ def truncated_checkpoints(place: Workplace, times: int) -> Iterator[Row]:
     torch.save({**state, "optimizer_history": [{}]}, path)
 
     def load() -> None:
-        found = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-        if not torch.equal(found["model"]["weight"], state["model"]["weight"]):
+        loaded = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        if not torch.equal(loaded["model"]["weight"], state["model"]["weight"]):
             raise ValueError("other weights were read")
 
     attempt_file(place, row, path, damaged, lambda: outcome(load), times // 2, times // 2)

@@ -6,7 +6,6 @@ with nothing left over.
 
 import contextlib
 import hashlib
-import json
 import multiprocessing
 import os
 import shutil
@@ -24,7 +23,6 @@ from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import TaggingOptions
 from mae_lm_fairseq.study.engine import begin, collect
-from mae_lm_fairseq.study.plan import Plan, parse_plan
 from mae_lm_fairseq.study.report import write_report
 from mae_lm_fairseq.study.results import remove_checkpoints, training_result
 from mae_lm_fairseq.text import parts
@@ -44,10 +42,11 @@ from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.training.runner import Run, _execute
 from mae_lm_fairseq.utils.directories import write_results
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.files import read_record, write_json, write_record, write_text
+from mae_lm_fairseq.utils.files import read_json, read_record, write_json, write_record, write_text
 from mae_lm_fairseq.utils.locks import LOCK
 from tests.fault_injection.models import small_model
 from tests.fault_injection.report import Fault, Row
+from tests.fault_injection.studies import finish_training, plan_of_two_models
 from tests.fault_injection.training import Workplace, prepare_to_fork
 from tests.support import tagging
 from tests.support.exports import WITHOUT_BIAS
@@ -275,7 +274,7 @@ def _results_problem() -> str | None:
     results, report = Path("results.json"), Path("report.md")
     if results.exists() and not report.exists():
         return "results without a report"
-    if results.exists() and json.loads(results.read_text())["number"] != int(report.read_text()):
+    if results.exists() and read_json(results)["number"] != int(report.read_text()):
         return "results and report differ"
     return None
 
@@ -293,68 +292,25 @@ def _make_products(number: int) -> None:
     products.make("file.json", number, lambda path: write_json(path, number))
 
 
-PLAN = """
-title = "A study"
-
-[data]
-data_bin = "{data}"
-
-[train]
-updates = 1
-
-[[model]]
-name = "MAE-LM"
-arch = "mae_lm_tiny"
-seeds = {seeds}
-
-[[model]]
-name = "MLM"
-arch = "mae_lm_roberta_tiny"
-seeds = {seeds}
-
-[[measure]]
-kind = "seconds"
-
-[[contrast]]
-name = "time"
-of = "seconds.per_update"
-model = "MAE-LM"
-less = "MLM"
-predicted = "positive"
-primary = true
-"""
-
-
 def _study(seeds: int) -> None:
     """Report a study whose trainings are finished, with a number of seeds from 2."""
     Path("data-bin").mkdir(exist_ok=True)
-    out, plan = Path("out"), plan_of_two_models(seeds + 1)
+    out, plan = Path("out"), plan_of_two_models(seeds + 1, Path("data-bin"))
     out.mkdir(exist_ok=True)
     workspace = begin(plan, out, 1)
     for model in plan.models:
         for seed in model.all_seeds:
-            training = workspace.training(model, None, seed)
-            if not (result := training.result(1)).exists():
-                training.folder.mkdir(parents=True, exist_ok=True)
-                seconds = {"per_update": 1.0 + seed, "tokens_per_update": 1.0}
-                values = {workspace.key(measure, model): seconds for measure in plan.measures}
-                made_by = {"commit": "x", "machine": "y", "versions": {}, "seconds": 0.0, "kept": {}}
-                content = {"command": [], "seconds": 1.0, "result": {**made_by, "measures": values}}
-                write_record(result, content)
+            if not workspace.training(model, None, seed).result(1).exists():
+                finish_training(workspace, model, seed)
     collect(workspace)
     write_report(out, collect(workspace, is_reported=True))
-
-
-def plan_of_two_models(seeds: int, data: Path = Path("data-bin")) -> Plan:
-    """Return a plan of two models that measures nothing but time."""
-    return parse_plan(PLAN.format(seeds=seeds, data=data), "plan.toml")
 
 
 def _study_problem() -> str | None:
     out = Path("out")
     if not (out / "report.md").exists():
         return None
-    results, report = json.loads((out / "results.json").read_text()), (out / "report.md").read_text()
+    results, report = read_json(out / "results.json"), (out / "report.md").read_text()
     if f"seeds = {len(results['runs']) // 2}" not in report:
         return "the report is that of other results"
     if not (out / "results.csv").exists():
@@ -381,7 +337,7 @@ def _end_training() -> None:
 
 def _training_problem() -> str | None:
     folder = Path("out/runs/run")
-    if not (folder / "checkpoints" / "checkpoint_last.pt").exists() and not (folder / "training-1.json").exists():
+    if not (folder / "checkpoints/checkpoint_last.pt").exists() and not (folder / "training-1.json").exists():
         return "neither checkpoint nor result is there"
     return None
 

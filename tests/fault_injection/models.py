@@ -66,8 +66,9 @@ def damaged_safetensors(content: bytes) -> SearchStrategy[bytes]:
     def change(name: str, kind: int) -> bytes:
         weight = weights[name]
         types = ("float64", "float16", "bfloat16", "int8", "bool", "complex64", "float8_e4m3fn")
-        shapes = (weight.flatten(), weight[..., :1], weight[:0], weight.sum(), weight[None], weight.transpose(0, -1))
-        others = (*(weight.to(getattr(torch, name)) for name in types), *shapes, weight * float("nan"))
+        others = [weight.to(getattr(torch, name)) for name in types]
+        others += [weight.flatten(), weight[..., :1], weight[:0], weight.sum()]
+        others += [weight[None], weight.transpose(0, -1), weight * float("nan")]
         return safetensors.torch.save({**weights, name: others[kind].clone().contiguous()})
 
     return (

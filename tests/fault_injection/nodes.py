@@ -90,8 +90,8 @@ class TwoNodeRun:
 
     def wait_for_message(self, message: str, number: int) -> None:
         """Wait until a message has appeared that many times more."""
-        found = self.output().count(message)
-        self.wait(lambda: self.output().count(message) >= found + number)
+        before = self.output().count(message)
+        self.wait(lambda: self.output().count(message) >= before + number)
 
     def wait_for_resume(self, number: int, least: int) -> str | None:
         """Wait until the run has resumed that often; return what went wrong, or None.
@@ -179,8 +179,8 @@ def _left_over(run: TwoNodeRun, reference: TwoNodeRun) -> str | None:
 
     A process that is killed leaves empty directories and its sockets.
     """
-    found, expected = ({path.name for path in of.last.parent.iterdir()} for of in (run, reference))
-    files = sorted(found ^ expected) + [str(path) for path in run.temporary.rglob("*") if path.is_file()]
+    names, expected = ({path.name for path in training.last.parent.iterdir()} for training in (run, reference))
+    files = sorted(names ^ expected) + [str(path) for path in run.temporary.rglob("*") if path.is_file()]
     return f"left over: {files}" if files else None
 
 

@@ -13,13 +13,13 @@ _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2
 def children(pid: int) -> list[int]:
     """Return the ids of the children of a process, sorted."""
     lists = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
-    return sorted(int(child) for each in lists for child in each.split())
+    return sorted(int(child) for ids in lists for child in ids.split())
 
 
 def private_memory(pid: int) -> int:
     """Return the bytes of a process's private memory, without mapped files, which processes share."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) << 10 if found else 0
+    size = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(size[1]) << 10 if size else 0
 
 
 def obey_permissions() -> None:

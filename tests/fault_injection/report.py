@@ -1,14 +1,14 @@
 """Fault definitions, their results, and scripts/results/robustness, which scripts/write_docs.py writes from them."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.output import markdown_table
 
-_RESULTS = Path(__file__).parents[2] / "scripts" / "results"
+_RESULTS = Path(__file__).parents[2] / "scripts/results"
 RESULTS = _RESULTS / "fault-injection.json"
 TWO_NODES = _RESULTS / "two-nodes.json"
 
@@ -83,7 +83,7 @@ def table(rows: Iterable[Row]) -> str:
 
 def read(path: Path) -> list[Row]:
     """Read the rows from a file written by ``scripts/fault_injection.py``."""
-    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    return [Row(**row) for row in read_json(path)["rows"]]
 
 
 def document() -> str:
@@ -92,7 +92,7 @@ def document() -> str:
 
 
 def _section(head: str, path: Path) -> str:
-    results = json.loads(path.read_text(encoding="utf-8"))
+    results = read_json(path)
     machine = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     options = " ".join([*(["--quick"] if results["quick"] else []), "--json FILE"])
     return f"{head.format(options=options, machine=machine)}\n{table(read(path))}"

@@ -122,8 +122,8 @@ class TrainingProcess:
 
     def resumed_from(self) -> int | None:
         """Return the update that the process resumed from, or None if it was killed before it logged that."""
-        found = RESUMED.search(self.output())
-        return found and int(found[1])
+        message = RESUMED.search(self.output())
+        return message and int(message[1])
 
     def final_error(self) -> str:
         """Return the error message that the output ends with, or "no error message" with the last line."""
@@ -244,9 +244,9 @@ class Workplace:
         return self._undisturbed[updates]
 
 
-def difference(one: Path, other: Path) -> str | None:
+def difference(first: Path, second: Path) -> str | None:
     """Return the first difference between the training states of two checkpoints, bit by bit, or None."""
-    states = [torch.load(path, map_location="cpu", weights_only=True) for path in (one, other)]
+    states = [torch.load(path, map_location="cpu", weights_only=True) for path in (first, second)]
     parts = [
         {
             "model": state["model"],
@@ -261,13 +261,13 @@ def difference(one: Path, other: Path) -> str | None:
     return _difference(*parts, "")
 
 
-def _difference(one, other, name: str) -> str | None:
-    if isinstance(one, dict) and isinstance(other, dict):
-        if one.keys() != other.keys():
+def _difference(value, other, name: str) -> str | None:
+    if isinstance(value, dict) and isinstance(other, dict):
+        if value.keys() != other.keys():
             return f"{name}: other entries"
-        found = (_difference(one[key], other[key], f"{name} {key}".strip()) for key in one)
-        return next(filter(None, found), None)
-    if isinstance(one, list) and isinstance(other, list):
-        return _difference(dict(enumerate(one)), dict(enumerate(other)), name)
-    same = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+        differences = (_difference(value[key], other[key], f"{name} {key}".strip()) for key in value)
+        return next(filter(None, differences), None)
+    if isinstance(value, list) and isinstance(other, list):
+        return _difference(dict(enumerate(value)), dict(enumerate(other)), name)
+    same = torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
     return None if same else name
