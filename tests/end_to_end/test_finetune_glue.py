@@ -1,15 +1,15 @@
 """``mae-lm finetune glue``, killed and started again."""
 
-import json
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from mae_lm_fairseq import cli
 from mae_lm_fairseq.finetuning import sweep as finetuning
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
+from mae_lm_fairseq.utils.files import read_json
+from tests.support.commands import run_verb
 from tests.support.finetuning import run_here, save_pretrained
 from tests.support.glue import make_rows, write_official, write_tokenizer
 from tests.support.processes import wait_for
@@ -27,7 +27,7 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch, numbe
     further = ["--", "--layer-lr-decay", "0.9"]
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "run_all", run_here)
-        cli.run("finetune glue", list(map(str, [*options, straight, *further])))
+        run_verb("finetune glue", *options, straight, *further)
 
     command = [sys.executable, "-m", "mae_lm_fairseq", "finetune", "glue", *options, broken, *further]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -38,7 +38,7 @@ def test_a_killed_sweep_resumes_to_the_same_results(tmp_path, monkeypatch, numbe
     subprocess.run(command, check=True, timeout=300, capture_output=True)
 
     # One run was in-process, the other was not: equal seeds give bit-equal results on a CPU.
-    results = [json.loads((out / "results.json").read_text()) for out in (straight, broken)]
+    results = [read_json(out / "results.json") for out in (straight, broken)]
     assert results[0] == results[1]
     assert results[0]["options"] == further[1:]
     for name in ("SST-2.tsv", "report.md"):

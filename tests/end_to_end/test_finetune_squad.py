@@ -1,13 +1,12 @@
 """``mae-lm finetune squad`` in processes of its own, from a question file to the reported metrics."""
 
-import json
 from pathlib import Path
 
 from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import SquadOptions
 from mae_lm_fairseq.finetuning.squad.metrics import evaluate_1_1, gold_answers
 from mae_lm_fairseq.text.squad import read_squad
-from mae_lm_fairseq.utils.files import read_record
+from mae_lm_fairseq.utils.files import read_json, read_record
 from tests.support.answering import write_squad, write_tokenizer
 
 # Large enough to memorise sixteen answers in a few seconds.
@@ -31,6 +30,6 @@ def test_answers_are_memorised(tmp_path):
     results = finetune(options)
     assert read_record(out / "results.json") == results
     assert "| 0.001 | exact_match | 100.0 (one seed) | 100.0 |" in (out / "report.md").read_text()
-    answers = json.loads((out / "predictions.json").read_text())
-    found = evaluate_1_1(gold_answers(read_squad(questions, version_2=False)), answers)
-    assert found == {"exact_match": 100.0, "f1": 100.0}
+    answers = read_json(out / "predictions.json")
+    metrics = evaluate_1_1(gold_answers(read_squad(questions, version_2=False)), answers)
+    assert metrics == {"exact_match": 100.0, "f1": 100.0}

@@ -36,10 +36,10 @@ def on_device(options, gpu):
 
 
 def losses(done):
-    found = re.findall(r"\| train_inner \|.*?\bloss=([\d.]+)", done.stderr + done.stdout)
+    logged = re.findall(r"\| train_inner \|.*?\bloss=([\d.]+)", done.stderr + done.stdout)
     assert done.returncode == 0, done.stderr
-    assert found
-    return [float(loss) for loss in found]
+    assert logged
+    return [float(loss) for loss in logged]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(map(str, options)))
@@ -60,8 +60,8 @@ LEARNING = [*OPTIONS[:2], OPTIONS[len(PRECISIONS)]]
 
 @pytest.mark.parametrize("options", LEARNING, ids=lambda options: " ".join(map(str, options)))
 def test_learns_with_dropout(fairseq_train, data_bin, options, gpu):
-    found = losses(fairseq_train(data_bin, *COMMON, *on_device(options, gpu)))
-    assert min(found) < 0.9 * found[0]
+    curve = losses(fairseq_train(data_bin, *COMMON, *on_device(options, gpu)))
+    assert min(curve) < 0.9 * curve[0]
 
 
 def test_what_a_user_does_first(mae_lm, tmp_path, gpu):
@@ -93,7 +93,7 @@ def test_what_a_user_does_first(mae_lm, tmp_path, gpu):
     model = ("checkpoints/checkpoint_last.pt", "--data-bin", "data-bin")
     run_of = ("--learning-rates", "1e-4", "--seeds", 1, "--max-updates", 3)
     run("finetune", "glue", "RTE", *model, "--glue-dir", "GLUE", "--out", "rte", *run_of)
-    assert (tmp_path / "rte" / "report.md").exists()
+    assert (tmp_path / "rte/report.md").exists()
     assert "compared with the original" in run("export", *model, "--out", "exported")
     # Its exit code is that of all checks, such as of optional packages.
     report = mae_lm("doctor", cwd=tmp_path).stdout

@@ -6,25 +6,21 @@ import shlex
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
-from fairseq.logging import metrics
-from fairseq_cli import train
 from transformers import AutoModel, AutoTokenizer
 
-from mae_lm_fairseq import cli
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.model_card import add_tokenizer_and_card
 from mae_lm_fairseq.trained.opening import open_pretrained
 from tests.support import ROOT
+from tests.support.commands import run_verb
+from tests.support.comparisons import assert_close, assert_equal
 from tests.support.families import stock_model
-from tests.support.training import RECIPE, parse
+from tests.support.finetuning import WITHOUT_EPOCHS, train_here
+from tests.support.training import RECIPE
+from tests.support.weights import encoder_of
 
-PAGE = (ROOT / "docs" / "hugging-face.md").read_text(encoding="utf-8")
-TEXT = (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
-
-
-def run(verb, *arguments):
-    cli.run(verb, list(map(str, arguments)))
+PAGE = (ROOT / "docs/hugging-face.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/pretraining.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +33,13 @@ def text_bin(tmp_path_factory):
         lines = [" ".join(words[place : place + 12]) for place in range(start, len(words), 12)]
         (directory / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     splits = [part for split in ("train", "valid") for part in (f"--{split}", directory / f"{split}.txt")]
-    run("prepare", *splits, "--vocab-size", 400, "--destdir", directory / "data-bin")
+    run_verb("prepare", *splits, "--vocab-size 400 --destdir", directory / "data-bin")
     return directory / "data-bin"
 
 
 def pretrain(data, save, *options):
     """Run ``fairseq-train`` in this process and return the last checkpoint."""
-    metrics.reset()
-    checkpoint_utils.save_checkpoint.__dict__.pop("best", None)
-    train.main(parse(data, *RECIPE, "--num-workers", 0, "--no-epoch-checkpoints", "--save-dir", save, *options))
+    train_here(data, *RECIPE, *WITHOUT_EPOCHS, "--save-dir", save, *options)
     return save / "checkpoint_last.pt"
 
 
@@ -53,8 +47,8 @@ def pretrain(data, save, *options):
 def trained(tmp_path_factory, run_cli, text_bin):
     """Return the checkpoint of a short run of ``fairseq-train``."""
     save = tmp_path_factory.mktemp("trained")
-    command = ["fairseq-train", text_bin, *RECIPE, "--user-dir", "mae_lm_fairseq", "--arch", "mae_lm_tiny"]
-    done = run_cli([*command, "--save-dir", save, "--num-workers", 0, "--max-update", 20, "--lr", 1e-2])
+    command = ["fairseq-train", text_bin, *RECIPE, "--user-dir mae_lm_fairseq --arch mae_lm_tiny"]
+    done = run_cli([*command, "--save-dir", save, "--num-workers 0 --max-update 20 --lr 0.01"])
     assert done.returncode == 0, done.stderr
     return save / "checkpoint_last.pt"
 
@@ -64,39 +58,38 @@ def exported(tmp_path_factory, trained, text_bin):
     """Export the checkpoint."""
     out = tmp_path_factory.mktemp("exported") / "out"
     text = text_bin.parent / "valid.txt"
-    run("export", trained, "--data-bin", text_bin, "--out", out, "--text", text)
+    run_verb("export", trained, "--data-bin", text_bin, "--out", out, "--text", text)
     return out
 
 
 @pytest.mark.parametrize("preset", ["mae_lm", "mae_lm_roberta"])
 def test_pretraining_continues_from_an_import(preset, trained, text_bin, exported, tmp_path, capsys):
-    run("import", exported, "--preset", preset, "--out", tmp_path / "imported")
+    run_verb("import", exported, "--preset", preset, "--out", tmp_path / "imported")
     options = capsys.readouterr().out.splitlines()[-1].split()
     assert options[:2] == ["--finetune-from-model", str(tmp_path / "imported")]
     before, again = open_pretrained(trained, text_bin), open_pretrained(tmp_path / "imported")
     assert again.tokenizer.files == before.tokenizer.files
-    encoder = [name for name in before.weights if name.startswith("autoencoder.encoder.")]
-    assert all(torch.equal(before.weights[name], again.weights[name]) for name in encoder)
+    assert_equal(encoder_of(again.weights), encoder_of(before.weights))
     # At learning rate 0 no weight changes: the saved weights are the loaded ones.
-    still = pretrain(text_bin, tmp_path / "still", *options, "--max-update", 1, "--lr", 0, "--init-std", 0.5)
+    still = pretrain(text_bin, tmp_path / "still", *options, "--max-update 1 --lr 0 --init-std 0.5")
     loaded = open_pretrained(still, text_bin)
-    assert all(torch.equal(loaded.weights[name], again.weights[name]) for name in again.weights)
-    moved = open_pretrained(pretrain(text_bin, tmp_path / "on", *options, "--max-update", 3), text_bin)
+    assert_equal(loaded.weights, again.weights)
+    moved = open_pretrained(pretrain(text_bin, tmp_path / "on", *options, "--max-update 3"), text_bin)
     assert moved.about.updates == 3
-    assert not all(torch.equal(moved.weights[name], again.weights[name]) for name in encoder)
+    assert not all(map(torch.equal, encoder_of(moved.weights).values(), encoder_of(again.weights).values()))
 
 
 def blocks(language):
     """Return the code blocks of docs/hugging-face.md, except for those that need a model with labels of words."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
-    return [block for block in found if "tagger" not in block]
+    texts = re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+    return [block for block in texts if "tagger" not in block]
 
 
 def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data-bin").symlink_to(text_bin)
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "mae_lm").symlink_to(trained.parent)
+    (tmp_path / "checkpoints/mae_lm").symlink_to(trained.parent)
     for split in ("train.txt", "valid.txt"):
         (tmp_path / split).symlink_to(text_bin.parent / split)
     stock_model(tmp_path / "roberta-base", "roberta", max_position_embeddings=66, layer_norm_eps=1e-5)
@@ -105,10 +98,10 @@ def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
     commands = [line for line in commands if line.startswith("mae-lm ")]
     for verb, *arguments in (shlex.split(command)[1:] for command in commands):
         if verb != "pretrain":
-            run(verb, *arguments)
+            run_verb(verb, *arguments)
         else:
             arch, data, save, *options = arguments
-            last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update", 2)
+            last = pretrain(tmp_path / data, tmp_path / save, "--arch", arch, *options, "--max-update 2")
     scope = {}
     for block in blocks("python"):
         if "sentence_transformers" in block:
@@ -121,7 +114,7 @@ def test_examples_of_the_page(trained, text_bin, tmp_path, monkeypatch):
     same_in_onnxruntime(tmp_path / "encoder.onnx", tmp_path / "mae-lm-hf")
     imported = open_pretrained(tmp_path / "imported")
     assert open_pretrained(last, tmp_path / data).symbols == imported.symbols
-    assert (tmp_path / "continued-hf" / "vocab.json").exists() == (tmp_path / "roberta-base" / "vocab.json").exists()
+    assert (tmp_path / "continued-hf/vocab.json").exists() == (tmp_path / "roberta-base/vocab.json").exists()
 
 
 def same_in_onnxruntime(path, directory):
@@ -130,7 +123,7 @@ def same_in_onnxruntime(path, directory):
     tokenizer, encoder = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
     for texts in (["a"], ["One.", "Two words and then some more of them.", "And three sentences. Of text. In one."]):
         batch = tokenizer(texts, padding=True, return_tensors="pt")
-        (found,) = session.run(None, {name: values.numpy() for name, values in batch.items()})
+        (ours,) = session.run(None, {name: values.numpy() for name, values in batch.items()})
         is_token = batch["attention_mask"].bool()
         states = encoder(**batch).last_hidden_state[is_token]
-        torch.testing.assert_close(torch.from_numpy(found)[is_token], states, rtol=0, atol=1e-5)
+        assert_close(torch.from_numpy(ours)[is_token], states, 1e-5)

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-INSTALL = Path(__file__).resolve().parents[2] / "scripts" / "install.sh"
+INSTALL = Path(__file__).resolve().parents[2] / "scripts/install.sh"
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path):
@@ -17,8 +17,8 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path):
 def test_an_environment_is_reused_with_the_same_requirements_only(tmp_path):
     """The stand-in for its Python says that everything succeeds."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text("#!/bin/sh\n")
-    (tmp_path / "bin" / "python").chmod(0o755)
+    (tmp_path / "bin/python").write_text("#!/bin/sh\n")
+    (tmp_path / "bin/python").chmod(0o755)
     (tmp_path / ".installed-of-other-requirements").touch()
     for extras, begin in (("test", "Installing"), ("test", "Reusing"), ("hf", "Installing"), ("test", "Reusing")):
         done = subprocess.run(["bash", INSTALL, tmp_path, extras], capture_output=True, text=True, timeout=60)

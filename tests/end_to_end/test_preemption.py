@@ -86,14 +86,14 @@ def receive(number: int) -> None:
     wait_for(preemption.signal_received)
 
 
-def assert_same_end(found, expected) -> None:
+def assert_same_end(ended, expected) -> None:
     """Check that two trainings have the same files, with the same content bit by bit, but for times and starts."""
-    names = [sorted(path.name for path in training.directory.glob("*")) for training in (found, expected)]
+    names = [sorted(path.name for path in training.directory.glob("*")) for training in (ended, expected)]
     assert names[0] == names[1]
     for name in names[0]:
         if not name.endswith(".pt"):
             continue
-        paths = found.directory / name, expected.directory / name
+        paths = ended.directory / name, expected.directory / name
         assert difference(*paths) is None, name
         states = [torch.load(path, weights_only=True)["extra_state"] for path in paths]
         for key in ("val_loss", "best", "patience"):
@@ -160,8 +160,8 @@ def test_all_batches_of_an_update_are_used(place):
     process = training.start(8, within(MaskedAutoencoderLMTask, "train_step", 11, partial(receive, signal.SIGTERM)))
     assert process.wait() == 128 + signal.SIGTERM
     assert saved_updates(training.last) == 4
-    for one in (training, expected):
-        assert one.finish(8) is None
+    for run in (training, expected):
+        assert run.finish(8) is None
     assert_same_end(training, expected)
 
 
@@ -453,8 +453,8 @@ def test_at_a_random_moment_at_most_the_update_in_progress_is_lost(place, proces
             assert saved_updates(training.last) >= logged
         assert "Traceback" not in outputs
         end = training.saved_updates() + 7
-        for one in (training, expected):
-            started = start(one, end)
+        for run in (training, expected):
+            started = start(run, end)
             assert [process.wait() for process in started] == [0] * processes
         assert_same_end(training, expected)
     finally:

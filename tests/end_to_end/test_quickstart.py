@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import json
 import os
 import random
 import re
@@ -18,6 +17,7 @@ from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.quickstart import Options, main
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.utils.errors import Interrupted
+from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.signals import signals_as_errors
 from tests.support import ROOT
 from tests.support.processes import fork, runs_in_children, wait_for
@@ -92,7 +92,7 @@ def test_a_training_of_few_updates_has_a_caution():
 
 
 def test_results(finished):
-    results = json.loads((finished / "results.json").read_text())
+    results = read_json(finished / "results.json")
     assert [run["model"] for run in results["runs"]] == ["MAE-LM", "RoBERTa preset"]
     for run in results["runs"]:
         loss, rank = run["measures"]["loss"], run["measures"]["rank"]
@@ -116,13 +116,13 @@ def test_the_bundles_are_those_of_the_report(finished, monkeypatch, capsys):
 
 
 def test_a_second_start_reuses_everything_and_says_so(finished, capsys):
-    before = json.loads((finished / "results.json").read_text())
+    before = read_json(finished / "results.json")
     (finished / "results.json").unlink()
     main(Options(out=finished, smoke=True))
     output = capsys.readouterr().out
     for part in ("text", "data-bin", "models/MAE-LM"):
         assert f"done before, reusing {finished / part}" in output
-    assert json.loads((finished / "results.json").read_text()) == before
+    assert read_json(finished / "results.json") == before
 
 
 def test_a_preparation_that_was_interrupted_resumes(tmp_path, monkeypatch, capsys):
@@ -137,6 +137,6 @@ def test_a_preparation_that_was_interrupted_resumes(tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize(("option", "code", "stream"), [("--smok", 1, "stderr"), ("--help", 0, "stdout")])
 def test_wrong_options_and_help_need_no_install(run_cli, option, code, stream):
-    done = run_cli([ROOT / "scripts" / "quickstart.sh", option], env={"PYTHON": "/no/python"})
+    done = run_cli([ROOT / "scripts/quickstart.sh", option], env={"PYTHON": "/no/python"})
     assert done.returncode == code
     assert "--smok" in getattr(done, stream)

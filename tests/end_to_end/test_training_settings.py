@@ -1,6 +1,5 @@
 """Settings of speed and memory that training promises, in processes that users' commands start."""
 
-import json
 import os
 import subprocess
 import sys
@@ -16,15 +15,16 @@ from benchmark.measure_resources import Training
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.text.data_bin import DataBinWriter
 from mae_lm_fairseq.utils.allocator import CAPACITIES
+from mae_lm_fairseq.utils.files import read_json
 from tests.end_to_end.test_pretrain import assert_same_training_state, checkpoint
-from tests.support import ROOT
+from tests.support import ROOT, words_of
 from tests.support.processes import wait_for
 from tests.support.training import RECIPE
 
-PROBE = ROOT / "tests" / "support" / "probe"
+PROBE = ROOT / "tests/support/probe"
 UPDATES = 2
-FAST = ["--autocast", "bf16", "--optimizer", "fused_adamw", "--checkpoint-activations"]
-SHORT = ["--max-update", UPDATES, "--disable-validation", "--no-save", "--num-workers", 0]
+FAST = ["--autocast bf16 --optimizer fused_adamw --checkpoint-activations"]
+SHORT = ["--max-update", UPDATES, "--disable-validation --no-save --num-workers 0"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,19 +39,19 @@ def probed(run_cli, tmp_path) -> Callable[..., list[dict]]:
     """Return ``probed(command, **env)``, which runs a command and returns what was found in each training process."""
 
     def run(command: list, **env: str) -> list[dict]:
-        found = tmp_path / "probe"
-        found.mkdir()
+        records = tmp_path / "probe"
+        records.mkdir()
         path = os.pathsep.join([str(PROBE), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        done = run_cli(command, cwd=tmp_path, env={"PYTHONPATH": path, "PROBE": str(found), **env})
+        done = run_cli(command, cwd=tmp_path, env={"PYTHONPATH": path, "PROBE": str(records), **env})
         assert done.returncode == 0, done.stdout + done.stderr
-        return [json.loads(file.read_text()) for file in found.iterdir()]
+        return [read_json(file) for file in records.iterdir()]
 
     return run
 
 
 def fairseq_train(data: Path) -> list:
     """Return the command of fairseq-train, with two layers in the encoder and two in the decoder."""
-    recipe = [*RECIPE, "--arch", "mae_lm_tiny", "--user-dir", PACKAGE]
+    recipe = [*RECIPE, "--arch mae_lm_tiny --user-dir", PACKAGE]
     return ["fairseq-train", data, *recipe, *FAST, *SHORT]
 
 
@@ -70,7 +70,7 @@ def hydra_train(data: Path) -> list:
     lr_scheduler: {{_name: fixed}}
     """
     (data.parent / "recipe.yaml").write_text(recipe)
-    return ["fairseq-hydra-train", "--config-dir", data.parent, "--config-name", "recipe"]
+    return ["fairseq-hydra-train", "--config-dir", data.parent, "--config-name recipe"]
 
 
 @pytest.mark.parametrize(
@@ -79,34 +79,34 @@ def hydra_train(data: Path) -> list:
     ids=["fairseq-train", "fairseq-hydra-train, a limit is exported"],
 )
 def test_promises_hold_in_the_users_commands(probed, data_bin, command, exported):
-    [found] = probed(command(data_bin), **exported)
+    [record] = probed(command(data_bin), **exported)
     # oneDNN and torch read the limits with the first primitive.
-    assert found["limits"] == dict.fromkeys(CAPACITIES, "64") | exported
-    assert found["kept_fraction"] > 0.9  # the system takes back either the whole block or nothing of it
-    assert found["optimizer"] == {"name": "AdamW", "fused": True}
-    assert found["updates"] == UPDATES
-    assert found["dtypes"]["Linear"] == "torch.bfloat16"
+    assert record["limits"] == dict.fromkeys(CAPACITIES, "64") | exported
+    assert record["kept_fraction"] > 0.9  # the system takes back either the whole block or nothing of it
+    assert record["optimizer"] == {"name": "AdamW", "fused": True}
+    assert record["updates"] == UPDATES
+    assert record["dtypes"]["Linear"] == "torch.bfloat16"
     # Two layers in the encoder and two in the decoder; each is computed again in the backward pass.
-    assert found["forwards"]["TransformerLayer"] == 2 * 4 * UPDATES
+    assert record["forwards"]["TransformerLayer"] == 2 * 4 * UPDATES
 
 
 @pytest.mark.slow  # compiles C++ three times
 def test_compiled_training_resumes_bit_equal(ragged_data, tmp_path):
     """Killed, and resumed in a new process whose first batch has another size, each with a cache of its own."""
-    command = [sys.executable, "-m", "fairseq_cli.train", ragged_data, *RECIPE, "--arch", "mae_lm_tiny", "--compile"]
-    command += ["--user-dir", PACKAGE, "--num-workers", 0, "--disable-validation", "--tokens-per-sample", 128]
-    command += ["--max-positions", 128, "--max-update", 4, "--save-interval-updates", 2]
+    command = [sys.executable, "-m", "fairseq_cli.train", ragged_data, *RECIPE, "--arch mae_lm_tiny --compile"]
+    command += ["--user-dir", PACKAGE, "--num-workers 0 --disable-validation --tokens-per-sample 128"]
+    command += ["--max-positions 128 --max-update 4 --save-interval-updates 2"]
 
     def start(run: str, process: str) -> subprocess.Popen:
         environment = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / process)}
         options = ["--save-dir", tmp_path / run]
         with open(tmp_path / f"{process}.log", "w") as log:
-            words = list(map(str, command + options))
+            words = words_of(*command, *options)
             return subprocess.Popen(words, cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log)
 
     began = time.monotonic()
     with start("killed", "first") as first:
-        wait_for((tmp_path / "killed" / "checkpoint_1_2.pt").exists)
+        wait_for((tmp_path / "killed/checkpoint_1_2.pt").exists)
         print(f"two updates after {time.monotonic() - began:.0f} s")
         first.kill()
     for run, process in (("killed", "second"), ("once", "third")):
@@ -135,14 +135,14 @@ def ragged_data(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_memory_stays_flat(ragged_data, tmp_path):
     """Without the limits, primitives of earlier shapes fill memory: faster in bfloat16, where the CPU has it."""
-    shape = ["--batch-size", 32, "--tokens-per-sample", 128, "--encoder-embed-dim", 64, "--encoder-layers", 1]
-    options = [*shape, "--decoder-layers", 1, "--cpu", "--no-save", "--disable-validation", "--update-freq", 1]
-    options += ["--max-update", 96, "--log-interval", 8]
+    shape = ["--batch-size 32 --tokens-per-sample 128 --encoder-embed-dim 64 --encoder-layers 1"]
+    options = [*shape, "--decoder-layers 1 --cpu --no-save --disable-validation --update-freq 1"]
+    options += ["--max-update 96 --log-interval 8"]
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        options += ["--autocast", "bf16"]
-    command = ["fairseq_cli.train", ragged_data, *RECIPE[: RECIPE.index("--batch-size")], "--arch", "mae_lm_tiny"]
-    command += ["--user-dir", PACKAGE, "--sample-break-mode", "complete_doc", "--log-format", "simple"]
-    training = Training([sys.executable, "-m", *command, *options], tmp_path / "log", {"OMP_NUM_THREADS": "1"})
+        options += ["--autocast bf16"]
+    command = ["fairseq_cli.train", ragged_data, *RECIPE[: RECIPE.index("--batch-size")], "--arch mae_lm_tiny"]
+    command += ["--user-dir", PACKAGE, "--sample-break-mode complete_doc --log-format simple"]
+    training = Training(words_of(sys.executable, "-m", *command, *options), tmp_path / "log", {"OMP_NUM_THREADS": "1"})
     try:
         while not training.updates or training.updates[-1] < 96:
             training.advance()

@@ -29,7 +29,7 @@ def environment(tmp_path_factory) -> Path:
     pip("wheel", "--no-build-isolation", "--wheel-dir", directory, source)
     [wheel] = directory.glob("*.whl")
     venv.create(directory / "environment", symlinks=True)
-    pip("--python", directory / "environment" / "bin" / "python", "install", wheel)
+    pip("--python", directory / "environment/bin/python", "install", wheel)
     return directory / "environment"
 
 
@@ -51,12 +51,12 @@ def mae_lm(environment, tmp_path) -> Callable[..., subprocess.CompletedProcess]:
     settings = {"PYTHONPATH": os.pathsep.join(packages), "PATH": f"{environment}/bin:{os.environ['PATH']}"}
 
     def run(*arguments: object) -> subprocess.CompletedProcess:
-        done = run_command([environment / "bin" / "mae-lm", *arguments], cwd=tmp_path, env=settings)
+        done = run_command([environment / "bin/mae-lm", *arguments], cwd=tmp_path, env=settings)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
-    found = run_command([environment / "bin" / "python", "-m", "mae_lm_fairseq"], cwd=tmp_path, env=settings)
-    assert Path(found.stdout.strip()).is_relative_to(environment), found.stdout + found.stderr
+    located = run_command([environment / "bin/python", "-m", "mae_lm_fairseq"], cwd=tmp_path, env=settings)
+    assert Path(located.stdout.strip()).is_relative_to(environment), located.stdout + located.stderr
     return run
 
 
@@ -75,20 +75,20 @@ def test_from_text_to_an_exported_model(mae_lm, tmp_path):
         (tmp_path / f"{split}.txt").write_text(text + "\n", encoding="utf-8")
     write_official(tmp_path / "GLUE", TASKS["SST-2"], make_rows(TASKS["SST-2"]))
 
-    mae_lm("prepare", "--train", "train.txt", "--valid", "valid.txt", "--vocab-size", 60, "--destdir", "data-bin")
-    few = ["--max-update", 2, "--batch-size", 16, "--num-workers", 0, "--disable-validation"]
+    mae_lm("prepare", "--train train.txt --valid valid.txt --vocab-size 60 --destdir data-bin")
+    few = ["--max-update 2 --batch-size 16 --num-workers 0 --disable-validation"]
     mae_lm("pretrain", "mae_lm_tiny", "data-bin", "pretrained", "--cpu", *few)
-    model = ["pretrained/checkpoint_last.pt", "--data-bin", "data-bin"]
-    sweep = ["--seeds", 1, "--learning-rates", "1e-3", "--max-updates", 2]
-    done = mae_lm("finetune", "glue", "SST-2", *model, "--glue-dir", "GLUE", *sweep, "--out", "sst-2")
+    model = ["pretrained/checkpoint_last.pt", "--data-bin data-bin"]
+    sweep = ["--seeds 1 --learning-rates 1e-3 --max-updates 2"]
+    done = mae_lm("finetune", "glue", "SST-2", *model, "--glue-dir GLUE", *sweep, "--out sst-2")
     assert "accuracy: median" in done.stdout
-    mae_lm("predict", "sst-2/model", "--input", "GLUE/SST-2/dev.tsv", "--out", "predicted.tsv")
+    mae_lm("predict", "sst-2/model", "--input GLUE/SST-2/dev.tsv --out predicted.tsv")
     assert (tmp_path / "predicted.tsv").read_text().startswith("sentence\tlabel\tprediction\tprobability_0\t")
-    done = mae_lm("export", "pretrained/checkpoint_last.pt", "--data-bin", "data-bin", "--out", "exported")
+    done = mae_lm("export", "pretrained/checkpoint_last.pt", "--data-bin data-bin --out exported")
     assert "compared with the original" in done.stdout
 
 
 @pytest.mark.slow
 def test_quickstart(mae_lm, tmp_path):
-    mae_lm("quickstart", "--smoke", "--out", "quickstart")
-    assert (tmp_path / "quickstart" / "report.md").exists()
+    mae_lm("quickstart", "--smoke --out quickstart")
+    assert (tmp_path / "quickstart/report.md").exists()

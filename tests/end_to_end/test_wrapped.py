@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
-from mae_lm_fairseq import MAELMModel, cli
+from mae_lm_fairseq import MAELMModel
 from mae_lm_fairseq.finetuning import sweep
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
 from mae_lm_fairseq.trained.huggingface.importer import network_options
@@ -14,10 +13,13 @@ from mae_lm_fairseq.trained.opening import open_pretrained
 from mae_lm_fairseq.wrapped.encoder import KINDS
 from tests.end_to_end.test_adapt import arguments, main
 from tests.end_to_end.test_pretrain import checkpoint
-from tests.support.families import save_tokenizer
+from tests.support.commands import run_verb
+from tests.support.comparisons import assert_close, assert_equal
+from tests.support.families import save_tokenizer, stock_logits, stock_states
 from tests.support.finetuning import run_here
 from tests.support.processes import fork, kill_with_children, runs_in_children, wait_for
 from tests.support.tokenizers import paragraphs
+from tests.support.weights import encoder_of
 from tests.support.wrapped import stock
 
 ALL = [
@@ -33,7 +35,7 @@ def adapted(request, text, tmp_path_factory) -> Path:
     vocabulary = save_tokenizer(out / "stock", "bert").get_vocab_size()
     changes = {"pad": 0, "vocab_size": vocabulary + 5, "num_hidden_layers": 4, "initializer_range": 0.02}
     stock(request.param, **changes).save_pretrained(out / "stock")
-    command = arguments(out / "stock", text, out / "adapted", "--objective", "mae_lm")
+    command = arguments(out / "stock", text, out / "adapted", "--objective mae_lm")
     with runs_in_children():
         killed = fork(main, command)
         wait_for(lambda: [*out.glob("adapted/runs/*/checkpoints/checkpoint_last.pt")])
@@ -48,21 +50,15 @@ def test_a_resumed_adaptation_equals_an_unbroken_one(adapted):
     assert "Loaded checkpoint" in log.read_text()
     assert "tflops" not in log.read_text()  # no formula of this package describes its layers
     weights, unbroken = (open_pretrained(adapted / name / "model").weights for name in ("adapted", "unbroken"))
-    assert weights.keys() == unbroken.keys()
-    assert all(torch.equal(weight, unbroken[name]) for name, weight in weights.items())
-    trained = (name for name in weights if name.startswith("autoencoder.encoder."))
-    before = open_pretrained(adapted / "adapted" / "start").weights
-    assert any(not torch.equal(weights[name], before[name]) for name in trained)
+    assert_equal(weights, unbroken)
+    before = open_pretrained(adapted / "adapted/start").weights
+    assert any(not torch.equal(weight, before[name]) for name, weight in encoder_of(weights).items())
 
 
-@torch.no_grad()
 def test_transformers_loads_what_was_trained(adapted):
     line = paragraphs(1, 3)[0][:60]
-    ours = MAELMModel.from_pretrained(adapted / "adapted" / "model").extract_features(line)
-    directory = adapted / "adapted" / "stock"
-    model, tokenizer = (getattr(transformers, x).from_pretrained(directory) for x in ("AutoModel", "AutoTokenizer"))
-    theirs = model.eval()(**tokenizer([line], return_tensors="pt")).last_hidden_state
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    ours = MAELMModel.from_pretrained(adapted / "adapted/model").extract_features(line)
+    assert_close(ours, stock_states(adapted / "adapted/stock", [line]), 1e-5)
 
 
 def test_two_processes_train_as_one(adapted, fairseq_train, train_together, tmp_path):
@@ -73,28 +69,25 @@ def test_two_processes_train_as_one(adapted, fairseq_train, train_together, tmp_
     words += " --user-dir mae_lm_fairseq --dropout 0 --attention-dropout 0"
     network = network_options(open_pretrained(run / "initial"))
     command = [run / "data-bin", *network, *words.split(), "--finetune-from-model", run / "initial"]
-    one = fairseq_train(*command, "--update-freq", 2, "--save-dir", tmp_path / "one")
-    two = train_together(2, *command, "--save-dir", tmp_path / "two")
-    assert (one.returncode, two.returncode) == (0, 0), one.stderr + two.stderr
+    alone = fairseq_train(*command, "--update-freq 2 --save-dir", tmp_path / "one")
+    together = train_together(2, *command, "--save-dir", tmp_path / "two")
+    assert (alone.returncode, together.returncode) == (0, 0), alone.stderr + together.stderr
     weights, others = (checkpoint(tmp_path / name)["model"] for name in ("one", "two"))
     for name, weight in weights.items():
-        torch.testing.assert_close(weight, others[name], rtol=0, atol=1e-4)
+        assert_close(weight, others[name], 1e-4)
 
 
 def test_a_fine_tuned_head_is_exported_as_the_type_s_own(adapted, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "run_all", run_here)
     rows = [(line[:40], "ab"[len(line) % 2]) for line in paragraphs(40)]
     (tmp_path / "train.tsv").write_text("text\tkind\n" + "".join(f"{text}\t{kind}\n" for text, kind in rows))
-    model, file, out = adapted / "adapted" / "model", tmp_path / "train.tsv", tmp_path / "out"
-    words = ["--text", "text", "--label", "kind", "--data-bin", model, "--out", out]
-    words += ["--learning-rates", "1e-3", "--seeds", "1", "--max-updates", "4"]
-    cli.run("finetune classification", list(map(str, [model, "--train", file, "--dev", file, *words])))
-    cli.run("export", list(map(str, [out / "model", "--out", tmp_path / "stock"])))
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
+    model, file, out = adapted / "adapted/model", tmp_path / "train.tsv", tmp_path / "out"
+    words = ["--text text --label kind --data-bin", model, "--out", out]
+    words += ["--learning-rates 1e-3 --seeds 1 --max-updates 4"]
+    run_verb("finetune classification", model, "--train", file, "--dev", file, *words)
+    run_verb("export", out / "model", "--out", tmp_path / "stock")
     ours = MAELMModel.from_pretrained(out / "model")
     texts = [text for text, _ in rows[:5]]
-    with torch.no_grad():
-        expected = torch.cat([theirs(**tokenizer([text], return_tensors="pt")).logits for text in texts])
-    found = ours.predict("sentence_classification_head", texts, return_logits=True)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    expected = torch.cat([stock_logits(tmp_path / "stock", [text]) for text in texts])
+    logits = ours.predict("sentence_classification_head", texts, return_logits=True)
+    assert_close(logits, expected, 1e-5)
