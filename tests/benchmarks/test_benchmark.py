@@ -1,7 +1,6 @@
 """scripts/benchmark.py at a size that only shows that it works."""
 
 import contextlib
-import json
 import runpy
 import shlex
 import signal
@@ -21,9 +20,10 @@ from benchmark.data import measure_pipeline
 from benchmark.measurement import Results, Row, measure
 from benchmark.settings import SETTINGS, Subject, feasible, subjects
 from benchmark.workers.training import Training
-from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT
 from tests.support.processes import wait_for
+from tests.support.refusals import refused
 
 TINY = SETTINGS["cpu-tiny"]
 
@@ -31,7 +31,7 @@ TINY = SETTINGS["cpu-tiny"]
 def run_script(monkeypatch, *arguments, setting="cpu-tiny"):
     """Run scripts/benchmark.py in this process."""
     monkeypatch.setattr(sys, "argv", ["benchmark.py", "--setting", setting, *map(str, arguments)])
-    runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "scripts/benchmark.py"), run_name="__main__")
 
 
 def test_a_cpu_without_bf16_measures_the_rest(monkeypatch):
@@ -56,12 +56,12 @@ def test_a_step_does_not_outlast_the_time_limit(monkeypatch, tmp_path):
 
 @pytest.mark.slow  # starts a process for each peer
 def test_copy_that_does_not_import(monkeypatch, tmp_path, capsys):
-    (tmp_path / "copy" / "fairseq").mkdir(parents=True)
-    (tmp_path / "copy" / "fairseq" / "__init__.py").write_text("x = 1 / 0")
+    (tmp_path / "copy/fairseq").mkdir(parents=True)
+    (tmp_path / "copy/fairseq/__init__.py").write_text("x = 1 / 0")
     file, figure = tmp_path / "figures.json", tmp_path / "figure.png"
     run_script(monkeypatch, "--authors-repo", tmp_path / "copy", "--json", file, "--figure", figure)
 
-    figures = json.loads(file.read_text())
+    figures = read_json(file)
     assert figures["failed"] == {"authors": "ZeroDivisionError: division by zero"}
     assert "failed: authors: ZeroDivisionError: division by zero" in capsys.readouterr().out
     assert figure.stat().st_size > 0
@@ -138,8 +138,8 @@ def test_no_subject_or_step_starts_after_the_deadline(monkeypatch):
         if results.rows:
             monkeypatch.setattr(measurement._Run, "is_late", True)
 
-    (found,) = measure(TINY, [groups[0][:1]], steps=100, report=lambda line: None, save=save).rows
-    assert len(found.seconds) == 1
+    (row,) = measure(TINY, [groups[0][:1]], steps=100, report=lambda line: None, save=save).rows
+    assert len(row.seconds) == 1
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_a_batch_of_a_data_bin(data_bin):
     batch = record_batch(data_bin, Case(32, 8))
     assert batch.tokens.shape[0] == 8
     assert batch.tokens.shape[1] <= 32
-    with pytest.raises(UserError, match="sequences are too few for a batch of 4000"):
+    with refused("4000"):
         record_batch(data_bin, Case(32, 4000))
 
 
@@ -207,16 +207,16 @@ def test_failed_compilation_is_not_measured_as_eager(monkeypatch, tmp_path):
 def test_killed_run_leaves_its_rows(data_bin, tmp_path):
     file = tmp_path / "figures.json"
     words = ["--setting", "cpu-tiny", "--data-bin", data_bin, "--only", "mae_lm_eager", "--json", file]
-    command = [sys.executable, ROOT / "scripts" / "benchmark.py", *words, "--steps", "1000000"]
+    command = [sys.executable, ROOT / "scripts/benchmark.py", *words, "--steps", "1000000"]
     run = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, cwd=ROOT)
     try:
         wait_for(lambda: file.exists())
-        assert json.loads(file.read_text())["rows"] == []
-        wait_for(lambda: len(json.loads(file.read_text())["rows"]) == 1)
+        assert read_json(file)["rows"] == []
+        wait_for(lambda: len(read_json(file)["rows"]) == 1)
     finally:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    figures = json.loads(file.read_text())
+    figures = read_json(file)
     assert figures["complete"] is False
     (row,) = figures["rows"]
     assert row["subject"] == "mae_lm_eager"
@@ -258,21 +258,21 @@ def test_data_pipeline_against_the_demand_of_a_gpu(data_bin):
     assert figures[1]["samples_per_second_of_the_gpu"] == pytest.approx(
         400 * figures[0]["samples_per_second_of_the_gpu"]
     )
-    for each in figures:
-        need = each["samples_per_second_of_the_gpu"] / each["samples_per_second_of_a_worker"]
-        assert need <= each["workers_needed"] < need + 1
+    for figure in figures:
+        need = figure["samples_per_second_of_the_gpu"] / figure["samples_per_second_of_a_worker"]
+        assert need <= figure["workers_needed"] < need + 1
 
 
 @pytest.mark.integration  # builds models of size tiny
 @pytest.mark.parametrize("options", [["--no-bias"], ["--bf16"]])
 def test_features_are_compared_with_transformers(options, monkeypatch, tmp_path, capsys):
     words = ["--size", "tiny", "--sentences", "20", "--rounds", "1", *options, "--json", str(tmp_path / "json")]
-    monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / "benchmark.py"), "features", *words])
-    runpy.run_path(str(ROOT / "scripts" / "benchmark.py"), run_name="__main__")
-    found = json.loads((tmp_path / "json").read_text())
-    assert found["command"] == shlex.join(["scripts/benchmark.py", "features", *words])
-    assert found["versions"]["torch"] == version("torch")
-    assert found["seconds"].keys() == {"ours", "transformers", "transformers, sorted"}
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts/benchmark.py"), "features", *words])
+    runpy.run_path(str(ROOT / "scripts/benchmark.py"), run_name="__main__")
+    record = read_json(tmp_path / "json")
+    assert record["command"] == shlex.join(["scripts/benchmark.py", "features", *words])
+    assert record["versions"]["torch"] == version("torch")
+    assert record["seconds"].keys() == {"ours", "transformers", "transformers, sorted"}
     # Sums in another order; bfloat16 has 8 bits, and the last layer norm's output is about 4 at most.
-    assert found["difference"] < (0.1 if "--bf16" in options else 1e-5)
+    assert record["difference"] < (0.1 if "--bf16" in options else 1e-5)
     assert "products of attention" in capsys.readouterr().out

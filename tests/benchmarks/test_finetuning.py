@@ -1,6 +1,5 @@
 """scripts/finetune_transformers.py: the plain loop that fine-tuning is compared with."""
 
-import json
 import runpy
 import sys
 
@@ -10,6 +9,7 @@ import pytest
 from benchmark.finetuning import Settings, WordClassification
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.text.word_files import read_words
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT, glue, tagging
 from tests.support.huggingface import save_model
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.integration  # trains
 def run(monkeypatch, tmp_path):
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["script", *map(str, words), "--json", str(tmp_path / "results.json")])
-        runpy.run_path(str(ROOT / "scripts" / "finetune_transformers.py"), run_name="__main__")
-        return json.loads((tmp_path / "results.json").read_text())
+        runpy.run_path(str(ROOT / "scripts/finetune_transformers.py"), run_name="__main__")
+        return read_json(tmp_path / "results.json")
 
     return run
 
@@ -29,10 +29,14 @@ def run(monkeypatch, tmp_path):
 @pytest.fixture
 def tagged(tmp_path):
     """Files of labelled words, and a model that knows the words."""
-    found = tagging.sentences(600)
-    words = sorted({word for sentence in found for word, _ in sentence})
+    sentences = tagging.sentences(600)
+    words = sorted({word for sentence in sentences for word, _ in sentence})
     model = save_model(tmp_path / "model", "bert", words, template=False)
-    return tagging.write_conllu(tmp_path / "upos.conllu", found), tagging.write_columns(tmp_path / "bio", found), model
+    return (
+        tagging.write_conllu(tmp_path / "upos.conllu", sentences),
+        tagging.write_columns(tmp_path / "bio", sentences),
+        model,
+    )
 
 
 @pytest.mark.parametrize(("name", "least"), [("STS-B", 60)])

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from benchmark import gpu
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT
 
 # Layers are compiled without C++, which takes a minute.
@@ -31,7 +32,7 @@ def rehearse(directory, *stages):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     rows = {}
     for stage in stages:
-        record = json.loads((directory / stage / "gpu.json").read_text())
+        record = read_json(directory / stage / "gpu.json")
         assert record["complete"]
         assert str(directory) not in json.dumps(record)
         rows |= record["rows"]

@@ -1,14 +1,14 @@
 """Registers and memory of the kernels compiled for GPUs, as scripts/benchmark/kernels.py recorded them."""
 
 import hashlib
-import json
 
 import pytest
 
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT
 
-KERNELS = [ROOT / "mae_lm_fairseq" / "core" / "kernels" / name for name in ("fused_attention.py", "fused_loss.py")]
-RESULTS = json.loads((ROOT / "scripts" / "results" / "kernels.json").read_text())
+KERNELS = [ROOT / "mae_lm_fairseq/core/kernels" / name for name in ("fused_attention.py", "fused_loss.py")]
+RESULTS = read_json(ROOT / "scripts/results/kernels.json")
 
 
 def test_compiled_kernels_are_those_of_today():
@@ -31,5 +31,5 @@ def test_kernels_compile_today():
     from benchmark.kernels import compiled
     from mae_lm_fairseq.core.kernels import fused_attention
 
-    found = compiled(fused_attention._forward, "fp16", 90)
-    assert found["spilled_bytes"] == 0
+    resources = compiled(fused_attention._forward, "fp16", 90)
+    assert resources["spilled_bytes"] == 0

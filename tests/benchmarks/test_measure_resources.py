@@ -1,6 +1,5 @@
 """scripts/benchmark/measure_resources.py; end_to_end/test_training_settings.py watches trainings with it."""
 
-import json
 import runpy
 import sys
 from functools import partial
@@ -11,16 +10,17 @@ import pytest
 from benchmark import measure_resources
 from benchmark.measure_resources import figures
 from mae_lm_fairseq.utils.allocator import CAPACITIES
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT
 
 
 def test_figures():
     unlimited = SimpleNamespace(seconds=[10.0, 20.0, 30.0])
     ours = SimpleNamespace(updates=[100, 200, 300, 400], bytes=[80, 90, 100, 102], seconds=[11.0, 20.8, 31.2, 44.0])
-    found = figures(ours, unlimited)
-    assert found["peak_bytes"] == 102
-    assert found["growth"] == pytest.approx(0.02)  # since update 300
-    assert found["cost_of_limits"] == pytest.approx(0.01)  # 20.2 s in place of 20 after the first 100 updates
+    measured = figures(ours, unlimited)
+    assert measured["peak_bytes"] == 102
+    assert measured["growth"] == pytest.approx(0.02)  # since update 300
+    assert measured["cost_of_limits"] == pytest.approx(0.01)  # 20.2 s in place of 20 after the first 100 updates
 
 
 def test_every_record_is_written(tmp_path, capsys):
@@ -29,7 +29,7 @@ def test_every_record_is_written(tmp_path, capsys):
     row = {"preset": "mae_lm_tiny", "precision": "fp32", "peak_bytes": 9e6}
     for updates in ([100], [100, 200]):
         record(row | {"ours": {"updates": updates, "bytes": [9e6] * len(updates)}})
-        rows = json.loads(file.read_text())["trainings"]
+        rows = read_json(file)["trainings"]
         assert [rows[0]["preset"], rows[1]["ours"]["updates"]] == ["earlier", updates]
     assert "mae_lm_tiny, fp32, 200 updates; 9 MB" in capsys.readouterr().out
 
@@ -37,9 +37,9 @@ def test_every_record_is_written(tmp_path, capsys):
 @pytest.mark.parametrize("name", CAPACITIES)
 def test_exported_limits_are_refused(monkeypatch, tmp_path, name):
     """Exported limits would hide a training that sets none."""
-    program = str(ROOT / "scripts" / "benchmark" / "measure_resources.py")
-    for each in CAPACITIES:
-        monkeypatch.delenv(each, raising=False)
+    program = str(ROOT / "scripts/benchmark/measure_resources.py")
+    for capacity in CAPACITIES:
+        monkeypatch.delenv(capacity, raising=False)
     monkeypatch.setenv(name, "64")
     monkeypatch.setattr(sys, "argv", [program, "--json", str(tmp_path / "json")])
     with pytest.raises(SystemExit, match=f"error: {name} is exported; unset it"):

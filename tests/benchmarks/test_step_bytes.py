@@ -1,6 +1,5 @@
 """scripts/benchmark/step_bytes.py: bytes that a step moves on a GPU, counted on tensors without content."""
 
-import json
 import runpy
 import sys
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from benchmark.step_bytes import ByteCounter, step_bytes
 from mae_lm_fairseq.core import attention_backends
 from mae_lm_fairseq.core.attention_backends import AttentionBackend
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT
 
 BASE_LIMITS = {"sdpa": 60e9, "fused": 45e9}
@@ -35,8 +35,8 @@ def test_no_kernel_copies_the_bias(monkeypatch):
 def test_bytes_of_an_operator():
     counter = ByteCounter()
     with counter, torch.device("meta"):
-        one, row = torch.empty(7, 9), torch.empty(1, 9).expand(7, 9)
-        total: Tensor = one + row
+        matrix, row = torch.empty(7, 9), torch.empty(1, 9).expand(7, 9)
+        total: Tensor = matrix + row
         total.view(-1)
         total @ total.T
     assert dict(counter.moved) == {"add": 4 * (63 + 9 + 63)}
@@ -45,18 +45,18 @@ def test_bytes_of_an_operator():
 def test_base_stays_below_its_limit(tmp_path, monkeypatch):
     """The committed file is what the script writes today."""
     file = tmp_path / "bytes.json"
-    script = ROOT / "scripts" / "benchmark" / "step_bytes.py"
+    script = ROOT / "scripts/benchmark/step_bytes.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--json", str(file)])
     runpy.run_path(str(script), run_name="__main__")
-    found = json.loads(file.read_text())["step"]
+    step = read_json(file)["step"]
     for backend, limit in BASE_LIMITS.items():
-        assert found["mae_lm_base"][backend]["bytes"] < limit
-    assert found == json.loads((ROOT / "scripts" / "results" / "step-bytes.json").read_text())["step"]
+        assert step["mae_lm_base"][backend]["bytes"] < limit
+    assert step == read_json(ROOT / "scripts/results/step-bytes.json")["step"]
 
 
 @pytest.mark.parametrize("option", [["--rows", "0"], ["--precision", "fp16"]])
 def test_wrong_options(tmp_path, monkeypatch, capsys, option):
-    script = ROOT / "scripts" / "benchmark" / "step_bytes.py"
+    script = ROOT / "scripts/benchmark/step_bytes.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--json", str(tmp_path / "bytes.json"), *option])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import mae_lm_fairseq
-from mae_lm_fairseq import cli
 from mae_lm_fairseq.commands import doctor
 from mae_lm_fairseq.utils import gpus
-from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_record
 from tests.support import ROOT
+from tests.support.commands import run_verb
+from tests.support.refusals import refused
 
 
 def hide(monkeypatch, *names: str):
@@ -58,8 +58,8 @@ def test_the_requirements_of_the_metadata_are_checked():
 def test_missing_packages(monkeypatch):
     hide(monkeypatch, "fairseq-fixed", "transformers")
     assert doctor.package("fairseq-fixed", ">=0.12.3.1", None).state == "broken"
-    found = doctor.package("transformers", ">=4.57", "hf")
-    assert (found.state, found.details) == ("absent", "not installed; in the extra hf")
+    finding = doctor.package("transformers", ">=4.57", "hf")
+    assert (finding.state, finding.details) == ("absent", "not installed; in the extra hf")
 
 
 def test_fairseq_compiled_for_another_numpy(monkeypatch):
@@ -86,7 +86,7 @@ def test_gpus_that_cuda_cannot_use(monkeypatch):
 
 def test_a_failing_examination_is_a_finding(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "checks", lambda: [("GPU", lambda: 1 / 0)])
-    assert cli.run("doctor", []) == 1
+    assert run_verb("doctor") == 1
     assert "broken  GPU: ZeroDivisionError: division by zero" in capsys.readouterr().out
 
 
@@ -104,19 +104,19 @@ def test_doctor_runs_with_a_broken_fairseq(run_cli, tmp_path):
 
 
 def test_files_are_compared_with_their_hashes(bundles, tmp_path, capsys):
-    shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "a" / "bundle")
+    shutil.copytree(bundles["mae_lm_tiny"], tmp_path / "a/bundle")
     write_record(tmp_path / "results.json", {"accuracy": 0.5})
-    assert cli.run("doctor", [str(tmp_path)]) == 0
+    assert run_verb("doctor", tmp_path) == 0
     assert "2 files or lists of files are as they were written" in capsys.readouterr().out
     text = (tmp_path / "results.json").read_text()
     (tmp_path / "results.json").write_text(text.replace("0.5", "0.6"))
-    (tmp_path / "a" / "bundle" / "dict.txt").write_text("other")
-    assert cli.run("doctor", [str(tmp_path)]) == 1
+    (tmp_path / "a/bundle/dict.txt").write_text("other")
+    assert run_verb("doctor", tmp_path) == 1
     output = capsys.readouterr().out
     for name in ("results.json is damaged", "dict.txt is damaged"):
         assert name in output
 
 
 def test_a_directory_without_hashes_is_refused(tmp_path):
-    with pytest.raises(UserError, match="has nothing with hashes"):
-        cli.run("doctor", [str(tmp_path)])
+    with refused(str(tmp_path)):
+        run_verb("doctor", tmp_path)

@@ -10,6 +10,7 @@ from mae_lm_fairseq.trained.averaging import average
 from mae_lm_fairseq.trained.checkpoint_file import load_as_data, save_checkpoint
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
+from tests.support.commands import run_verb
 from tests.support.families import stock_model
 from tests.support.huggingface import save_model, tiny_masked_lm
 from tests.trained.huggingface.test_importer import fairseq_roberta
@@ -67,11 +68,11 @@ def paths(tmp_path_factory, checkpoints, bundles) -> dict[str, Path]:
     save_checkpoint(state, places["checkpoint with EMA"])
     save_checkpoint(average([checkpoint, checkpoint]), places["averaged checkpoint"])
     shutil.copytree(bundles["mae_lm_tiny"], places["bundle"])
-    cli.run("export", [str(bundles["mae_lm_tiny"]), "--out", str(places["export"])])
+    run_verb("export", bundles["mae_lm_tiny"], "--out", places["export"])
     stock_model(places["RoBERTa of transformers"], "roberta")
     save_model(places["wrapped type"], "electra", list("abcdefgh"), tiny_masked_lm)
     fairseq_roberta(directory / "roberta")
-    places["RoBERTa of fairseq"] = directory / "roberta" / "model.pt"
+    places["RoBERTa of fairseq"] = directory / "roberta/model.pt"
     content = checkpoint.read_bytes()
     places["half-written checkpoint"].write_bytes(content[: len(content) // 2])
     places["directory of checkpoints"].mkdir()

@@ -102,15 +102,17 @@ def test_memory_that_depends_on_parameters_only():
     network = MaskedAutoencoder(config("mae_lm", "tiny"), VOCABULARY, PAD, VOCABULARY - 1)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     for precision, weight, optimizer in [("fp32", 4, 8), ("autocast", 4, 8), ("bf16", 2, 16), ("fp16", 2, 16)]:
-        found = memory(precision, accumulate=True)
+        measured = memory(precision, accumulate=True)
         buffers = sum(buffer.nbytes for buffer in network.buffers())
-        assert (found.weights, found.optimizer) == (weight * parameters + buffers, optimizer * parameters)
-        assert found.gradients == weight * parameters
+        assert (measured.weights, measured.optimizer) == (weight * parameters + buffers, optimizer * parameters)
+        assert measured.gradients == weight * parameters
 
 
 def test_masks_in_the_encoder_take_memory():
-    found = [memory_of(config("mae_lm", "tiny"), Positions(128, visible, 38), 8).encoder for visible in (90, 109, 128)]
-    assert found == sorted(set(found))
+    of_encoder = [
+        memory_of(config("mae_lm", "tiny"), Positions(128, visible, 38), 8).encoder for visible in (90, 109, 128)
+    ]
+    assert of_encoder == sorted(set(of_encoder))
 
 
 def test_options_that_change_memory():

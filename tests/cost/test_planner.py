@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from mae_lm_fairseq import cli
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.cost.flops import TRAINING, Positions, forward_flops
 from mae_lm_fairseq.cost.memory import PRECISIONS, FakeTrainingStep, training_memory
 from mae_lm_fairseq.cost.planned_run import DEVICES, PlannedRun
 from mae_lm_fairseq.cost.planner import count_parameters, flops_per_token, plan_cost
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT
+from tests.support.commands import run_verb
 
 pytestmark = pytest.mark.integration  # measures steps of all architectures
 TINY = PlannedRun("mae_lm_tiny", vocab_size=300, tokens_per_sample=40, batch_size=2, tokens=10**9)
@@ -102,10 +103,10 @@ def test_errors_name_the_field(changes, named):
 
 
 def test_command(capsys):
-    command = ["mae_lm_tiny", "--mask-prob", "0.5", "--tokens", "1e9", "--batch-size", "2", "--vocab-size", "300"]
-    cli.run("plan", command)
+    command = ["mae_lm_tiny", "--mask-prob 0.5 --tokens 1e9 --batch-size 2 --vocab-size 300"]
+    run_verb("plan", *command)
     text = capsys.readouterr().out
-    cli.run("plan", [*command, "--json"])
+    run_verb("plan", *command, "--json")
     figures = json.loads(capsys.readouterr().out)
     first, second = figures["plans"]
     assert (first["preset"], second["preset"]) == ("mae_lm_tiny", "mae_lm_roberta_tiny")
@@ -117,14 +118,14 @@ def test_command(capsys):
 
 
 def test_default_masking_rate_is_that_of_the_recipe(capsys):
-    cli.run("plan", ["mae_lm_3ml_self_tiny", "--batch-size", "2", "--vocab-size", "300", "--json"])
+    run_verb("plan", "mae_lm_3ml_self_tiny", "--batch-size 2 --vocab-size 300 --json")
     assert [made["mask_prob"] for made in json.loads(capsys.readouterr().out)["plans"]] == [0.5, 0.15]
 
 
 @pytest.mark.parametrize("tokens", ["many", "1.5", "inf", "nan"])
 def test_token_counts_must_be_integers(capsys, tokens):
     with pytest.raises(SystemExit) as stop:
-        cli.run("plan", ["mae_lm_tiny", "--tokens", tokens])
+        run_verb("plan", "mae_lm_tiny", "--tokens", tokens)
     assert stop.value.code != 0
     assert f"--tokens: {tokens} is not an integer" in capsys.readouterr().err
 
@@ -143,7 +144,7 @@ def changed(size: str, positions: Positions | None = None, **changes) -> float:
 
 def measured(size: str) -> float:
     """Return the ratio measured by scripts/benchmark.py."""
-    return json.loads((ROOT / "scripts" / "results" / f"cpu-{size}.json").read_text())["ratios"]["three_ml_step_cost"]
+    return read_json(ROOT / "scripts/results" / f"cpu-{size}.json")["ratios"]["three_ml_step_cost"]
 
 
 DOCUMENTED = {
@@ -163,7 +164,7 @@ DOCUMENTED = {
 
 
 def test_documented_figures():
-    text = (ROOT / "scripts" / "results" / "compute-3ml" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "scripts/results/compute-3ml/README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*) \| ([\d.]+) % \| ([\d.]+) % \|$", text, flags=re.MULTILINE)
     assert len(rows) == len(DOCUMENTED)
     for (label, *figures), (start, compute) in zip(rows, DOCUMENTED.items(), strict=True):

@@ -66,8 +66,8 @@ def test_the_simulation_counts_what_the_rule_says(monkeypatch):
     few, many = frequencies(10), frequencies(40)
     assert few.get("equivalent", 0) < 0.1  # measured: 0.00 and 0.99
     assert many["equivalent"] + many["speed only"] > 0.6
-    for found in (few, many):
-        without_effect = sum(found.get(name, 0) for name in ("supported", "contradicted", "mixed"))
+    for shares in (few, many):
+        without_effect = sum(shares.get(name, 0) for name in ("supported", "contradicted", "mixed"))
         assert without_effect < 0.1  # 0.05, with a standard error of 0.013
-        assert sum(share for name, share in found.items() if name != "not inferior") == pytest.approx(1)
+        assert sum(share for name, share in shares.items() if name != "not inferior") == pytest.approx(1)
     assert frequencies(40, effect=1.0)["supported"] == 1
