@@ -133,7 +133,7 @@ def test_a_name_is_utf8_in_all_of_its_directories(tmp_path, monkeypatch, capsys)
     directory.mkdir()
     (tmp_path / "link").symlink_to(directory)
     monkeypatch.chdir(directory)
-    for out in ("bundle", str(tmp_path / "link" / "bundle")):
+    for out in ("bundle", str(tmp_path / "link/bundle")):
         with pytest.raises(SystemExit):
             cli.parsed("bundle", ["model", "--data-bin", str(tmp_path), "--out", out])
         assert "is not UTF-8" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from mae_lm_fairseq.finetuning.sentences.tasks import TASKS
 from mae_lm_fairseq.training import batch_size
 from mae_lm_fairseq.training.pretrain import configure, parse_configuration
 from mae_lm_fairseq.utils.command_line import parse
+from mae_lm_fairseq.utils.files import read_json
 from tests.support import ROOT
 from tests.support.answering import write_squad
 from tests.support.documentation import PAGES, anchors, blocks, links, prose
@@ -33,7 +34,7 @@ from tests.support.tokenizers import fairseq_files, paragraphs
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 DOCS = ROOT / "docs"
-RESULTS = ROOT / "scripts" / "results"
+RESULTS = ROOT / "scripts/results"
 GENERATED = (
     "docs/reference/recipes.md",
     "docs/reference/options.md",
@@ -41,7 +42,7 @@ GENERATED = (
     "docs/developers/fairseq-patches.md",
     "scripts/results/robustness/README.md",
 )
-SPEED = (RESULTS / "speed" / "README.md").read_text(encoding="utf-8")
+SPEED = (RESULTS / "speed/README.md").read_text(encoding="utf-8")
 TUTORIAL = [block for block in BLOCKS if block.page.name == "tutorial.md"]
 FROM_FAIRSEQ = [block for block in BLOCKS if block.page.name == "from-fairseq.md"]
 FROM_SCRATCH = [block for block in BLOCKS if block.page.name == "from-scratch.md" and block.test == "run"]
@@ -65,7 +66,7 @@ def test_the_example_of_a_treatment_applies(run_cli, tmp_path):
 
 def example_of_a_treatment() -> str:
     [diff] = re.findall(
-        r"```diff\n(.*?)```", (DOCS / "developers" / "new-treatment.md").read_text(encoding="utf-8"), re.DOTALL
+        r"```diff\n(.*?)```", (DOCS / "developers/new-treatment.md").read_text(encoding="utf-8"), re.DOTALL
     )
     return diff
 
@@ -128,11 +129,11 @@ def test_ratios_of_further_runs_are_those_of_the_notebook():
     assert re.search(rf"ver six runs,.*? between {min(ratios)} and {max(ratios)}, with a median of 1\.5\.", text)
     assert round(median(ratios), 1) == 1.5
     speedups = [
-        json.loads((RESULTS / f"{file}.json").read_bytes())["ratios"]["roberta_speedup_over_fairseq"]
+        read_json(RESULTS / f"{file}.json")["ratios"]["roberta_speedup_over_fairseq"]
         for file in ("cpu-base", "cpu-small")
     ]
     assert f"gave {speedups[0]:.2f} for fairseq at width 768 and {speedups[1]:.2f} at width 256" in text
-    rows = json.loads((RESULTS / "day-one" / "3-peers.json").read_bytes())["rows"]
+    rows = read_json(RESULTS / "day-one/3-peers.json")["rows"]
     seconds = {row["subject"]: row["median_seconds"] for row in rows}
     older = seconds["fairseq_roberta"] / seconds["roberta_plain_fused"]
     assert f"an older attention kernel was {older:.2f} times as fast as fairseq" in text
@@ -158,7 +159,7 @@ def test_benchmarks_are_from_the_committed_results():
         cells = [f"{float(f'{panel[name]:.4g}'):,.0f}" if name in panel else "–" for panel in speeds().values()]  # noqa: RUF001
         assert f"| {label} | {' | '.join(cells)} |" in page
     for size, file in (("width 768", "cpu-base"), ("width 256", "cpu-small")):
-        ratios = json.loads((RESULTS / f"{file}.json").read_bytes())["ratios"]
+        ratios = read_json(RESULTS / f"{file}.json")["ratios"]
         for model, ratio in (("MAE-LM", "mae_lm_step_cost"), ("3ML's setting", "three_ml_step_cost")):
             measured = rf"^\| {model}, {size} \| [\d.]+ \| {ratios[ratio]:.2f} on two CPU cores"
             assert re.search(measured, page, re.MULTILINE)
@@ -205,7 +206,7 @@ def test_every_promise_of_security_names_tests_that_exist():
 
 @pytest.fixture(scope="module")
 def generated():
-    return runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))["pages"]()
+    return runpy.run_path(str(ROOT / "scripts/write_docs.py"))["pages"]()
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -222,7 +223,7 @@ def test_indexes_list_every_page(directory, pattern):
 
 
 def test_healthy_values_are_from_the_committed_run():
-    rows = json.loads((ROOT / "scripts/results/reference-tiny.json").read_bytes())["train_inner"]
+    rows = read_json(ROOT / "scripts/results/reference-tiny.json")["train_inner"]
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").replace(",", "")
     stated = re.findall(r"^\| (\d+) to (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|$", page, re.MULTILINE)
     assert len(stated) == 8
@@ -237,7 +238,7 @@ def test_healthy_values_are_from_the_committed_run():
 
 @pytest.mark.parametrize("name", ["cpu-small", "cpu-base"])
 def test_speed_is_from_the_committed_results(name):
-    figures = json.loads((ROOT / "scripts" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    figures = read_json(ROOT / "scripts/results" / f"{name}.json")
     usual = figures["setting"]["rows"], figures["setting"]["length"], 0.15, False
     subjects = ("mae_lm_eager", "authors", "mae_lm_bf16_eager", "fairseq_roberta")
     rows = [row for row in figures["rows"] if row["subject"] in subjects]
@@ -298,8 +299,8 @@ def understand_program(path: str, *arguments: str) -> None:
     class Understood(BaseException):
         pass
 
-    def understand(*given):
-        parse(*given)
+    def understand(*passed):
+        parse(*passed)
         raise Understood
 
     with pytest.MonkeyPatch.context() as patch:

@@ -124,7 +124,7 @@ def test_real_tokens_have_fewer_directions_in_mae_lm_in_the_shorter_study():
 
 
 def test_what_cannot_be_told_has_zero_in_its_interval():
-    runs = separation.read(RESULTS / "separation" / "results.json")
+    runs = separation.read(RESULTS / "separation/results.json")
     figure_3 = reproduction.scores(reproduction.MAE, reproduction.FIVE_SEEDS) - reproduction.scores(
         reproduction.MLM, reproduction.FIVE_SEEDS
     )

@@ -8,21 +8,21 @@ import torch
 
 from tests.support import ROOT
 
-SCRIPT = ROOT / "scripts" / "golden.py"
+SCRIPT = ROOT / "scripts/golden.py"
 
 
 def test_differences_name_items():
     differences = runpy.run_path(str(SCRIPT))["differences"]
     assert differences({"loss": ["1.5"], "weight": "ab"}, {"loss": ["1.5"], "weight": "ab"}) == []
-    found = differences({"loss": ["1.5"], "weight": "ab", "ids": []}, {"loss": ["1.6"], "weight": "ab", "bias": "c"})
-    assert found == ["loss", "ids (only in the first)", "bias (only in the second)"]
+    names = differences({"loss": ["1.5"], "weight": "ab", "ids": []}, {"loss": ["1.6"], "weight": "ab", "bias": "c"})
+    assert names == ["loss", "ids (only in the first)", "bias (only in the second)"]
     assert differences({"adapt: start.json": "a", "adapt: results.json eval": "1"}, {}) == [
         "adapt: results.json eval (only in the first)"
     ]
 
 
 def test_an_environment_imports_the_checkout_and_nothing_else_of_this_one(tmp_path):
-    package = tmp_path / "checkout" / "mae_lm_fairseq"
+    package = tmp_path / "checkout/mae_lm_fairseq"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     python = runpy.run_path(str(SCRIPT))["make_environment"](tmp_path / "environment", package.parent)

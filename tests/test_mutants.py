@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import ROOT
 
-MUTANTS = runpy.run_path(str(ROOT / "scripts" / "mutants.py"))
+MUTANTS = runpy.run_path(str(ROOT / "scripts/mutants.py"))
 
 
 def mutated(tmp_path: Path, text: str) -> dict[str, set[str]]:
@@ -55,8 +55,8 @@ def test_what_means_the_same_is_not_changed(tmp_path, text):
 
 @pytest.mark.parametrize(("asserted", "is_noticed"), [("half(0) == 0", False), ("half(4) == 2", True)])
 def test_a_mutant_is_noticed_by_the_tests_of_its_room_alone(tmp_path, asserted, is_noticed):
-    module = tmp_path / "mae_lm_fairseq" / "core" / "half.py"
-    tests = tmp_path / "tests" / "core" / "test_half.py"
+    module = tmp_path / "mae_lm_fairseq/core/half.py"
+    tests = tmp_path / "tests/core/test_half.py"
     for path in (module, tests):
         path.parent.mkdir(parents=True)
     (module.parent / "__init__.py").touch()

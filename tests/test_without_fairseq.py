@@ -39,5 +39,5 @@ def test_trained_models_are_used_without_fairseq(bundles, text_data, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "exported" / "model.safetensors").exists()
+    assert (tmp_path / "exported/model.safetensors").exists()
     assert (tmp_path / "labels.tsv").read_text().startswith("the\t")
