@@ -55,7 +55,9 @@ def again(corpus, tmp_path, monkeypatch):
     def run(train, **options):
         options = {"destdir": tmp_path / "out", "workers": 1} | options
         options |= {"tokenizer": corpus / "data-bin/sentencepiece.bpe.model"}
-        flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        flags = []
+        for name, value in options.items():
+            flags += [] if value is None else [f"--{name}", value]
         run_verb("prepare", "--train", train, "--valid", corpus / "valid.txt", *flags)
         assert (
             signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
