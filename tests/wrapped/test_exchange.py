@@ -134,7 +134,7 @@ def test_models_without_a_head_get_a_random_one(kind, tmp_path):
 def test_another_objective_keeps_encoder_and_head(kind, tmp_path):
     before = import_foreign(save(tmp_path, kind), "mae_lm_roberta")
     after = with_preset(before, "mae_lm", seed=1)
-    assert_equal(before.weights, after.weights)
+    assert_equal(before.weights, {name: after.weights[name] for name in before.weights})
     assert build(after).decoder is not None
 
 
