@@ -140,7 +140,7 @@ embeddings. The best layer is that of {chosen}.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Probe):
+class Options(ModelOptions):
     """Models and data of linear probes.
 
     Attributes:
@@ -149,6 +149,7 @@ class Options(ModelOptions, Probe):
         dev: CoNLL-U to choose the best layer on (default: ``--test``).
     """
 
+    measure: Probe
     train: File
     test: File
     dev: File | None = None
@@ -161,16 +162,16 @@ class Options(ModelOptions, Probe):
             "train": str(self.train),
             "test": str(self.test),
             "dev": str(self.dev) if self.dev else None,
-            "column": self.column,
-            "limit": self.limit,
+            "column": self.measure.column,
+            "limit": self.measure.limit,
         }
         software = versions() | {"scikit-learn": version("scikit-learn")}
         return {"versions": software, "data": data, "settings": SETTINGS | {"ema": self.ema}}
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
-        probed = self.measure(model)
-        control = self.measure(model.untrained())
-        return {"model": str(model.path), **probed, "random weights": control["layers"]}
+        probed = self.measure.measure(model)
+        control = self.measure.measure(model.untrained())
+        return {**probed, "random weights": control["layers"]}
 
     def report(self, results: Mapping[str, Any]) -> str:
         chosen = f"`{self.dev}`" if self.dev else "the test text"

@@ -161,7 +161,7 @@ def test_a_verb_reports_values_that_depend_on_the_files(tmp_path):
         kind = "counts"
         values = None
 
-    options = verb_of(Counts)(models=(tmp_path / "a", tmp_path / "b"), out=tmp_path)
+    options = verb_of(Counts)(measure=Counts(), models=(tmp_path / "a", tmp_path / "b"), out=tmp_path)
     models = {"a": {"model": "a", "cat": 1.0}, "b": {"model": "b", "cat": 2.0, "dog": [0.0, 3.0]}}
     table = options.report({"models": models})
     assert table.startswith("# How often each word occurs.")
