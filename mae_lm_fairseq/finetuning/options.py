@@ -34,12 +34,14 @@ _SET_BY_SWEEP = {
         "valid-file",
     ),
     *("column", "tokens-per-sample", "doc-stride", "version-2", "num-classes", "regression-target"),
+    # Batches would be smaller than the option says, and the end of an epoch left out.
+    "required-batch-size-multiple",
     # The checkpoint of a run would not be found after it.
     *("save-dir", "checkpoint-suffix", "no-save", "no-last-checkpoints"),
 }
 """Options of fairseq-train that are refused after ``--``."""
-_COUNTS = ("batch-size", "update-freq", "max-update")
-"""Options of fairseq-train that decide on the number of updates."""
+_COUNTS = ("batch-size", "max-tokens", "update-freq", "distributed-world-size", "max-update")
+"""Options of fairseq-train that decide on the number of updates or on their size."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,11 +63,17 @@ class Sweep:
     setup: TaskSetup
 
     @cached_property
-    def batch_size(self) -> int:
-        """Sequences per update: the recipe's, unless options after ``--`` change it."""
-        batch_size = self.options.further_option("batch-size") or self.setup.recipe.batch_size
+    def batches(self) -> int:
+        """Batches per update, of all processes."""
+        processes = self.options.further_option("distributed-world-size") or 1
         accumulated_batches = self.options.further_option("update-freq") or 1
-        return int(batch_size) * int(accumulated_batches)
+        return int(processes) * int(accumulated_batches)
+
+    @cached_property
+    def batch_size(self) -> int:
+        """Sequences per update: the recipe's, unless options after ``--`` change it; at most those of an epoch."""
+        batch_size = self.options.further_option("batch-size") or self.setup.recipe.batch_size
+        return min(int(batch_size) * self.batches, self.setup.sequences)
 
     @cached_property
     def updates(self) -> int:
@@ -138,6 +144,9 @@ class Sweep:
     def content(self, selection: Selection) -> dict[str, Any]:
         """Return the content of the result file about the sweep."""
         training = {"updates": self.updates, "batch_size": self.batch_size}
+        max_tokens = self.options.further_option("max-tokens")
+        if max_tokens:
+            training["max_tokens"] = int(max_tokens) * self.batches
         task = self.settings["task"]
         for name in ("tokens_per_sample", "doc_stride"):
             if name in task:
