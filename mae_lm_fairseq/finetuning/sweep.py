@@ -65,25 +65,22 @@ class Sweep:
     @cached_property
     def batches(self) -> int:
         """Batches per update, of all processes."""
-        processes = self.options.further_option("distributed-world-size") or 1
-        accumulated_batches = self.options.further_option("update-freq") or 1
-        return int(processes) * int(accumulated_batches)
+        processes = self.options.further_count("distributed-world-size", default=1)
+        return processes * self.options.further_count("update-freq", default=1)
 
     @cached_property
     def batch_size(self) -> int:
         """Sequences per update: the recipe's, unless options after ``--`` change it; at most those of an epoch."""
-        batch_size = self.options.further_option("batch-size") or self.setup.recipe.batch_size
-        return min(int(batch_size) * self.batches, self.setup.sequences)
+        batch_size = self.options.further_count("batch-size", self.setup.recipe.batch_size)
+        return min(batch_size * self.batches, self.setup.sequences)
 
     @cached_property
     def updates(self) -> int:
         """Updates of the recipe's epochs, at most ``--max-updates``, unless ``--max-update`` comes after ``--``."""
-        max_update = self.options.further_option("max-update")
-        if max_update:
-            return int(max_update)
         updates_per_epoch = math.ceil(self.setup.sequences / self.batch_size)
         updates = self.setup.recipe.epochs * updates_per_epoch
-        return min(updates, self.options.max_updates or updates)
+        at_most = self.options.max_updates or updates
+        return self.options.further_count("max-update", min(updates, at_most))
 
     @cached_property
     def settings(self) -> Settings:
@@ -144,9 +141,9 @@ class Sweep:
     def content(self, selection: Selection) -> dict[str, Any]:
         """Return the content of the result file about the sweep."""
         training = {"updates": self.updates, "batch_size": self.batch_size}
-        max_tokens = self.options.further_option("max-tokens")
+        max_tokens = self.batches * self.options.further_count("max-tokens", default=0)
         if max_tokens:
-            training["max_tokens"] = int(max_tokens) * self.batches
+            training["max_tokens"] = max_tokens
         task = self.settings["task"]
         for name in ("tokens_per_sample", "doc_stride"):
             if name in task:

@@ -17,17 +17,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
 from mae_lm_fairseq.measures.exclusivity import Exclusivity
-from mae_lm_fairseq.measures.figures import (
-    Format,
-    lines_by_layer,
-    plot_exclusivity,
-    plot_gaps,
-    plot_outside,
-    plot_ranks,
-    title_end,
-)
+from mae_lm_fairseq.measures.figures import LAYER, Format, lines_by_layer
 from mae_lm_fairseq.measures.kept_moments import KeptMoments
 from mae_lm_fairseq.measures.measure import MaskedText, Measure, ModelToMeasure, Value, values_by_layer
+from mae_lm_fairseq.measures.rank_figures import plot_gaps, plot_outside, plot_ranks, title_end
 from mae_lm_fairseq.measures.readers import SPECIAL_IDS
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import ignore_moments, ranks
@@ -191,11 +184,7 @@ class Options(ModelOptions):
 
     def write(self, results: Mapping[str, Any]) -> None:
         models = [{"label": label, **model} for label, model in results["models"].items()]
-        exclusivities = {}
-        for model in models:
-            if model["exclusivity"]:
-                exclusivities[model["label"]] = self.exclusivity.recorded(model["exclusivity"])
-
+        exclusivities = {model["label"]: self.exclusivity.recorded(model["exclusivity"]) for model in models}
         figures = {"ranks": plot_ranks, "gaps": plot_gaps, "outside": plot_outside}
         names = ["ranks.json", "ranks.csv"]
         stale = ["exclusivity.png"]
@@ -209,7 +198,8 @@ class Options(ModelOptions):
                 for name, plot in figures.items():
                     plot(made / f"{name}.{ending}", models)
                     names.append(f"{name}.{ending}")
-                if plot_exclusivity(made / f"exclusivity.{ending}", title, lines_by_layer(exclusivities)):
+                path = made / f"exclusivity.{ending}"
+                if self.exclusivity.figure(path, title, LAYER, lines_by_layer(exclusivities), same={}):
                     names.append(f"exclusivity.{ending}")
         print(f"{self.out}: {', '.join(names)}")
 

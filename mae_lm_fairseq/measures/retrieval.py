@@ -322,7 +322,7 @@ def summary(scores: Callable[[int], np.ndarray], collection: Collection) -> dict
     rows = []
     for question, relevance in enumerate(collection.relevance):
         by_name = metrics(scores(question), relevance, collection.left_out[question])
-        rows.append([by_name[name] for name in METRICS])
+        rows.append([*by_name.values()])
     values = np.array(rows)  # [questions, metrics]
 
     summaries = {}

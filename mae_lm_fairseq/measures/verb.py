@@ -166,5 +166,6 @@ def verb_of(measure: type[Measure]) -> type[ModelOptions]:
     help_texts = "\n".join(f"    {name}: file to measure on." for name, *_ in files)
     namespace = {"__doc__": f"{measure.__doc__.splitlines()[0]}\n\nAttributes:\n{help_texts}\n"}
     fields = [("measure", measure), *files]
-    bases = (ModelOptions,)
-    return make_dataclass(measure.__name__, fields, bases=bases, namespace=namespace, frozen=True, kw_only=True)
+    return make_dataclass(
+        measure.__name__, fields, bases=(ModelOptions,), namespace=namespace, frozen=True, kw_only=True
+    )

@@ -115,10 +115,7 @@ class OwnFiles(TaskFiles):
 
         Return files, labels, and the metrics on the test file.
         """
-        files = {}
-        for name, table in self.tables.items():
-            path = table.path.resolve()
-            files[name] = end_of_path(path)
+        files = {name: end_of_path(table.path.resolve()) for name, table in self.tables.items()}
         content = {"files": files, "labels": list(self.task.labels)}
         if self.test is None:
             return content
