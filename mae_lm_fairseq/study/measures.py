@@ -80,7 +80,7 @@ class GlueTask(FineTuning):
     task: str
 
     def check(self, data: Data) -> None:
-        from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # needs fairseq
+        from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles  # needs fairseq
 
         super().check(data)
         sets = GlueFiles(find_task(self.task), data.glue_dir)
