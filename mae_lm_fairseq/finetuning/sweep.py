@@ -65,8 +65,9 @@ class Sweep:
     @cached_property
     def batches(self) -> int:
         """Batches per update, of all processes."""
-        processes = self.options.further_count("distributed-world-size", default=1)
-        return processes * self.options.further_count("update-freq", default=1)
+        processes = self.options.further_count("distributed-world-size", 1)
+        accumulated_batches = self.options.further_count("update-freq", 1)
+        return processes * accumulated_batches
 
     @cached_property
     def batch_size(self) -> int:
@@ -79,8 +80,9 @@ class Sweep:
         """Updates of the recipe's epochs, at most ``--max-updates``, unless ``--max-update`` comes after ``--``."""
         updates_per_epoch = math.ceil(self.setup.sequences / self.batch_size)
         updates = self.setup.recipe.epochs * updates_per_epoch
-        at_most = self.options.max_updates or updates
-        return self.options.further_count("max-update", min(updates, at_most))
+        if self.options.max_updates:
+            updates = min(updates, self.options.max_updates)
+        return self.options.further_count("max-update", updates)
 
     @cached_property
     def settings(self) -> Settings:
@@ -141,7 +143,7 @@ class Sweep:
     def content(self, selection: Selection) -> dict[str, Any]:
         """Return the content of the result file about the sweep."""
         training = {"updates": self.updates, "batch_size": self.batch_size}
-        max_tokens = self.batches * self.options.further_count("max-tokens", default=0)
+        max_tokens = self.batches * self.options.further_count("max-tokens", 0)
         if max_tokens:
             training["max_tokens"] = max_tokens
         task = self.settings["task"]

@@ -1,6 +1,7 @@
 """Plots of measures: lines and bands in panels."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -75,7 +76,9 @@ def plot_panels(
     labels: dict[str, None] = {}
     for panel in panels:
         labels |= dict.fromkeys((*panel.lines, *panel.bands))
-    styles = {label: _style(number) for number, label in enumerate(labels)}
+    styles = {}
+    for label, colour, marker, line in zip(labels, cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False):
+        styles[label] = {"color": colour, "marker": marker, "linestyle": line, "markersize": 5}
     handles = dict.fromkeys(labels)  # in the order of the labels
     for axes, panel in zip(grid.flat, panels, strict=False):
         if zero:
@@ -87,15 +90,6 @@ def plot_panels(
     has_seeds = any(len(line.y) > 1 for panel in panels for line in panel.lines.values())
     figure.suptitle(f"{title}: mean and every seed" if has_seeds else title, wrap=True)
     figure.savefig(path, dpi=120)
-
-
-def _style(number: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": LINE_STYLES[number % len(LINE_STYLES)],
-        "markersize": 5,
-    }
 
 
 def _draw(axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

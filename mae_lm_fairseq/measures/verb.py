@@ -100,7 +100,7 @@ def main(options: ModelOptions) -> None:
     """Run a verb that measures. Files are read and models opened once, before any measurement."""
     with options.output():
         options.measure.check(options.data())
-        models = opened_once(options)
+        models = models_to_measure(options)
         options = replace(options, measure=_at_common_length(options.measure, models))
         results = {"versions": versions(), **options.about(), "models": {}}
         for model in models:
@@ -108,23 +108,27 @@ def main(options: ModelOptions) -> None:
         options.write(results)
 
 
-def opened_once(options: ModelOptions) -> list[ModelToMeasure]:
-    """Return the models to measure, with what is known of them once they have been opened.
+def models_to_measure(options: ModelOptions) -> list[ModelToMeasure]:
+    """Return the models, which are opened once, one at a time, to reject unsuitable ones before any measurement.
 
     Raises:
         UserError: if there are not as many different labels as models; or a model cannot be read, lacks a head that the
             measure needs, or does not take sequences of its length.
     """
-    measure = options.measure
     models = []
     for label, path in zip(_labels(options), options.models, strict=True):
         model = ModelToMeasure(label=label, path=path, data=options.data(), ema=options.ema)
-        reader = model.open(measure.with_head)
-        if isinstance(measure, MaskedText) and measure.tokens_per_sample:
-            reader.check_length(measure.tokens_per_sample)
-        models.append(replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines))
+        models.append(_opened_once(model, options.measure))
     ends_lines = any(model.ends_lines for model in models)  # so that all of them predict the same tokens
     return [replace(model, ends_lines=ends_lines) for model in models]
+
+
+def _opened_once(model: ModelToMeasure, measure: Measure) -> ModelToMeasure:
+    """Return a model with what is known of it once it has been opened."""
+    reader = model.open(measure.with_head)
+    if isinstance(measure, MaskedText) and measure.tokens_per_sample:
+        reader.check_length(measure.tokens_per_sample)
+    return replace(model, trained_length=reader.trained_length, ends_lines=reader.ends_lines)
 
 
 def _labels(options: ModelOptions) -> Sequence[str]:

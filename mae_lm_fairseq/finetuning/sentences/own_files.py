@@ -115,7 +115,10 @@ class OwnFiles(TaskFiles):
 
         Return files, labels, and the metrics on the test file.
         """
-        files = {name: end_of_path(table.path.resolve()) for name, table in self.tables.items()}
+        files = {}
+        for name, table in self.tables.items():
+            path = table.path.resolve()
+            files[name] = end_of_path(path)
         content = {"files": files, "labels": list(self.task.labels)}
         if self.test is None:
             return content
