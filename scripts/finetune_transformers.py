@@ -82,7 +82,7 @@ def main(arguments: LoopOptions) -> None:
 
 def _glue(arguments: LoopOptions) -> tuple[str, object, Callable]:
     from benchmark.finetuning import SentenceClassification, Settings
-    from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+    from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles
 
     task = find_task(arguments.name)
     data = {split: GlueFiles(task, arguments.glue_dir).read(split) for split in ("train", "valid")}

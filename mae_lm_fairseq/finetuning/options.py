@@ -21,25 +21,33 @@ NumberedColumn = Annotated[str, Argument("NAME|N")]
 
 _SET_BY_SWEEP = {
     # Results would be reported as those of another setting.
-    *(
-        "lr",
-        "seed",
-        "finetune-from-model",
-        "restore-file",
-        "user-dir",
-        "arch",
-        "task",
-        "criterion",
-        "train-file",
-        "valid-file",
-    ),
-    *("column", "tokens-per-sample", "doc-stride", "version-2", "num-classes", "regression-target"),
+    "lr",
+    "seed",
+    "finetune-from-model",
+    "restore-file",
+    "user-dir",
+    "arch",
+    "task",
+    "criterion",
+    "train-file",
+    "valid-file",
+    "column",
+    "tokens-per-sample",
+    "doc-stride",
+    "version-2",
+    "num-classes",
+    "regression-target",
+    # Batches would be smaller than the option says, and the end of an epoch left out.
+    "required-batch-size-multiple",
     # The checkpoint of a run would not be found after it.
-    *("save-dir", "checkpoint-suffix", "no-save", "no-last-checkpoints"),
+    "save-dir",
+    "checkpoint-suffix",
+    "no-save",
+    "no-last-checkpoints",
 }
 """Options of fairseq-train that are refused after ``--``."""
-_COUNTS = ("batch-size", "update-freq", "max-update")
-"""Options of fairseq-train that decide on the number of updates."""
+_COUNTS = ("batch-size", "max-tokens", "update-freq", "distributed-world-size", "max-update")
+"""Options of fairseq-train that decide on the number of updates or on their size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +96,10 @@ class FinetuningOptions(Options):
         """Return the value of an option of fairseq-train after ``--``, given its first name without dashes, or None."""
         values = values_of_words(self.extra).get(name)
         return values[0] if values else None
+
+    def further_count(self, name: str, default: int) -> int:
+        """Return the number that an option of fairseq-train after ``--`` states, or a default."""
+        return int(self.further_option(name) or default)
 
     @property
     def tokenizer(self) -> Path:

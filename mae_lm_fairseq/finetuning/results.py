@@ -51,7 +51,10 @@ def report_text(content: dict[str, Any], selection: str, *, hidden_suffixes: Seq
         origin += f": {code(start['checkpoint'])} after {start['updates']:,} updates"
 
     training = content["settings"]
-    schedule = f"{training['updates']:,} updates of {training['batch_size']} sequences"
+    batch = f"{training['batch_size']} sequences"
+    if "max_tokens" in training:
+        batch = f"at most {training['max_tokens']:,} tokens and {batch}"
+    schedule = f"{training['updates']:,} updates of {batch}"
     if "tokens_per_sample" in training:
         schedule += f" of up to {training['tokens_per_sample']} tokens"
     if "doc_stride" in training:

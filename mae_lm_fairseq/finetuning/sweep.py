@@ -63,21 +63,26 @@ class Sweep:
     setup: TaskSetup
 
     @cached_property
+    def batches(self) -> int:
+        """Batches per update, of all processes."""
+        processes = self.options.further_count("distributed-world-size", 1)
+        accumulated_batches = self.options.further_count("update-freq", 1)
+        return processes * accumulated_batches
+
+    @cached_property
     def batch_size(self) -> int:
-        """Sequences per update: the recipe's, unless options after ``--`` change it."""
-        batch_size = self.options.further_option("batch-size") or self.setup.recipe.batch_size
-        accumulated_batches = self.options.further_option("update-freq") or 1
-        return int(batch_size) * int(accumulated_batches)
+        """Sequences per update: the recipe's, unless options after ``--`` change it; at most those of an epoch."""
+        batch_size = self.options.further_count("batch-size", self.setup.recipe.batch_size)
+        return min(batch_size * self.batches, self.setup.sequences)
 
     @cached_property
     def updates(self) -> int:
         """Updates of the recipe's epochs, at most ``--max-updates``, unless ``--max-update`` comes after ``--``."""
-        max_update = self.options.further_option("max-update")
-        if max_update:
-            return int(max_update)
         updates_per_epoch = math.ceil(self.setup.sequences / self.batch_size)
         updates = self.setup.recipe.epochs * updates_per_epoch
-        return min(updates, self.options.max_updates or updates)
+        if self.options.max_updates:
+            updates = min(updates, self.options.max_updates)
+        return self.options.further_count("max-update", updates)
 
     @cached_property
     def settings(self) -> Settings:
@@ -138,6 +143,9 @@ class Sweep:
     def content(self, selection: Selection) -> dict[str, Any]:
         """Return the content of the result file about the sweep."""
         training = {"updates": self.updates, "batch_size": self.batch_size}
+        max_tokens = self.batches * self.options.further_count("max-tokens", 0)
+        if max_tokens:
+            training["max_tokens"] = max_tokens
         task = self.settings["task"]
         for name in ("tokens_per_sample", "doc_stride"):
             if name in task:

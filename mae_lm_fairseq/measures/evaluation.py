@@ -222,7 +222,7 @@ def _outcome(reader: Reader, texts: Sequence[Words], maskings: Sequence[Masking]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Evaluate):
+class Options(ModelOptions):
     """Models to evaluate.
 
     Attributes:
@@ -230,6 +230,7 @@ class Options(ModelOptions, Evaluate):
         out: also write the numbers to this JSON file.
     """
 
+    measure: Evaluate
     text: File
     out: OutputFile | None = None
 
@@ -237,13 +238,15 @@ class Options(ModelOptions, Evaluate):
         return nullcontext()
 
     def about(self) -> dict[str, Any]:
-        names = ("ema", "tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed")
-        return {"text": str(self.text), "settings": {name: getattr(self, name) for name in names}}
+        settings = {"ema": self.ema}
+        for name in ("tokens", "pseudo_tokens", "tokens_per_sample", "mask_prob", "seed"):
+            settings[name] = getattr(self.measure, name)
+        return {"text": str(self.text), "settings": settings}
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
-        return {"model": str(model.path), "ends_lines": model.ends_lines, **self.measure(model)}
+        return {"ends_lines": model.ends_lines, **self.measure.measure(model)}
 
     def write(self, results: Mapping[str, Any]) -> None:
-        print(evaluation_table(results["models"], self.mask_prob))
+        print(evaluation_table(results["models"], self.measure.mask_prob))
         if self.out:
             write_json(self.out, results)

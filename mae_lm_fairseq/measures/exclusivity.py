@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
-from mae_lm_fairseq.measures.figures import CONTROLS, Line, plot_exclusivity
+from mae_lm_fairseq.measures.figures import Line, Panel, plot_panels
 from mae_lm_fairseq.measures.kept_moments import KeptMoments
 from mae_lm_fairseq.measures.measure import MaskedText, Measure, ModelToMeasure, Value, values_by_layer
 from mae_lm_fairseq.measures.readers import SPECIAL_IDS
@@ -15,6 +15,8 @@ from mae_lm_fairseq.statistics.exclusivity import exclusivity_profile, halves
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.output import progress_bars
 
+CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
+"""Controls, by the stem of the names of their values."""
 _DESCRIPTION = "fraction of [MASK] outside {} % of real tokens, above real tokens'"
 _OTHER_VALUES = (
     "mask_0.9",
@@ -31,6 +33,10 @@ _OTHER_VALUES = (
 )
 _SUMMARIES = {"lowest": min, "median": median, "highest": max}
 """Summaries of the values of a control, by the ending of their names."""
+_FIGURE_LABEL = (
+    "fraction of the sum of squares outside the directions of\n"
+    "real tokens, less that of held-out ones (percentage points)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,4 +100,18 @@ class Exclusivity(Measure, MaskedText):
     def figure(
         self, path: Path, title: str, x_label: str, lines: Mapping[str, Mapping[str, Line]], same: Mapping[str, float]
     ) -> bool:
-        return plot_exclusivity(path, title, lines)
+        """Plot the exclusivity of ``[MASK]`` beside its controls, one panel per model that takes it in a layer."""
+        panels = []
+        for model, mask in lines.get("exclusivity_0.9", {}).items():
+            panel_lines = {"[MASK] (forced in where the encoder never saw it)": Line(mask.x, 100 * mask.y)}
+            bands = {}
+            for control, label in CONTROLS.items():
+                if model in lines.get(f"{control}_median", {}):
+                    summaries = [lines[f"{control}_{ending}"][model] for ending in _SUMMARIES]
+                    low, middle, high = (100 * summary.y.mean(0) for summary in summaries)
+                    panel_lines[label] = Line(mask.x, middle[None])
+                    bands[label] = (mask.x, low, high)
+            panels.append(Panel(model, x_label, panel_lines, bands))
+        if panels:
+            plot_panels(path, title, *panels, y_label=_FIGURE_LABEL, share_y=True, zero=True)
+        return bool(panels)

@@ -1,6 +1,7 @@
-"""Plots of measures; those of ranks have the form of figures 1 and 5 of the MAE-LM paper."""
+"""Plots of measures: lines and bands in panels."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,21 +15,6 @@ LAYER = "layer (0: embeddings)"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "osD^vPX"
 LINE_STYLES = ("-", "--", "-.", ":")
-
-SERIES = {
-    ("clean", "real"): "real tokens, no [MASK] in the text",
-    ("as_trained", "real"): "real tokens, [MASK] in the text",
-    ("as_trained", "mask"): "[MASK]",
-    ("forced", "real"): "real tokens, [MASK] forced into the encoder",
-    ("forced", "mask"): "[MASK], forced into the encoder",
-}
-"""Lines in the panel of a model, by input and tokens."""
-
-INPUT_ENDINGS = {"as_trained": "", "forced": ", forced [MASK]"}
-"""Ends of the labels of lines by input, where every line is of one model."""
-
-CONTROLS = {"types": "20 most frequent words (median, range)", "groups": "random groups of real tokens"}
-"""Controls of exclusivity, by the stem of the names of their values."""
 
 
 class Line(NamedTuple):
@@ -90,7 +76,9 @@ def plot_panels(
     labels: dict[str, None] = {}
     for panel in panels:
         labels |= dict.fromkeys((*panel.lines, *panel.bands))
-    styles = {label: _style(number) for number, label in enumerate(labels)}
+    styles = {}
+    for label, colour, marker, line in zip(labels, cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False):
+        styles[label] = {"color": colour, "marker": marker, "linestyle": line, "markersize": 5}
     handles = dict.fromkeys(labels)  # in the order of the labels
     for axes, panel in zip(grid.flat, panels, strict=False):
         if zero:
@@ -102,15 +90,6 @@ def plot_panels(
     has_seeds = any(len(line.y) > 1 for panel in panels for line in panel.lines.values())
     figure.suptitle(f"{title}: mean and every seed" if has_seeds else title, wrap=True)
     figure.savefig(path, dpi=120)
-
-
-def _style(number: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": LINE_STYLES[number % len(LINE_STYLES)],
-        "markersize": 5,
-    }
 
 
 def _draw(axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -130,100 +109,3 @@ def _draw(axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> dict[str,
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     axes.grid(alpha=0.25)
     return handles
-
-
-def plot_ranks(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Plot rank against layer with 95 % intervals, one panel per model of ``ranks.json``."""
-    panels = []
-    for model in models:
-        rows = {label: [] for label in SERIES.values()}
-        for row in model["ranks"]:
-            label = SERIES[row["input"], row["tokens"]]
-            rows[label].append(row)
-        panels.append(_panel(f"{model['label']} (hidden size {model['width']})", rows, "threshold"))
-    title = "Effective rank by layer" + title_end(models)
-    has_one_width = len({model["width"] for model in models}) == 1
-    plot_panels(path, title, *panels, y_label=_rank_label(models), share_y=has_one_width, zero=True)
-
-
-def plot_gaps(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Plot, for all models, the increase of the real tokens' rank by ``[MASK]`` in the text, against layer."""
-    title = "Effect of [MASK] in the text on the rank of real tokens" + title_end(models)
-    label = f"rank with [MASK] minus rank without\n({_rank_label(models)})"
-    panel = _panel("", _rows_of_models(models, "gaps"), "threshold")
-    plot_panels(path, title, panel, y_label=label, zero=True)
-
-
-def plot_outside(path: Path, models: Sequence[dict[str, Any]]) -> None:
-    """Plot the fraction of the sum of squares of ``[MASK]`` outside the real tokens' space, against layer."""
-    title = "[MASK] outside the space of the real tokens around it" + title_end(models)
-    label = "fraction of [MASK]'s sum of squares outside,\nminus that of the real tokens (percentage points)"
-    panel = _panel("", _rows_of_models(models, "outside"), "excess", scale=100)
-    plot_panels(path, title, panel, y_label=label, zero=True)
-
-
-def plot_exclusivity(path: Path, title: str, lines: Mapping[str, Mapping[str, Line]]) -> bool:
-    """Plot the exclusivity of ``[MASK]`` against layer beside its controls, one panel per model.
-
-    Args:
-        lines: values of :class:`~mae_lm_fairseq.measures.exclusivity.Exclusivity` by name and model.
-
-    Returns:
-        Whether any model takes ``[MASK]`` in a layer.
-    """
-    panels = []
-    for model, mask in lines.get("exclusivity_0.9", {}).items():
-        panel_lines = {"[MASK] (forced in where the encoder never saw it)": Line(mask.x, 100 * mask.y)}
-        bands = {}
-        for control, label in CONTROLS.items():
-            if model in lines.get(f"{control}_median", {}):
-                low = 100 * lines[f"{control}_lowest"][model].y.mean(0)
-                middle = 100 * lines[f"{control}_median"][model].y.mean(0)
-                high = 100 * lines[f"{control}_highest"][model].y.mean(0)
-                panel_lines[label] = Line(mask.x, middle[None])
-                bands[label] = (mask.x, low, high)
-        panels.append(Panel(model, LAYER, panel_lines, bands))
-    label = "fraction of the sum of squares outside the directions of"
-    label += "\nreal tokens, less that of held-out ones (percentage points)"
-    if panels:
-        plot_panels(path, title, *panels, y_label=label, share_y=True, zero=True)
-    return bool(panels)
-
-
-def _rows_of_models(models: Sequence[dict[str, Any]], name: str) -> dict[str, list[dict]]:
-    """Return the rows of a list of ``ranks.json``, by the label of their line."""
-    rows = {}
-    for model in models:
-        for input_name, ending in INPUT_ENDINGS.items():
-            label = f"{model['label']}{ending}"
-            rows[label] = [row for row in model[name] if row["input"] == input_name]
-    return rows
-
-
-def _panel(title: str, rows: Mapping[str, list[dict]], name: str, scale: float = 1) -> Panel:
-    """Return a panel of values with their intervals, given the rows of each line, without empty lines."""
-    lines = {}
-    bands = {}
-    for label, line_rows in rows.items():
-        if not line_rows:
-            continue
-        layers = _column(line_rows, "layer")
-        low = scale * _column(line_rows, f"{name}_low")
-        middle = scale * _column(line_rows, name)
-        high = scale * _column(line_rows, f"{name}_high")
-        lines[label] = Line(layers, middle[None])
-        bands[label] = (layers, low, high)
-    return Panel(title, LAYER, lines, bands)
-
-
-def _column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
-    return np.array([row[name] for row in rows])
-
-
-def _rank_label(models: Sequence[dict[str, Any]]) -> str:
-    return f"directions that hold {100 * models[0]['threshold']:g} % of Σσ²"
-
-
-def title_end(models: Sequence[dict[str, Any]]) -> str:
-    """Return the end of a title: how much was masked."""
-    return f" ({100 * models[0]['mask_prob']:g} % masked)"

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from mae_lm_fairseq.measures.figures import Line, Panel, plot_panels
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
@@ -16,9 +16,6 @@ from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options,
 
 if TYPE_CHECKING:
     from mae_lm_fairseq.measures.readers import Reader
-
-UNKNOWN_LENGTH = 128
-"""Length of the sequences to measure on, in tokens, if that of the training is unknown."""
 
 
 @dataclass(frozen=True)
@@ -245,11 +242,3 @@ class MaskedText(Options):
     tokens_per_sample: Annotated[int, Argument("N", at_least=4)] | None = None
     mask_prob: Probability = 0.15
     seed: Natural = 1
-
-    def at_length_of(self, models: Sequence[ModelToMeasure]) -> Self:
-        """Return these options with a length, see ``tokens_per_sample``; print it, and models trained with another."""
-        known = {model.label: model.trained_length for model in models if model.trained_length}
-        length = self.tokens_per_sample or min(known.values(), default=UNKNOWN_LENGTH)
-        others = [f"{label} was trained with {other}" for label, other in known.items() if other != length]
-        print("; ".join([f"sequences of up to {length} tokens", *others]))
-        return replace(self, tokens_per_sample=length)

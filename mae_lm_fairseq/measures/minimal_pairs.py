@@ -9,7 +9,6 @@ Examples:
     mae-lm minimal-pairs bert-base-cased --pairs blimp --unigram train.txt --out results/bert
 """
 
-import dataclasses
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -70,7 +69,7 @@ class MinimalPairs(Measure):
     """Accuracy on minimal pairs, such as BLiMP's.
 
     Attributes:
-        pairs: directory of the pairs; by default that of ``[data]``.
+        pairs: BLiMP's files (``*.jsonl``) or Zorro's (``*.txt``).
         limit: use N pairs of each file, evenly spaced (default: all).
         mask_words: mask each token together with the later subwords of its word.
         unigram: text to count tokens in for the frequency control (default: for a checkpoint the training data, as
@@ -78,14 +77,13 @@ class MinimalPairs(Measure):
     """
 
     kind: ClassVar = "minimal-pairs"
-    needs: ClassVar = ("pairs",)
     with_head: ClassVar = True
     values: ClassVar = (
         Value("accuracy", "accuracy on minimal pairs (%)", baseline=Baseline("length", "the shorter sentence")),
         Value("length", "accuracy of the shorter sentence (%)"),
         Value("unigram", "accuracy of the more frequent tokens (%)"),
     )
-    pairs: Path | None = None
+    pairs: Directory
     limit: Count | None = None
     mask_words: bool = False
     unigram: File | None = None
@@ -140,9 +138,12 @@ class MinimalPairsOrControl(MinimalPairs):
     """Accuracy on minimal pairs, such as BLiMP's.
 
     Attributes:
+        pairs: directory of the pairs; by default that of ``[data]``.
         random_weights: measure the architecture with random weights instead, as a control.
     """
 
+    needs: ClassVar = ("pairs",)
+    pairs: Path | None = None
     random_weights: bool = False
 
 
@@ -161,40 +162,37 @@ Controls: {controls}.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, MinimalPairs):
-    """Models and minimal pairs.
+class Options(ModelOptions):
+    """Models and minimal pairs."""
 
-    Attributes:
-        pairs: BLiMP's files (``*.jsonl``) or Zorro's (``*.txt``).
-    """
-
-    pairs: Directory = dataclasses.field()  # required in the verb: no default
+    measure: MinimalPairs
 
     def about(self) -> dict[str, Any]:
-        paradigms = self.paradigms(self.data())
+        paradigms = self.measure.paradigms(self.data())
         pairs = {
-            "directory": str(self.pairs),
-            "limit": self.limit,
+            "directory": str(self.measure.pairs),
+            "limit": self.measure.limit,
             "paradigms": len(paradigms),
             "pairs": sum(len(paradigm.pairs) for paradigm in paradigms),
         }
-        settings = SETTINGS | {"ema": self.ema, "mask_words": self.mask_words}
+        settings = SETTINGS | {"ema": self.ema, "mask_words": self.measure.mask_words}
         return {"pairs": pairs, "settings": settings}
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
-        measured = self.measure(model)
-        untrained = self.measure(model.untrained())
+        measured = self.measure.measure(model)
+        untrained = self.measure.measure(model.untrained())
         in_order = {"model": measured["model"], "random weights": untrained["model"]}
-        return {"model": str(model.path), "scores": in_order | measured}
+        return {"scores": in_order | measured}
 
     def report(self, results: Mapping[str, Any]) -> str:
+        masked = "masked with the later subwords of its word" if self.measure.mask_words else "masked on its own"
         models = {label: model["scores"] for label, model in results["models"].items()}
         controls = [f"*{name}*: {meaning}" for name, meaning in CONTROLS.items()]
         return _REPORT.format(
             **results["pairs"],
             tie=TIE,
             resamples=RESAMPLES,
-            masked="masked with the later subwords of its word" if self.mask_words else "masked on its own",
+            masked=masked,
             controls="; ".join(controls),
             table=_table(models),
         )

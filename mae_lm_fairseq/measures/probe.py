@@ -140,7 +140,7 @@ embeddings. The best layer is that of {chosen}.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Probe):
+class Options(ModelOptions):
     """Models and data of linear probes.
 
     Attributes:
@@ -149,6 +149,7 @@ class Options(ModelOptions, Probe):
         dev: CoNLL-U to choose the best layer on (default: ``--test``).
     """
 
+    measure: Probe
     train: File
     test: File
     dev: File | None = None
@@ -161,16 +162,16 @@ class Options(ModelOptions, Probe):
             "train": str(self.train),
             "test": str(self.test),
             "dev": str(self.dev) if self.dev else None,
-            "column": self.column,
-            "limit": self.limit,
+            "column": self.measure.column,
+            "limit": self.measure.limit,
         }
         software = versions() | {"scikit-learn": version("scikit-learn")}
         return {"versions": software, "data": data, "settings": SETTINGS | {"ema": self.ema}}
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
-        probed = self.measure(model)
-        control = self.measure(model.untrained())
-        return {"model": str(model.path), **probed, "random weights": control["layers"]}
+        probed = self.measure.measure(model)
+        control = self.measure.measure(model.untrained())
+        return {**probed, "random weights": control["layers"]}
 
     def report(self, results: Mapping[str, Any]) -> str:
         chosen = f"`{self.dev}`" if self.dev else "the test text"
@@ -229,8 +230,8 @@ class TokenisedSet(NamedTuple):
     positions: list[list[int]]
     """The first subword of each word, by sentence."""
     labels: list[str]
-    sentences: np.ndarray
-    """int[words]: the number of each word's sentence."""
+    sentences: list[int]
+    """The number of each word's sentence."""
     words: list[str]
     """The form of each word."""
 
@@ -278,26 +279,23 @@ def probe_layers(reader: Reader, data: Mapping[str, Sequence[LabelledSentence]],
 
 def _tokenised(reader: Reader, sentences: Sequence[LabelledSentence]) -> TokenisedSet:
     """Return sentences as tokens; words beyond the maximum length of the model are left out."""
-    texts: list[list[int]] = []
-    positions: list[list[int]] = []
-    labels: list[str] = []
-    numbers: list[int] = []
-    words: list[str] = []
+    tokenised = TokenisedSet(texts=[], positions=[], labels=[], sentences=[], words=[])
     room = reader.states.max_tokens - 1
     for number, sentence in enumerate(sentences):
         ids, spans = reader.encode(sentence.text)
         tokens = [BOS, *map(int, ids)][:room]
-        texts.append([*tokens, EOS])
-        positions.append([])
+        positions = []
         subwords = first_subwords(spans, sentence.starts)
         for subword, label, word in zip(subwords, sentence.labels, sentence.words, strict=True):
             position = 1 + subword
             if position < len(tokens):
-                positions[-1].append(position)
-                labels.append(label)
-                numbers.append(number)
-                words.append(word)
-    return TokenisedSet(texts, positions, labels, np.array(numbers), words)
+                positions.append(position)
+                tokenised.labels.append(label)
+                tokenised.sentences.append(number)
+                tokenised.words.append(word)
+        tokenised.texts.append([*tokens, EOS])
+        tokenised.positions.append(positions)
+    return tokenised
 
 
 def _layers(
@@ -409,12 +407,12 @@ def lookup(words: Sequence[str], labels: Sequence[str]) -> tuple[dict[str, str],
     return likely, ambiguous
 
 
-def accuracy_with_interval(correct: np.ndarray, sentences: np.ndarray) -> dict[str, float]:
+def accuracy_with_interval(correct: np.ndarray, sentences: Sequence[int]) -> dict[str, float]:
     """Return the accuracy over words, with a 95 % interval from resampling sentences.
 
     Args:
         correct: bool[words].
-        sentences: int[words]: the number of each word's sentence.
+        sentences: the number of each word's sentence.
 
     Returns:
         ``accuracy``, ``low`` and ``high`` in [0, 1].

@@ -12,22 +12,15 @@ Example:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
 from mae_lm_fairseq.measures.exclusivity import Exclusivity
-from mae_lm_fairseq.measures.figures import (
-    Format,
-    lines_by_layer,
-    plot_exclusivity,
-    plot_gaps,
-    plot_outside,
-    plot_ranks,
-    title_end,
-)
+from mae_lm_fairseq.measures.figures import LAYER, Format, lines_by_layer
 from mae_lm_fairseq.measures.kept_moments import KeptMoments
 from mae_lm_fairseq.measures.measure import MaskedText, Measure, ModelToMeasure, Value, values_by_layer
+from mae_lm_fairseq.measures.rank_figures import plot_gaps, plot_outside, plot_ranks, title_end
 from mae_lm_fairseq.measures.readers import SPECIAL_IDS
 from mae_lm_fairseq.measures.verb import ModelOptions
 from mae_lm_fairseq.statistics.effective_rank import ignore_moments, ranks
@@ -57,6 +50,7 @@ class Rank(Measure, MaskedText):
     with both. It reads fewer tokens than the verb, as it measures many models, over seeds.
 
     Attributes:
+        seed: seed of masks and resamples.
         threshold: fraction of the sum of squares that defines the threshold rank.
         centred: measure ranks around the mean instead of zero, unlike the paper.
     """
@@ -72,17 +66,11 @@ class Rank(Measure, MaskedText):
     threshold: Fraction = 0.9
     centred: bool = False
 
-    def settings(self) -> RankSettings:
-        """Return the settings, with the fewest resamples: a study tests over seeds."""
-        return RankSettings(
-            mask_prob=self.mask_prob,
-            threshold=self.threshold,
-            centred=self.centred,
-            bootstrap=2,
-            seed=self.seed,
-        )
-
     def measure(self, model: ModelToMeasure) -> dict[str, Any]:
+        """Return the :meth:`profile` with the fewest resamples: a study tests over seeds."""
+        return self.profile(model, resamples=2)
+
+    def profile(self, model: ModelToMeasure, resamples: int) -> dict[str, Any]:
         """Return the result of :func:`~mae_lm_fairseq.statistics.rank_profile.rank_profile`.
 
         In a study, second moments are kept, and ``ranks`` also has rows of "all" tokens, which are computed from them.
@@ -100,13 +88,20 @@ class Rank(Measure, MaskedText):
         if not round(self.mask_prob * longest):  # text that is said to have [MASK] would have none
             raise UserError(f"--mask-prob {self.mask_prob}: masks no token of texts of up to {longest} tokens")
 
+        settings = RankSettings(
+            mask_prob=self.mask_prob,
+            threshold=self.threshold,
+            centred=self.centred,
+            bootstrap=resamples,
+            seed=self.seed,
+        )
         is_kept = model.kept is not None
         moments = KeptMoments()
         profile = rank_profile(
             reader.states,
             texts,
             special_ids=SPECIAL_IDS,
-            settings=self.settings(),
+            settings=settings,
             progress=progress_bars(model.label),
             keep_moments=moments.add if is_kept else ignore_moments,
         )
@@ -143,57 +138,53 @@ class Rank(Measure, MaskedText):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Rank):
+class RankOfFewModels(Rank):
+    """Effective ranks on more of the text than in a study, which measures many models."""
+
+    tokens: Count = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
     """Models and text to measure effective ranks on.
 
     Attributes:
         text: UTF-8 text that is new to the models, plain or compressed.
-        tokens: number of tokens to read, evenly spaced in the text.
-        seed: seed of masks and resamples.
         bootstrap: number of bootstrap resamples for the intervals.
         formats: formats in which figures are written besides PNG.
     """
 
+    measure: RankOfFewModels
     text: File
-    tokens: Count = 50_000
     bootstrap: Annotated[int, Argument("N", at_least=2)] = 100
     formats: Annotated[tuple[Format, ...], Argument("FORMAT")] = ()
 
-    def settings(self) -> RankSettings:
-        return replace(super().settings(), bootstrap=self.bootstrap)
-
     @property
-    def exclusivity_measure(self) -> Exclusivity:
+    def exclusivity(self) -> Exclusivity:
         """The measure of exclusivity on the same tokens."""
-        return Exclusivity(**{field.name: getattr(self, field.name) for field in fields(MaskedText)})
+        return Exclusivity(**{field.name: getattr(self.measure, field.name) for field in fields(MaskedText)})
 
     def about(self) -> dict[str, Any]:
         return {}
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         about = {
-            "label": model.label,
-            "model": str(model.path),
             "ema": self.ema,
             "text": str(self.text),
-            "tokens_per_sample": self.tokens_per_sample,
+            "tokens_per_sample": self.measure.tokens_per_sample,
             "ends_lines": model.ends_lines,
         }
-        profile = self.measure(model)
+        profile = self.measure.profile(model, self.bootstrap)
         try:
-            rows = self.exclusivity_measure.measure(model)
+            rows = self.exclusivity.measure(model)
         except UserError as problem:  # the text, which has ranks, is a single document
             print(f"no exclusivity could be measured: {problem}")
             rows = []
         return {**about, **profile, "exclusivity": rows}
 
     def write(self, results: Mapping[str, Any]) -> None:
-        models = list(results["models"].values())
-        exclusivities = {}
-        for model in models:
-            if model["exclusivity"]:
-                exclusivities[model["label"]] = self.exclusivity_measure.recorded(model["exclusivity"])
-
+        models = [{"label": label, **model} for label, model in results["models"].items()]
+        exclusivities = {model["label"]: self.exclusivity.recorded(model["exclusivity"]) for model in models}
         figures = {"ranks": plot_ranks, "gaps": plot_gaps, "outside": plot_outside}
         names = ["ranks.json", "ranks.csv"]
         stale = ["exclusivity.png"]
@@ -207,7 +198,8 @@ class Options(ModelOptions, Rank):
                 for name, plot in figures.items():
                     plot(made / f"{name}.{ending}", models)
                     names.append(f"{name}.{ending}")
-                if plot_exclusivity(made / f"exclusivity.{ending}", title, lines_by_layer(exclusivities)):
+                path = made / f"exclusivity.{ending}"
+                if self.exclusivity.figure(path, title, LAYER, lines_by_layer(exclusivities), same={}):
                     names.append(f"exclusivity.{ending}")
         print(f"{self.out}: {', '.join(names)}")
 

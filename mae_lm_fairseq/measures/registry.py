@@ -1,5 +1,6 @@
 """The measures by the names that plans and ``mae-lm`` call them by. Imports no torch."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 from mae_lm_fairseq.utils.registries import register_name
@@ -7,13 +8,31 @@ from mae_lm_fairseq.utils.registries import register_name
 if TYPE_CHECKING:
     from mae_lm_fairseq.measures.measure import Measure
 
+OURS = {
+    "loss": "measures.evaluation:Loss",
+    "evaluate": "measures.evaluation:Evaluate",
+    "rank": "measures.rank:Rank",
+    "exclusivity": "measures.exclusivity:Exclusivity",
+    "probe": "measures.probe:ProbeOrControl",
+    "minimal-pairs": "measures.minimal_pairs:MinimalPairsOrControl",
+    "retrieval": "measures.retrieval:Retrieval",
+    "finetune": "study.measures:GlueTask",
+    "classification": "study.measures:Classification",
+    "tagging": "study.measures:Tagging",
+    "seconds": "measures.seconds:Seconds",
+    "cost": "measures.seconds:Cost",
+}
+"""Module and class of the measures of this package by their names, which are known before torch is imported."""
 MEASURES: dict[str, "type[Measure]"] = {}
-"""Measures by their names; :mod:`mae_lm_fairseq.study.measures` registers those of this package."""
-OURS = (
-    *("loss", "evaluate", "rank", "exclusivity", "probe", "minimal-pairs", "retrieval"),
-    *("finetune", "classification", "tagging", "seconds", "cost"),
-)
-"""Names of the measures of this package, by which a mistake in a plan is reported before these are imported."""
+"""Measures by their names; see :func:`register_ours` for those of this package."""
+
+
+def register_ours() -> None:
+    """Register the measures of this package, whose modules import torch."""
+    for path in OURS.values():
+        module_name, _, class_name = path.partition(":")
+        module = importlib.import_module(f"mae_lm_fairseq.{module_name}")
+        register_measure(getattr(module, class_name))
 
 
 def register_measure(measure: "type[Measure]") -> None:

@@ -322,7 +322,7 @@ def summary(scores: Callable[[int], np.ndarray], collection: Collection) -> dict
     rows = []
     for question, relevance in enumerate(collection.relevance):
         by_name = metrics(scores(question), relevance, collection.left_out[question])
-        rows.append([by_name[name] for name in METRICS])
+        rows.append([*by_name.values()])
     values = np.array(rows)  # [questions, metrics]
 
     summaries = {}
@@ -369,25 +369,27 @@ _REPORT = """\
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions, Retrieval):
+class Options(ModelOptions):
     """Models and questions."""
+
+    measure: Retrieval
 
     def about(self) -> dict[str, Any]:
         data = {
-            "questions": str(self.questions),
-            "passages": str(self.passages or ""),
-            "relevance": str(self.relevance or ""),
+            "questions": str(self.measure.questions),
+            "passages": str(self.measure.passages or ""),
+            "relevance": str(self.measure.relevance or ""),
         }
         return {"data": data, "settings": SETTINGS | {"ema": self.ema}}
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
-        return {"model": str(model.path), **self.measure(model)}
+        return self.measure.measure(model)
 
     def report(self, results: Mapping[str, Any]) -> str:
         models = results["models"]
         any_model = next(iter(models.values()))
         sizes = {name: any_model[name] for name in ("questions", "passages")}
-        return _REPORT.format(**sizes, file=self.questions, resamples=RESAMPLES, table=_table(models))
+        return _REPORT.format(**sizes, file=self.measure.questions, resamples=RESAMPLES, table=_table(models))
 
 
 def _table(models: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The measures of a study: those of :mod:`~mae_lm_fairseq.measures`, and fine-tuning, which trains."""
+"""The measures that train: fine-tuning. Those that only measure are in :mod:`~mae_lm_fairseq.measures`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,7 @@ from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningO
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import find_task
 from mae_lm_fairseq.finetuning.tagging.adapter import TaggingAdapter
-from mae_lm_fairseq.measures.evaluation import Evaluate, Loss
-from mae_lm_fairseq.measures.exclusivity import Exclusivity
 from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure
-from mae_lm_fairseq.measures.minimal_pairs import MinimalPairsOrControl
-from mae_lm_fairseq.measures.probe import ProbeOrControl
-from mae_lm_fairseq.measures.rank import Rank
-from mae_lm_fairseq.measures.registry import register_measure
-from mae_lm_fairseq.measures.retrieval import Retrieval
-from mae_lm_fairseq.measures.seconds import Cost, Seconds
 from mae_lm_fairseq.text.tables import read_table, write_table
 from mae_lm_fairseq.text.text_files import read_chunks
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced
@@ -88,7 +80,7 @@ class GlueTask(FineTuning):
     task: str
 
     def check(self, data: Data) -> None:
-        from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # needs fairseq
+        from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles  # needs fairseq
 
         super().check(data)
         sets = GlueFiles(find_task(self.task), data.glue_dir)
@@ -239,10 +231,3 @@ class Tagging(FineTuningOnFiles):
 
     def check_files(self, options: FinetuningOptions) -> None:
         TaggingAdapter(options)  # reads the files
-
-
-for measure in (
-    Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
-    GlueTask, Classification, Tagging, Seconds, Cost,
-):  # fmt: skip
-    register_measure(measure)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from mae_lm_fairseq.core.config import ARCHITECTURES
 from mae_lm_fairseq.measures.figures import Format
 from mae_lm_fairseq.measures.measure import Data, MaskedText, Measure, Value
-from mae_lm_fairseq.measures.registry import MEASURES, OURS
+from mae_lm_fairseq.measures.registry import MEASURES, OURS, register_ours
 from mae_lm_fairseq.measures.seconds import Cost
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS, OVER_TIME
 from mae_lm_fairseq.training.settings import recipe
@@ -369,8 +369,7 @@ def _read_name(document: Document, table: Any, key: Key) -> PlannedMeasure:
 
 
 def _read_measure(document: Document, table: Any, key: Key) -> PlannedMeasure:
-    from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
-
+    register_ours()
     planned = _read_name(document, table, key)
     options = {name: value for name, value in table.items() if name not in ("kind", "name", "at")}
     return replace(planned, measure=document.read(MEASURES[table["kind"]], options, key))

@@ -2,7 +2,8 @@
 
 The help of an option is its entry under ``Attributes:`` in the docstring of its dataclass. A ``bool`` becomes a flag, a
 ``Literal`` a choice, ``tuple[X, ...]`` takes several values, and ``X | None`` may be omitted. Placeholder, range and
-position are stated with the type, see :class:`Argument` and the types below it.
+position are stated with the type, see :class:`Argument` and the types below it. If the type is itself a dataclass of
+:class:`Options`, its fields become options in the place of the field.
 """
 
 import argparse
@@ -73,12 +74,18 @@ class Options:
 
 @dataclass(frozen=True)
 class FieldType:
-    """Type of a field: the type of a value, whether there are several, choices, and the annotation."""
+    """Type of a field: the type of a value, whether there are several, choices, annotation and default."""
 
     type: Any
     is_many: bool
     choices: tuple | None
     argument: Argument
+    default: Any = None
+
+    @property
+    def is_options(self) -> bool:
+        """Whether it is a dataclass of options, whose fields are arguments."""
+        return isinstance(self.type, type) and issubclass(self.type, Options)
 
     def problem(self, value: Any) -> str | None:
         """Return what is wrong with a value."""
@@ -91,7 +98,18 @@ class FieldType:
 def field_types(options: type) -> dict[str, FieldType]:
     """Return the types of all fields by name, in their order."""
     hints = typing.get_type_hints(options, include_extras=True)
-    return {field.name: _field_type(hints[field.name]) for field in fields(options)}
+    kinds = {}
+    for field in fields(options):
+        kinds[field.name] = replace(_field_type(hints[field.name]), default=field.default)
+    return kinds
+
+
+def argument_types(options: type) -> dict[str, FieldType]:
+    """Return the types of all arguments by name: the fields, and in place of other options the fields of those."""
+    arguments: dict[str, FieldType] = {}
+    for name, kind in field_types(options).items():
+        arguments |= argument_types(kind.type) if kind.is_options else {name: kind}
+    return arguments
 
 
 def _field_type(hint: Any, argument: Argument = Argument()) -> FieldType:
@@ -112,10 +130,16 @@ def _field_type(hint: Any, argument: Argument = Argument()) -> FieldType:
 
 
 def helps(options: type) -> dict[str, str]:
-    """Return the entries under ``Attributes:`` of a class and its bases, by field, without final period and markup."""
+    """Return the entries under ``Attributes:`` of a class and its bases, by field, without final period and markup.
+
+    Those of fields that are themselves options are among them.
+    """
     entries: dict[str, str] = {}
-    for kind in reversed(options.__mro__):
-        docstring = inspect.cleandoc(kind.__doc__ or "")
+    for kind in field_types(options).values():
+        if kind.is_options:
+            entries |= helps(kind.type)
+    for documented in reversed(options.__mro__):
+        docstring = inspect.cleandoc(documented.__doc__ or "")
         _, _, listed = docstring.partition("Attributes:\n")
         section = re.split(r"\n(?=\S)", listed)[0]
         for names, text in re.findall(r"^ {4}(\w[\w, ]*): ((?:.*\n?)(?:^ {8,}.*\n?)*)", section, re.M):
@@ -178,20 +202,20 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser(options: type, description: str | None, prog: str) -> Parser:
     """Return the parser of a dataclass of options, whose help begins with a description."""
-    kinds = field_types(options)
+    kinds = argument_types(options)
     others = [kinds[name].argument.metavar for name in _rest_fields(kinds, is_positional=True)]
     formatter = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog, description=description, formatter_class=formatter, allow_abbrev=not others)
     texts = helps(options)
-    for field in sorted(fields(options), key=lambda field: not kinds[field.name].argument.is_first):
-        kind = kinds[field.name]
+    for name in sorted(kinds, key=lambda name: not kinds[name].argument.is_first):
+        kind = kinds[name]
         if kind.argument.rest:  # since Python 3.12.7, argparse gives the values of unknown options to a positional "*"
             continue
-        settings = _argument_settings(kind, field.default, texts[field.name])
+        settings = _argument_settings(kind, texts[name])
         if kind.argument.positional:
-            parser.add_argument(field.name, **settings)
+            parser.add_argument(name, **settings)
         else:
-            parser.add_argument(_option(field.name), **settings, required=field.default is MISSING)
+            parser.add_argument(_option(name), **settings, required=kind.default is MISSING)
     for metavar in others:
         usage = parser.format_usage().removeprefix("usage: ").rstrip()
         parser.usage = f"{usage} [{metavar} ...]"
@@ -209,8 +233,9 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _argument_settings(kind: FieldType, default: Any, text: str) -> dict[str, Any]:
+def _argument_settings(kind: FieldType, text: str) -> dict[str, Any]:
     """Return the settings of argparse for a field."""
+    default = kind.default
     text = text.replace("%", "%%")
     if kind.choices and kind.argument.metavar:
         text += f"; one of {', '.join(kind.choices)}"
@@ -236,7 +261,7 @@ def _argument_settings(kind: FieldType, default: Any, text: str) -> dict[str, An
 def parse(options: type, words: Sequence[str], description: str | None, prog: str) -> Any:
     """Return the options that the words of a command line state; end the program with exit code 2 if they are wrong."""
     parser = make_parser(options, description, prog)
-    kinds = field_types(options)
+    kinds = argument_types(options)
     take_rest = _rest_fields(kinds, is_positional=False)
     take_unknown = _rest_fields(kinds, is_positional=True)
 
@@ -253,7 +278,7 @@ def parse(options: type, words: Sequence[str], description: str | None, prog: st
     values |= dict.fromkeys(take_unknown, tuple(word for word in unknown if word != "--"))
     values |= dict.fromkeys(take_rest, tuple(after))
     try:
-        parsed = options(**values)
+        parsed = _with_values(options, values)
     except ValueError as problem:
         name, _, message = str(problem).partition(" ")
         parser.error(f"{_option(name)} {message}" if name in kinds else str(problem))
@@ -263,3 +288,11 @@ def parse(options: type, words: Sequence[str], description: str | None, prog: st
         if not is_utf8(text):
             parser.error(f"{text!a} is not UTF-8; rename the file or directory")
     return parsed
+
+
+def _with_values(options: type, values: Mapping[str, Any]) -> Any:
+    """Return an object of options, given the values of :func:`argument_types`."""
+    own_values = {}
+    for name, kind in field_types(options).items():
+        own_values[name] = _with_values(kind.type, values) if kind.is_options else values[name]
+    return options(**own_values)

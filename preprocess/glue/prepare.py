@@ -40,7 +40,7 @@ def main(words: list[str]) -> None:
     options = parse(PrepareOptions, words, __doc__, "prepare.py")
     configure_logging()
     from mae_lm_fairseq.finetuning.sentences.data_bin import write_data_bin
-    from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+    from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles
     from mae_lm_fairseq.finetuning.sentences.tasks import find_task
     from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # this package need not be installed
 
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # noqa: E402
+from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.rows import Rows  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, find_task  # noqa: E402
 from mae_lm_fairseq.text.tables import write_table  # noqa: E402

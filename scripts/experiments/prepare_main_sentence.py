@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # neither this package nor sc
 
 from experiments.sentence_data import BOS, EOS, FILE, LENGTH, Data, Rows, make_rows, save, sequences  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.encoding import join, truncate  # noqa: E402
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles  # noqa: E402
+from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.tasks import find_task  # noqa: E402
 from mae_lm_fairseq.measures.probe import first_subwords  # noqa: E402
 from mae_lm_fairseq.text.conllu import LabelledSentence, read_conllu  # noqa: E402

@@ -12,7 +12,7 @@ from hypothesis.strategies import SearchStrategy
 from pyarrow import parquet
 
 from mae_lm_fairseq.finetuning.sentences.data_bin import write_data_bin
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, GlueTask
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer

@@ -18,10 +18,10 @@ from mae_lm_fairseq.finetuning.options import (
     TaggingOptions,
 )
 from mae_lm_fairseq.finetuning.recipes import FOR_SMALL_MODELS, Recipe
-from mae_lm_fairseq.finetuning.results import summarise, summary_cell
+from mae_lm_fairseq.finetuning.results import report_text, summarise, summary_cell
 from mae_lm_fairseq.finetuning.squad import adapter as squad
 from mae_lm_fairseq.finetuning.start import recipe_for
-from mae_lm_fairseq.finetuning.sweep import Sweep, keep_best_checkpoint, select
+from mae_lm_fairseq.finetuning.sweep import Selection, Sweep, keep_best_checkpoint, select
 from mae_lm_fairseq.finetuning.tagging import adapter as tagging
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.trained.opening import describe_random
@@ -66,6 +66,7 @@ CONTRADICTING = (
     "--task masked_lm",
     "--train-file a",
     "--tokens-per-sample 64",
+    "--required-batch-size-multiple 8",
     "--save-dir a",
     "--no-save",
     "--no-last-checkpoints",
@@ -79,7 +80,9 @@ def test_options_of_fairseq_that_contradict_the_sweep_are_refused(words, capsys)
     assert "after -- contradicts what the sweep decides on" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["--update-freq 2,1", "--update-freq 0", "--max-update 0", "--max-sentences=0"])
+@pytest.mark.parametrize(
+    "words", ["--update-freq 2,1", "--update-freq 0", "--max-update 0", "--max-tokens 1e3", "--max-sentences=0"]
+)
 def test_numbers_on_which_the_updates_depend_are_checked_before_the_work(words, capsys):
     with pytest.raises(SystemExit):
         options("--", *words.split())
@@ -101,6 +104,24 @@ def test_numbers_on_which_the_updates_depend_are_checked_before_the_work(words, 
 def test_epochs_are_the_recipes_whatever_the_batch_size(words, updates, data_bin):
     assert sweep_of(options("--", *words), data_bin).updates == updates
     assert sweep_of(options("--max-updates", "50", "--", *words), data_bin).updates == min(50, updates)
+
+
+@pytest.mark.parametrize(
+    ("words", "batch"),
+    [
+        ("", "32 sequences"),
+        ("--batch-size 8 --update-freq 3", "24 sequences"),
+        ("--distributed-world-size 2 --update-freq 2", "128 sequences"),
+        ("--batch-size 4000", "1000 sequences"),  # all of an epoch
+        ("--max-tokens 500", "at most 500 tokens and 32 sequences"),
+        ("--max-tokens 500 --update-freq 3 --batch-size 8", "at most 1,500 tokens and 24 sequences"),
+    ],
+)
+def test_the_report_states_the_batch_of_the_training(words, batch, data_bin):
+    grid = {"1e-05": {"score": summarise([1.0])}}
+    content = sweep_of(options("--", *words.split()), data_bin).content(Selection(1e-5, None, {}, grid))
+    report = report_text({"task": "RTE", "data": {}, **content}, "score", hidden_suffixes=(), ending="")
+    assert f" updates of {batch}. " in report
 
 
 def test_base_models_use_the_settings_of_the_papers():

@@ -5,18 +5,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mae_lm_fairseq.measures.exclusivity import Exclusivity
-from mae_lm_fairseq.measures.figures import (
-    CONTROLS,
-    SERIES,
-    Line,
-    Panel,
-    lines_by_layer,
-    plot_gaps,
-    plot_outside,
-    plot_panels,
-    plot_ranks,
-)
+from mae_lm_fairseq.measures.exclusivity import CONTROLS, Exclusivity
+from mae_lm_fairseq.measures.figures import Line, Panel, lines_by_layer, plot_panels
+from mae_lm_fairseq.measures.rank_figures import SERIES, plot_gaps, plot_outside, plot_ranks
 from mae_lm_fairseq.statistics.rank_profile import RankSettings, rank_profile
 from mae_lm_fairseq.statistics.token_states import EncoderStates
 from tests.support.networks import BOS, MASK, PAD, network, text

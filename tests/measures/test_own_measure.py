@@ -12,10 +12,10 @@ import torch
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures import registry
 from mae_lm_fairseq.measures.measure import Measure
+from mae_lm_fairseq.measures.rank import Rank
 from mae_lm_fairseq.measures.readers import open_model
-from mae_lm_fairseq.measures.registry import MEASURES, register_measure
+from mae_lm_fairseq.measures.registry import MEASURES, register_measure, register_ours
 from mae_lm_fairseq.measures.verb import verb_of
-from mae_lm_fairseq.study.measures import Loss, Rank
 from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
@@ -128,6 +128,8 @@ def test_a_study_has_it_with_a_contrast_and_a_figure(here):
 
 
 def test_a_taken_name_is_refused():
+    register_ours()
+
     class Another(Measure):
         kind = "rank"
 
@@ -161,7 +163,7 @@ def test_a_verb_reports_values_that_depend_on_the_files(tmp_path):
         kind = "counts"
         values = None
 
-    options = verb_of(Counts)(models=(tmp_path / "a", tmp_path / "b"), out=tmp_path)
+    options = verb_of(Counts)(measure=Counts(), models=(tmp_path / "a", tmp_path / "b"), out=tmp_path)
     models = {"a": {"model": "a", "cat": 1.0}, "b": {"model": "b", "cat": 2.0, "dog": [0.0, 3.0]}}
     table = options.report({"models": models})
     assert table.startswith("# How often each word occurs.")
@@ -173,5 +175,6 @@ def test_a_verb_reports_values_that_depend_on_the_files(tmp_path):
 
 
 def test_measures_of_the_package_are_verbs_only_if_they_are_listed(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["mae-lm", Loss.kind])
+    register_ours()
+    monkeypatch.setattr(sys, "argv", ["mae-lm", "loss"])
     assert cli.main() == 2

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mae_lm_fairseq import cli
-from mae_lm_fairseq.measures.rank import Options
+from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
+from mae_lm_fairseq.measures.rank import Rank
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.text.dictionary import write_symbols
 from mae_lm_fairseq.text.sentencepiece_tokenizer import SentencePieceTokenizer, train_model
@@ -37,15 +38,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def options_of(folder, path, **options):
-    options = {"data_bin": folder / "data", "tokens_per_sample": 32} | options
-    return Options(models=(path,), text=folder / "text", out=folder / "out", **options)
-
-
-def ranks_of(folder, path, **others):
-    options = options_of(folder, path, **{"tokens": 1500, "bootstrap": 5} | others)
-    [model] = options.models_to_measure()
-    return options.measure(model)
+def ranks_of(folder, path, tokens=1500):
+    model = ModelToMeasure(label="model", path=path, data=Data(folder / "data", text=folder / "text"))
+    return Rank(tokens=tokens, tokens_per_sample=32).profile(model, resamples=5)
 
 
 def run(*arguments):
@@ -97,7 +92,7 @@ def test_fine_tuning_before_and_after(folder, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stock_hugging_face_models(folder, tmp_path, kind):
-    found = ranks_of(folder, save_model(tmp_path / kind, kind, WORDS), data_bin=None)
+    found = ranks_of(folder, save_model(tmp_path / kind, kind, WORDS))
     assert (found["width"], found["layers"]) == (16, 2)
     kinds = {(row["layer"], row["input"], row["tokens"]) for row in found["ranks"]}
     inputs = (("clean", "real"), ("as_trained", "real"), ("as_trained", "mask"))

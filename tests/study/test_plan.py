@@ -183,7 +183,7 @@ def test_mistakes_of_names_do_not_wait_for_torch(right, wrong, run_cli, tmp_path
 
 def test_the_names_of_our_measures_are_known_before_they_are_imported():
     ours = [kind for kind, measure in MEASURES.items() if measure.__module__.startswith("mae_lm_fairseq.")]
-    assert tuple(ours) == OURS
+    assert ours == [*OURS]
 
 
 def test_the_validation_split_is_masked_as_in_training():

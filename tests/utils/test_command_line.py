@@ -92,6 +92,37 @@ def test_words_that_nothing_takes_keep_their_order(end):
     assert usage == "usage: mae-lm example [-h] [--recipe RECIPE] MODEL [FLAGS ...]\n"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Holder(Options):
+    """A command that holds the options of another.
+
+    Attributes:
+        part: the options of the other.
+        fast: do less than the other.
+        last: the last one.
+    """
+
+    part: Example
+    fast: bool = False
+    last: Count
+
+
+def test_the_options_of_a_field_are_options():
+    line = "a --last 3 --text t --fast --limits 1 -- --lr 1"
+    part = read("a --text t --fast --limits 1 -- --lr 1")
+    assert parse(Holder, line.split(), None, "mae-lm holder") == Holder(part=part, fast=True, last=3)
+    text = " ".join(make_parser(Holder, None, "mae-lm holder").format_help().split())
+    assert "--fast do less than the other --text FILE file to read" in text
+    assert text.endswith("--epoch N where to begin (default: 0) --last N the last one")
+
+
+@pytest.mark.parametrize("words", ["--epoch -1", "--mask-prob 2", "--column FEATS"])
+def test_a_wrong_option_of_a_field_is_named(words, capsys):
+    with pytest.raises(SystemExit):
+        parse(Holder, f"a --last 3 --text t {words}".split(), None, "mae-lm holder")
+    assert words.split()[0] in capsys.readouterr().err
+
+
 def test_help_has_every_entry_once():
     text = " ".join(make_parser(Example, "What it does.", "mae-lm example").format_help().split())
     assert text.startswith("usage: mae-lm example [-h] [--fast] --text FILE")

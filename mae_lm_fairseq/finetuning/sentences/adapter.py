@@ -10,7 +10,7 @@ from mae_lm_fairseq.finetuning.options import ClassificationOptions, FinetuningO
 from mae_lm_fairseq.finetuning.results import report_text
 from mae_lm_fairseq.finetuning.sentences.data_bin import DATA_BIN, write_data_bin
 from mae_lm_fairseq.finetuning.sentences.evaluation import evaluate_sentences
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.own_files import OwnFiles
 from mae_lm_fairseq.finetuning.sentences.task_files import TaskFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import SELECTIONS, Task, find_task

@@ -116,6 +116,7 @@ class GlueTask(Task):
     """A task of GLUE, with its files.
 
     Attributes:
+        label_column: column of the label or score in the official layout.
         hub_columns: columns of the sentences in the Hugging Face layout; by default those of the official one.
         splits: official names of the sets, by fairseq's.
         rows: numbers of rows of the official sets, if they are known.
@@ -124,6 +125,7 @@ class GlueTask(Task):
         headerless: whether the training and development sets have four columns and no header.
     """
 
+    label_column: str = "label"
     hub_columns: tuple[str, ...] = ()
     splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "valid": "dev", "test": "test"})
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -144,11 +146,11 @@ TASKS = {
     task.name: task
     for task in (
         GlueTask(
-            name="CoLA", columns=("sentence",), label_column="label", labels=_BINARY, metrics=("matthews",),
+            name="CoLA", columns=("sentence",), labels=_BINARY, metrics=("matthews",),
             selection="mcc", batch_size=16, headerless=True, rows={"train": 8551, "dev": 1043, "test": 1063},
         ),
         GlueTask(
-            name="SST-2", columns=("sentence",), label_column="label", labels=_BINARY,
+            name="SST-2", columns=("sentence",), labels=_BINARY,
             rows={"train": 67349, "dev": 872, "test": 1821},
         ),
         GlueTask(
@@ -180,15 +182,15 @@ TASKS = {
             submissions={"test": "MNLI-m.tsv", "test1": "MNLI-mm.tsv"},
         ),
         GlueTask(
-            name="QNLI", columns=("question", "sentence"), label_column="label", labels=_ENTAILMENT,
+            name="QNLI", columns=("question", "sentence"), labels=_ENTAILMENT,
             rows={"train": 104743, "dev": 5463, "test": 5463},
         ),
         GlueTask(
-            name="RTE", columns=_PAIR, label_column="label", labels=_ENTAILMENT, batch_size=16,
+            name="RTE", columns=_PAIR, labels=_ENTAILMENT, batch_size=16,
             rows={"train": 2490, "dev": 277, "test": 3000},
         ),
         GlueTask(
-            name="WNLI", columns=_PAIR, label_column="label", labels=_BINARY, batch_size=16,
+            name="WNLI", columns=_PAIR, labels=_BINARY, batch_size=16,
             rows={"train": 635, "dev": 71, "test": 146},
         ),
     )

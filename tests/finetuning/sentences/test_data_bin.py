@@ -10,7 +10,7 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from mae_lm_fairseq.finetuning.sentences.adapter import make_data_bin
 from mae_lm_fairseq.finetuning.sentences.data_bin import write_data_bin
 from mae_lm_fairseq.finetuning.sentences.encoding import truncate
-from mae_lm_fairseq.finetuning.sentences.glue import GlueFiles
+from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, find_task
 from mae_lm_fairseq.text.tokenizer_files import open_tokenizer
 from mae_lm_fairseq.training.keys import Products

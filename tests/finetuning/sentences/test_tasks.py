@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mae_lm_fairseq.finetuning.sentences.glue import submission
+from mae_lm_fairseq.finetuning.sentences.glue_files import submission
 from mae_lm_fairseq.finetuning.sentences.metrics import compute_metrics
 from mae_lm_fairseq.finetuning.sentences.tasks import TASKS, predictions
 
