@@ -106,3 +106,11 @@ def test_every_seed_and_the_mean_are_plotted_also_with_missing_values(tmp_path, 
     seeds, mean = plotted
     assert seeds.tolist() == [[1, 3], [2, -1]]
     assert mean.tolist() == [2, 2]
+
+
+def test_rows_of_panels_have_the_same_height(drawn, tmp_path):
+    line = {"a": Line(np.arange(3.0), np.zeros((1, 3)))}
+    for count in (1, 4):
+        plot_panels(tmp_path / "panels.png", "", *[Panel(str(number), "layer", line) for number in range(count)])
+    heights = [axes.get_position().height * figure.get_figheight() for figure in drawn for axes in figure.axes]
+    np.testing.assert_allclose(heights, heights[0], rtol=0.1)  # titles and margins share the rest of a figure

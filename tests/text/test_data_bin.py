@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
+from fairseq.data.indexed_dataset import (
+    MMapIndexedDataset,
+    MMapIndexedDatasetBuilder,
+    _code_to_dtype as fairseq_types,
+    make_builder,
+)
 from hypothesis import given, strategies as st
 
 from mae_lm_fairseq.text import data_bin as module
@@ -56,6 +61,15 @@ def test_files_equal_those_of_fairseq(tmp_path_factory, vocabulary, lines, lines
     assert check_data_bin(directory / "ours") == (len(lines), sum(map(len, lines)))
     dataset = MMapIndexedDataset(str(directory / "ours"))
     assert [dataset[i].tolist() for i in range(len(lines))] == lines
+
+
+@pytest.mark.parametrize("token_type", [kind for kind in fairseq_types.values() if np.issubdtype(kind, np.integer)])
+def test_all_integer_types_of_fairseq_are_read(tmp_path, token_type):
+    builder = MMapIndexedDatasetBuilder(f"{tmp_path / 'lines'}.bin", dtype=token_type)
+    for line in LINES:
+        builder.add_item(torch.IntTensor(line))
+    builder.finalize(f"{tmp_path / 'lines'}.idx")
+    assert check_data_bin(tmp_path / "lines") == (len(LINES), sum(map(len, LINES)))
 
 
 def test_the_index_is_written_in_blocks(tmp_path, monkeypatch):

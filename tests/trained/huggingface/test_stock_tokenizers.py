@@ -16,7 +16,7 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 from mae_lm_fairseq.text.comparison_texts import texts_for
 from mae_lm_fairseq.text.hugging_face_tokenizer import HuggingFaceTokenizer
 from mae_lm_fairseq.text.tokenizer import BOS, EOS, MASK, UNK, Tokenizer as OurTokenizer
-from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, open_tokenizer_path
+from mae_lm_fairseq.text.tokenizer_files import as_loaded, find_tokenizer, load_from_transformers, open_tokenizer_path
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.huggingface.exporter import export_stock
 from mae_lm_fairseq.trained.huggingface.families import FAMILIES
@@ -363,3 +363,20 @@ def test_a_sentencepiece_file_alone_is_exported(tmp_path):
     write_bundle(import_foreign(released, "mae_lm_roberta"), bundle)
     export_stock(open_pretrained(bundle), tmp_path / "out")
     assert (tmp_path / "out/spm.model").read_bytes() == model
+
+
+def test_same_subwords_in_another_order_are_another_text(tmp_path, monkeypatch):
+    """Of a unigram model two splits may be equally probable; of any other model the order counts."""
+    wordpiece().save_pretrained(tmp_path)
+    loaded = load_from_transformers(tmp_path)
+    assert as_loaded(loaded, tmp_path).symbols
+    encode = type(loaded).__call__
+
+    def encode_backwards(self, *texts, **options):
+        encoding = encode(self, *texts, **options)
+        encoding["input_ids"].reverse()
+        return encoding
+
+    monkeypatch.setattr(type(loaded), "__call__", encode_backwards)
+    with refused(tmp_path.name):
+        as_loaded(loaded, tmp_path)
