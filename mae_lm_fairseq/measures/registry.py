@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from mae_lm_fairseq.measures.measure import Measure
 
 MEASURES: dict[str, "type[Measure]"] = {}
-"""Measures by their names; :mod:`mae_lm_fairseq.study.measures` registers those of this package."""
+"""Measures by their names; :mod:`mae_lm_fairseq.study.finetuning_measures` registers those of this package."""
 OURS = (
     *("loss", "evaluate", "rank", "exclusivity", "probe", "minimal-pairs", "retrieval"),
     *("finetune", "classification", "tagging", "seconds", "cost"),

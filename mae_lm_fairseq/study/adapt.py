@@ -22,11 +22,11 @@ from mae_lm_fairseq.measures.evaluation import Evaluate
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.retrieval import Retrieval
 from mae_lm_fairseq.study.adapt_report import harm, report
-from mae_lm_fairseq.study.engine import complete, row_of
+from mae_lm_fairseq.study.engine import collect_training, complete
 from mae_lm_fairseq.study.objectives import OBJECTIVES, objective_of
 from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, Train
-from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import RESERVED_OPTIONS, Workspace, fingerprints
+from mae_lm_fairseq.study.run_files import Training
+from mae_lm_fairseq.study.runs import RESERVED_OPTIONS, Workspace, fingerprints
 from mae_lm_fairseq.text.corpus import RecordOptions, sample_corpus
 from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
 from mae_lm_fairseq.text.moving import PARTS
@@ -255,7 +255,7 @@ def _measured(workspace: Workspace, training: Training, options: Options) -> dic
     return {
         "training": {
             "loss_of_last_tenth": loss_of_last_tenth(training.result(options.updates).with_suffix(".log")),
-            "seconds": row_of(workspace, training)["seconds"]["training"],
+            "seconds": collect_training(workspace, training).seconds["training"],
             "directory": training.folder.name,
         },
         "measurement": measurement(options),

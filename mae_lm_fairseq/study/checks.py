@@ -17,8 +17,8 @@ from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Model, Plan
-from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import RESERVED_OPTIONS, files_of, train_options
+from mae_lm_fairseq.study.run_files import Training
+from mae_lm_fairseq.study.runs import RESERVED_OPTIONS, files_of, train_options
 from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_task, try_mask_function
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_length, check_masking, check_options

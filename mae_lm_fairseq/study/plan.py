@@ -166,6 +166,10 @@ class Rates(Options):
     halve: str | None = None
     by: Annotated[float, Argument(at_least=0)] = 0.0
 
+    def is_damage(self, difference: float) -> bool:
+        """Return whether the last layer has got worse, given its end less its best checkpoint."""
+        return difference < -self.by
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -369,7 +373,7 @@ def _read_name(document: Document, table: Any, key: Key) -> PlannedMeasure:
 
 
 def _read_measure(document: Document, table: Any, key: Key) -> PlannedMeasure:
-    from mae_lm_fairseq.study import measures  # noqa: F401  registers the measures of this package
+    from mae_lm_fairseq.study import finetuning_measures  # noqa: F401  registers the measures of this package
 
     planned = _read_name(document, table, key)
     options = {name: value for name, value in table.items() if name not in ("kind", "name", "at")}

@@ -15,7 +15,7 @@ from mae_lm_fairseq.measures.measure import Measure
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.registry import MEASURES, register_measure
 from mae_lm_fairseq.measures.verb import verb_of
-from mae_lm_fairseq.study.measures import Loss, Rank
+from mae_lm_fairseq.study.finetuning_measures import Loss, Rank
 from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT

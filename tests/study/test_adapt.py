@@ -23,8 +23,8 @@ from mae_lm_fairseq.study.adapt import (
 )
 from mae_lm_fairseq.study.adapt_report import harm
 from mae_lm_fairseq.study.objectives import objective_of
-from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import train_options
+from mae_lm_fairseq.study.run_files import Training
+from mae_lm_fairseq.study.runs import train_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import predicts, preset_of

@@ -14,9 +14,9 @@ from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.registry import MEASURES, OURS
 from mae_lm_fairseq.study.checks import check, check_data, count_trainings, dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.study.measures import Tagging
+from mae_lm_fairseq.study.finetuning_measures import FineTuningOnWords
 from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, listing, parse_plan, read_plan
-from mae_lm_fairseq.study.training import options_of
+from mae_lm_fairseq.study.runs import options_of
 from mae_lm_fairseq.tasks.mask_functions import MASK_FUNCTIONS
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -357,7 +357,7 @@ def test_labels_of_tagging_are_checked_before_training(text_data, tmp_path):
     """The last column of the training file is also that of the development file, whatever its width."""
     (tmp_path / "train.conll").write_text("Ulm\tplace\nleft\tnone\n")
     (tmp_path / "dev.conll").write_text("Ulm\tplace\tx9\n")
-    measure = Tagging(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")
+    measure = FineTuningOnWords(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")
     measure.check(Data(text_data))
     (tmp_path / "test.conll").write_text("Ulm\t_\n")
     with pytest.raises(UserError, match=r"test\.conll: .*labels"):

@@ -1,4 +1,4 @@
-"""The measures of a study: those of :mod:`~mae_lm_fairseq.measures`, and fine-tuning, which trains."""
+"""Fine-tuning, which trains, as a measure of studies; and the registration of all measures of this package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def _means(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlueTask(FineTuning):
+class FineTuningOnGlue(FineTuning):
     """Fine-tuning on a task of GLUE.
 
     Attributes:
@@ -164,7 +164,7 @@ class FineTuningOnFiles(FineTuning):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(FineTuningOnFiles):
+class FineTuningOnTexts(FineTuningOnFiles):
     """Fine-tuning on texts with labels or scores, or on pairs of texts.
 
     Attributes:
@@ -207,7 +207,7 @@ class Classification(FineTuningOnFiles):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagging(FineTuningOnFiles):
+class FineTuningOnWords(FineTuningOnFiles):
     """Fine-tuning on labelled words.
 
     Attributes:
@@ -243,6 +243,6 @@ class Tagging(FineTuningOnFiles):
 
 for measure in (
     Loss, Evaluate, Rank, Exclusivity, ProbeOrControl, MinimalPairsOrControl, Retrieval,
-    GlueTask, Classification, Tagging, Seconds, Cost,
+    FineTuningOnGlue, FineTuningOnTexts, FineTuningOnWords, Seconds, Cost,
 ):  # fmt: skip
     register_measure(measure)
