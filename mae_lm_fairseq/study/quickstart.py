@@ -17,7 +17,7 @@ from mae_lm_fairseq.study.engine import run_study
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
 from mae_lm_fairseq.study.report import TABLE
 from mae_lm_fairseq.study.results_file import ResultsFile, TrainingResult
-from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
+from mae_lm_fairseq.text.manifest import describe_splits, splits_table
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
@@ -109,14 +109,10 @@ def quickstart(options: Options, products: Products) -> None:
         beginning = _REPORT.format(updates=updates, losses=table, caution=warning, bundle=bundle)
         path = out / REPORT
         _, _, report = path.read_text(encoding="utf-8").partition("\n")
-        write_text(path, f"{beginning}\n## Data\n\n{_table_of_splits(plan.data.data_bin)}\n{report}")
+        splits = splits_table(describe_splits(plan.data.data_bin))
+        write_text(path, f"{beginning}\n## Data\n\n{splits}\n{report}")
     print(f"\n{table}\n\n{warning}Report: {path}\nBundles: {out / 'models'}")
     print(f"Next: mae-lm evaluate {out / bundle} --text {plan.data.text}, and the Python lines of the report")
-
-
-def _table_of_splits(data_bin: Path) -> str:
-    splits = Manifest.read(data_bin / MANIFEST).splits
-    return splits_table({name: vars(split) for name, split in splits.items()})
 
 
 def make_data(products: Products, recipe: Recipe) -> Data:
