@@ -37,7 +37,9 @@ class ValueBySeed:
 
     @property
     def is_measured(self) -> bool:
-        """Whether all seeds have the value after the last update."""
+        """Whether there are seeds, and all have the value after the last update."""
+        if not self.runs:
+            return False
         last = self.checkpoints[-1]
         return all(self.name in run[last] for run in self.runs)
 

@@ -112,8 +112,12 @@ class FineTuningOnFiles(FineTuning):
         dev: development file, which chooses the learning rate.
         test: labelled file on which every run is scored, besides the development file.
         limit: number of training rows or sentences, evenly spaced in the file; by default, all.
+        verb: the options of the verb that does the same.
+        columns: the names of its options, and of the measure's, that say what to read in the files.
     """
 
+    verb: ClassVar[type[FinetuningOptions]]
+    columns: ClassVar[tuple[str, ...]]
     train: Path
     dev: Path
     test: Path | None = None
@@ -140,7 +144,9 @@ class FineTuningOnFiles(FineTuning):
 
     def options_with(self, train: Path, **others) -> FinetuningOptions:
         """Return the options of fine-tuning on a training file, with others that are not of the files."""
-        raise NotImplementedError
+        columns = {name: getattr(self, name) for name in self.columns}
+        score_runs = self.test is not None
+        return self.verb(train=train, dev=self.dev, test=self.test, score_runs=score_runs, **columns, **others)
 
     def check_files(self, options: FinetuningOptions) -> None:
         """Read the files, to reject malformed ones before anything is trained."""
@@ -175,6 +181,8 @@ class FineTuningOnTexts(FineTuningOnFiles):
     """
 
     kind: ClassVar = "classification"
+    verb: ClassVar = ClassificationOptions
+    columns: ClassVar = ("text", "text_pair", "label", "regression")
     text: str
     text_pair: str | None = None
     label: str
@@ -186,19 +194,6 @@ class FineTuningOnTexts(FineTuningOnFiles):
         rows = [row for _, row in evenly_spaced(table.rows, self.limit)]
         write_table(path, table.columns, rows)
         return path
-
-    def options_with(self, train: Path, **others) -> ClassificationOptions:
-        return ClassificationOptions(
-            train=train,
-            dev=self.dev,
-            test=self.test,
-            score_runs=self.test is not None,
-            text=self.text,
-            text_pair=self.text_pair,
-            label=self.label,
-            regression=self.regression,
-            **others,
-        )
 
     def check_files(self, options: FinetuningOptions) -> None:
         sets = OwnFiles(options)
@@ -215,6 +210,8 @@ class FineTuningOnWords(FineTuningOnFiles):
     """
 
     kind: ClassVar = "tagging"
+    verb: ClassVar = TaggingOptions
+    columns: ClassVar = ("column",)
     column: str = "UPOS"
 
     def write_part(self, directory: Path) -> Path:
@@ -226,16 +223,6 @@ class FineTuningOnWords(FineTuningOnFiles):
             text += "\n".join(sentence) + "\n\n"
         write_text(path, text)
         return path
-
-    def options_with(self, train: Path, **others) -> TaggingOptions:
-        return TaggingOptions(
-            train=train,
-            dev=self.dev,
-            test=self.test,
-            score_runs=self.test is not None,
-            column=self.column,
-            **others,
-        )
 
     def check_files(self, options: FinetuningOptions) -> None:
         TaggingAdapter(options)  # reads the files

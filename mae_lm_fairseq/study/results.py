@@ -37,11 +37,20 @@ class Results:
         """Return the results of all models at their chosen learning rates."""
         return [result for model in self.plan.models for result in self.of_model(model.name)]
 
-    def value_by_seed(self, model: str, text: str) -> tuple[list[int], ValueBySeed]:
+    def value_of_model(self, model: str, text: str) -> tuple[list[int], ValueBySeed]:
         """Return the seeds of a model that are measured after the last update, and a value, MEASURE.VALUE, of each."""
+        return self.value_by_seed(self.of_model(model), text)
+
+    def value_by_seed(self, results: Iterable[TrainingResult], text: str) -> tuple[list[int], ValueBySeed]:
+        """Return the seeds of some results that are measured after the last update, and a value of each."""
         planned, name = self.plan.measure_and_value(text)
-        results = self.finished(self.of_model(model), planned)
-        return [result.seed for result in results], value_of(results, planned, name)
+        seeds = []
+        by_seed = []
+        for result in self.finished(results, planned):
+            seeds.append(result.seed)
+            measured = result.measures[planned.name]
+            by_seed.append({int(updates): values for updates, values in measured.items()})
+        return seeds, ValueBySeed(by_seed, name)
 
     def finished(self, results: Iterable[TrainingResult], planned: PlannedMeasure) -> list[TrainingResult]:
         """Return those of some results that are measured after the last update."""
@@ -89,21 +98,12 @@ class Results:
 
     def tested(self) -> list[Outcome]:
         """Return the outcomes of the contrasts that can be tested."""
-        return marked(outcomes(self.plan, self.value_by_seed), self.plan, self.file.looks)
+        return marked(outcomes(self.plan, self.value_of_model), self.plan, self.file.looks)
 
     def table(self, planned: PlannedMeasure) -> "DataFrame":
         """Return the long table of a measure: its values at the chosen learning rates, of the complete seeds."""
         table = long_table(self.finished(self.of_all_models(), planned))
         return table[table["measure"] == planned.name]
-
-
-def value_of(results: Iterable[TrainingResult], planned: PlannedMeasure, name: str) -> ValueBySeed:
-    """Return a value of a measure in the results of some seeds."""
-    by_seed = []
-    for result in results:
-        measured = result.measures[planned.name]
-        by_seed.append({int(updates): values for updates, values in measured.items()})
-    return ValueBySeed(by_seed, name)
 
 
 def _are_equal(first: "DataFrame", second: "DataFrame") -> bool:
