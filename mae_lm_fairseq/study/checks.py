@@ -38,7 +38,7 @@ from mae_lm_fairseq.training.estimate import (
 from mae_lm_fairseq.training.pretrain import checked_configuration
 from mae_lm_fairseq.training.timing import MEASURED_UPDATES, measured_hours
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.output import counted, markdown_table
 from mae_lm_fairseq.utils.training_options import OTHER_NAMES
 
 DEVICE = "a100-80"
@@ -205,7 +205,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     updates = dict.fromkeys(f"{plan.updates_of(model):,}" for model in plan.models)
     processes = number * (1 + len(plan.checkpoints))
     starting = processes * START_SECONDS / 3600
-    lines = [f"{plan.title}: {number} trainings of {' or '.join(updates)} updates, {tokens:,} tokens"]
+    lines = [f"{plan.title}: {counted(number, 'training')} of {' or '.join(updates)} updates, {tokens:,} tokens"]
     if not has_gpu:
         lines.append(_on_this_cpu(whole.flops, starting))
     lines += _measured_lengths(runs)

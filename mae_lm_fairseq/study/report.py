@@ -17,7 +17,7 @@ from mae_lm_fairseq.study.endpoints import ENDPOINTS
 from mae_lm_fairseq.study.history import Change
 from mae_lm_fairseq.study.looks import Look
 from mae_lm_fairseq.study.plan import CONTRASTS, Contrast, Plan, PlannedMeasure
-from mae_lm_fairseq.study.results import Results, value_of
+from mae_lm_fairseq.study.results import Results
 from mae_lm_fairseq.study.results_file import ResultsFile, TrainingResult
 from mae_lm_fairseq.study.tables import (
     are_by_layer,
@@ -34,7 +34,7 @@ from mae_lm_fairseq.study.tables import (
 )
 from mae_lm_fairseq.utils.directories import REPORT, replacing_files
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.output import code, code_block, escaped, markdown_table
+from mae_lm_fairseq.utils.output import code, code_block, counted, escaped, markdown_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -121,8 +121,8 @@ def _costs_and_scores(results: Results) -> str:
     for model in results.plan.models:
         row = [model.name]
         for text in columns:
-            seeds, value = results.value_by_seed(model.name, text)
-            row.append(cost_cell(ENDPOINTS["last"](value)) if seeds and value.is_measured else "-")
+            _, value = results.value_of_model(model.name, text)
+            row.append(cost_cell(ENDPOINTS["last"](value)) if value.is_measured else "-")
         rows.append(row)
     return markdown_table(["model", *columns], rows)
 
@@ -248,10 +248,7 @@ def _tried_rates(results: Results) -> str:
 
 def _of_training(results: Results, result: TrainingResult, text: str, endpoint: str) -> str:
     """Return an endpoint of one training, of a value that is written as MEASURE.VALUE."""
-    planned, name = results.plan.measure_and_value(text)
-    if not results.finished([result], planned):
-        return "-"
-    value = value_of([result], planned, name)
+    _, value = results.value_by_seed([result], text)
     if not value.is_measured:
         return "-"
     [number] = ENDPOINTS[endpoint](value)
@@ -367,6 +364,7 @@ def _made_by(file: ResultsFile) -> list[str]:
         return ["Nothing is finished yet."]
     seconds = sum(sum(result.seconds.values()) for result in file.runs)
     hours = seconds * file.threads / 3600
+    core_hours = f"{hours:.1f}" if hours >= 0.1 else "less than 0.1"
     names = []
     for field in ("commits", "machines", "versions"):
         of_runs = set().union(*(getattr(result, field) for result in file.runs))
@@ -374,8 +372,9 @@ def _made_by(file: ResultsFile) -> list[str]:
     made_by = escaped("; ".join(names))
     plan = file.plan.rstrip("\n").split("\n")
     return [
-        f"`mae-lm study`, {len(file.runs)} trainings, {hours:.1f} core-hours, pauses included ({file.threads} threads "
-        f"per run), commit {made_by}. `results.json` has the plan, every command, seed and checkpoint.",
+        f"`mae-lm study`, {counted(len(file.runs), 'training')}, {core_hours} core-hours, pauses included "
+        f"({counted(file.threads, 'thread')} per run), commit {made_by}. `results.json` has the plan, every command, "
+        "seed and checkpoint.",
         "",
         *code_block("toml", plan),
     ]

@@ -126,6 +126,16 @@ def test_every_figure_that_the_report_names_exists(written):
     assert {path.name for path in written.glob("*.png")} == {"probe.png", "rank at 80 %.png", "exclusivity.png"}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "amount"), [(40, "less than 0.1 core-hours"), (400, "0.1 core-hours"), (3600, "1.0 core-hours")]
+)
+def test_small_amounts_are_said_in_words(seconds, amount, report_of):
+    results = content()
+    results["runs"] = results["runs"][:1]
+    results["runs"][0]["seconds"] = {"training": seconds, "measuring": 0}
+    assert f"`mae-lm study`, 1 training, {amount}, pauses included (1 thread per run)" in report_of(results)
+
+
 def test_figures_in_further_formats(report_of, tmp_path):
     results = content()
     results["plan"] = (
