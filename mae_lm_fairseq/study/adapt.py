@@ -248,10 +248,10 @@ def write_models(products: Products, adapted: Pretrained, run: str) -> None:
 
 def collect_measurements(workspace: Workspace, training: Training, options: Options) -> dict[str, Any]:
     """Return what ``results.json`` has of the training, and of the measurements before and after it."""
-    measured = {planned.name: workspace.values(training, planned) for planned in workspace.plan.measures}
     before_and_after = {}
-    for name, values in measured.items():
-        before_and_after[name] = {"before": values.get(0), "after": values[options.updates]}
+    for planned in workspace.plan.measures:
+        values = workspace.values(training, planned)
+        before_and_after[planned.name] = {"before": values.get(0), "after": values[options.updates]}
     return {
         "training": {
             "loss_of_last_tenth": loss_of_last_tenth(training.result(options.updates).with_suffix(".log")),

@@ -88,14 +88,11 @@ class Options(Base):
 
 def with_defaults(options: Options) -> Options:
     """Return the options with the defaults that depend on the model; docs/adapting.md has their reasons."""
-    rate, frozen = 1e-4, 0
+    defaults = {"learning_rate": 1e-4, "freeze_encoder_updates": 0}
     if is_sentence_encoder(options):
-        rate, frozen = 3e-5, options.updates // 2
-    if options.learning_rate is not None:
-        rate = options.learning_rate
-    if options.freeze_encoder_updates is not None:
-        frozen = options.freeze_encoder_updates
-    return replace(options, learning_rate=rate, freeze_encoder_updates=frozen)
+        defaults = {"learning_rate": 3e-5, "freeze_encoder_updates": options.updates // 2}
+    lacking = {name: value for name, value in defaults.items() if getattr(options, name) is None}
+    return replace(options, **lacking)
 
 
 def is_sentence_encoder(options: Options) -> bool:

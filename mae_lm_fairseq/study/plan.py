@@ -19,7 +19,7 @@ from mae_lm_fairseq.measures.seconds import Cost
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS, OVER_TIME
 from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.training.user_directory import OPTION
-from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
+from mae_lm_fairseq.utils.command_line import Argument, Count, LearningRate, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError, meant
 from mae_lm_fairseq.utils.files import read_bytes
 from mae_lm_fairseq.utils.typed import Document, Key, unknown_key
@@ -54,7 +54,7 @@ class Train(Options):
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Options):
     """A model to train.
 
     Attributes:
@@ -73,8 +73,8 @@ class Model:
     name: str
     arch: Literal[*ARCHITECTURES]
     options: Mapping[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] | int = 1
-    learning_rates: tuple[float, ...] = ()
+    seeds: int | tuple[int, ...] = 1
+    learning_rates: tuple[LearningRate, ...] = ()
     start: Path | None = None
     encoder: Path | None = None
     random: bool = False

@@ -107,6 +107,7 @@ MISTAKES = [
     ("mask-prob = 0.3\n", "max-sentences = 8\n", "model[2].options.max-sentences"),
     ('"mae_lm_tiny"', '"mae_lm_tinny"', "model[2]: arch: 'mae_lm_tinny'"),
     ("seeds = 3", "seeds = [2, 2]", "model[1].seeds: [2, 2]"),
+    (RATES, "learning_rates = [-1e-3]", "model[1]: learning_rates -0.001"),
     (RATES, 'random = true\nstart = "a.pt"', "model[1].start"),
     (RATES, "random = true\nlearning_rates = [1e-3]", "model[1].learning_rates"),
     ('at = "all"', "at = [20]", "measure[2].at: [20]"),
