@@ -30,7 +30,6 @@ from mae_lm_fairseq.text.manifest import describe_splits
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import find_splits, prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
-from mae_lm_fairseq.text.tokenizer import Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import preset_of, with_preset
@@ -140,7 +139,7 @@ def make_inputs(products: Products, options: Options) -> Pretrained:
     files = find_splits(texts)  # before the model, which takes longer, is read
     start = make_start(products, options)
     check_start(start, options)
-    make_texts(products, texts, files, start.tokenizer)
+    make_texts(products, start, texts, files)
     return start
 
 
@@ -195,9 +194,9 @@ def as_objective(start: Pretrained, options: Options) -> Pretrained:
 
 
 def make_texts(
-    products: Products, texts: PreparationOptions, files: Mapping[str, Sequence[Path]], tokenizer: Tokenizer
+    products: Products, start: Pretrained, texts: PreparationOptions, files: Mapping[str, Sequence[Path]]
 ) -> None:
-    """Make ``data-bin`` and ``held-out.txt``.
+    """Make ``data-bin`` with the tokenizer of the start, and ``held-out.txt``.
 
     Args:
         texts: the options of ``mae-lm prepare`` but for the tokenizer.
@@ -206,7 +205,7 @@ def make_texts(
 
     def prepare_data(path: Path) -> None:
         with tempfile.TemporaryDirectory() as directory:  # the one of the import, whatever else the directory has
-            tokenizer.save(directory)
+            start.tokenizer.save(directory)
             prepare(replace(texts, tokenizer=directory))
 
     def sample(path: Path) -> None:
@@ -215,7 +214,7 @@ def make_texts(
 
     hashes = {split: [directory_sha256(path) for path in paths] for split, paths in files.items()}
     made_from = {"files": hashes, "field": texts.text_field}
-    products.make(DATA, made_from | {"tokenizer": tokenizer.fingerprint}, prepare_data, kept=PARTS)
+    products.make(DATA, made_from | {"tokenizer": start.tokenizer.fingerprint}, prepare_data, kept=PARTS)
     products.make(HELD_OUT, made_from, sample)
 
 

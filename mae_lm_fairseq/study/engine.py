@@ -162,7 +162,7 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
     else:
         share = available_cores() // jobs
         threads = min(share, torch.get_num_threads())  # at most OMP_NUM_THREADS
-        history = History(max(1, threads))
+        history = History(max(1, threads), versions=(), looks=())
 
     files = fingerprints(plan)
     version = Version(str(date.today()), plan.document.text, files)

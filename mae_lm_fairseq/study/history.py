@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mae_lm_fairseq.study.looks import Look
 from mae_lm_fairseq.utils.files import read_record, write_record
-from mae_lm_fairseq.utils.typed import typed_fields
+from mae_lm_fairseq.utils.typed import typed
 
 PLAN = "plan.json"
 CONTEXT = 4
@@ -41,8 +41,8 @@ class History:
     """Content of ``plan.json``: the number of threads of each run, the versions of the plan, and the looks."""
 
     threads: int
-    versions: tuple[Version, ...] = ()
-    looks: tuple[Look, ...] = ()
+    versions: tuple[Version, ...]
+    looks: tuple[Look, ...]
 
     def write(self, path: Path) -> None:
         """Write it to a file."""
@@ -56,7 +56,7 @@ def read_history(path: Path) -> History:
         UserError: if it is damaged.
     """
     remedy = "restore it: it has the number of threads, and the looks at the results"
-    return read_record(path, lambda content: typed_fields(content, History), remedy)
+    return read_record(path, lambda content: typed(content, History), remedy)
 
 
 @dataclass(frozen=True)

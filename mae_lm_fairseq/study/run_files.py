@@ -15,7 +15,7 @@ from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.training.untrained import write_untrained
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import file_sha256, read_record
-from mae_lm_fairseq.utils.typed import typed_fields
+from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.utils.versions import commit, machine, versions
 from mae_lm_fairseq.utils.writing import remove
 
@@ -53,10 +53,11 @@ class RunResult:
         return content
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFile:
-    """Content of the result file of a run: its command, the duration of its last process, and its result."""
+    """Content of the result file of a run: its name and command, the duration of its last process, and its result."""
 
+    name: str = ""
     command: tuple[str, ...]
     seconds: float
     result: RunResult
@@ -68,7 +69,7 @@ def read_run_file(path: Path) -> RunFile:
     Raises:
         UserError: if it is damaged, or has another structure.
     """
-    return read_record(path, lambda content: typed_fields(content, RunFile))
+    return read_record(path, lambda content: typed(content, RunFile))
 
 
 @dataclass(frozen=True)

@@ -77,16 +77,6 @@ def _dataclass(values: dict[str, Any], kind: type) -> Any:
         raise ValueError(str(error)) from None
 
 
-def typed_fields(content: Mapping[str, Any], kind: type[Kind]) -> Kind:
-    """Return the keys of a table that are fields of a dataclass as that dataclass; the table may have others.
-
-    Raises:
-        KeyError: if a key is missing.
-        ValueError: if a value is of another type, see :func:`typed`.
-    """
-    return typed({field.name: content[field.name] for field in fields(kind)}, kind)
-
-
 def unknown_key(name: str, known: Collection[str]) -> str:
     """Return the error message about a key that is none of the known ones."""
     return f"unknown key{meant(name, known)}; there are {', '.join(known) or 'none'}"
