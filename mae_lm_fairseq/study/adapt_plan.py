@@ -28,8 +28,6 @@ from mae_lm_fairseq.utils.typed import Document
 
 LONGEST = 512
 """Maximum of the default of ``--tokens-per-sample``."""
-HELD_OUT_BYTES = 200_000
-"""Size of the sample of the held-out text that is measured, some 50,000 tokens."""
 MEASUREMENT = {"tokens": 50_000, "pseudo_tokens": 2_000, "mask_prob": 0.15, "seed": 1}
 """Options of ``mae-lm evaluate``, for a training of :data:`FULLY_MEASURED` tokens or more."""
 FULLY_MEASURED = 2_000_000

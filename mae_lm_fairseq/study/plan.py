@@ -399,7 +399,7 @@ def _check(plan: Plan) -> None:
     for number, planned in enumerate(plan.measures):
         _check_measure(plan, planned, ("measure", number))
     looks = [*plan.looks]
-    if looks != sorted(set(looks)) or min(looks, default=2) < 2:
+    if looks != sorted(set(looks)) or any(look < 2 for look in looks):
         raise plan.document.error(("looks",), f"{looks} must be ascending numbers of seeds, from 2")
     for number, contrast in enumerate(plan.contrasts):
         _check_contrast(plan, contrast, ("contrast", number))
