@@ -16,9 +16,9 @@ OURS = {
     "probe": "measures.probe:ProbeOrControl",
     "minimal-pairs": "measures.minimal_pairs:MinimalPairsOrControl",
     "retrieval": "measures.retrieval:Retrieval",
-    "finetune": "study.measures:GlueTask",
-    "classification": "study.measures:Classification",
-    "tagging": "study.measures:Tagging",
+    "finetune": "study.finetuning_measures:FineTuningOnGlue",
+    "classification": "study.finetuning_measures:FineTuningOnTexts",
+    "tagging": "study.finetuning_measures:FineTuningOnWords",
     "seconds": "measures.seconds:Seconds",
     "cost": "measures.seconds:Cost",
 }

@@ -68,7 +68,7 @@ def report(content: dict[str, Any]) -> str:
         batch=options["batch_size"],
         rate=options["learning_rate"],
         frozen=options["freeze_encoder_updates"],
-        passes=options["updates"] * options["batch_size"] / text["train"]["tokens_out"],
+        passes=passes(options, text),
         predicted=after["predicted"],
         pseudo_tokens=after["tokens"],
         seconds=content["training"]["seconds"],
@@ -82,6 +82,11 @@ def report(content: dict[str, Any]) -> str:
         unknown=_unknown(text),
         stock_class=content["stock_class"],
     )
+
+
+def passes(options: Mapping[str, Any], text: Mapping[str, Any]) -> float:
+    """Return how often the training sees the training text at most, given the options by name."""
+    return options["updates"] * options["batch_size"] / text["train"]["tokens_out"]
 
 
 def harm(options: Mapping[str, Any]) -> str:

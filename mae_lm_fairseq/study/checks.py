@@ -17,8 +17,8 @@ from mae_lm_fairseq.fairseq_patches.option_checks import check_settings
 from mae_lm_fairseq.fairseq_patches.saved_configurations import check_saved_configuration
 from mae_lm_fairseq.models.architectures import core_config
 from mae_lm_fairseq.study.plan import Model, Plan
-from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import RESERVED_OPTIONS, files_of, train_options
+from mae_lm_fairseq.study.run_files import Training
+from mae_lm_fairseq.study.runs import RESERVED_OPTIONS, files_of, train_options
 from mae_lm_fairseq.tasks.masked_autoencoder_lm import check_task, try_mask_function
 from mae_lm_fairseq.tasks.masking_rates import variable_rate
 from mae_lm_fairseq.tasks.options import check_length, check_masking, check_options
@@ -38,7 +38,7 @@ from mae_lm_fairseq.training.estimate import (
 from mae_lm_fairseq.training.pretrain import checked_configuration
 from mae_lm_fairseq.training.timing import MEASURED_UPDATES, measured_hours
 from mae_lm_fairseq.utils.errors import UserError
-from mae_lm_fairseq.utils.output import markdown_table
+from mae_lm_fairseq.utils.output import counted, markdown_table
 from mae_lm_fairseq.utils.training_options import OTHER_NAMES
 
 DEVICE = "a100-80"
@@ -63,7 +63,7 @@ def check(plan: Plan, needs_files: bool = True) -> list[Any]:
         for number, planned in enumerate(plan.measures):
             with _located(plan, ("measure", number)):
                 planned.measure.check(plan.data)  # reads the files, hours before they are needed
-    configurations = [_configuration(plan, number, needs_files) for number in range(len(plan.models))]
+    configurations = [_check_model(plan, number, needs_files) for number in range(len(plan.models))]
     with_equal_cost_by_formula(plan, configurations)
     return configurations
 
@@ -103,7 +103,7 @@ def check_data(data: Path) -> None:
         check_data_bin(data / split)
 
 
-def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
+def _check_model(plan: Plan, number: int, needs_files: bool) -> Any:
     """Check a model, and return fairseq's configuration of it."""
     model = plan.models[number]
     key = ("model", number)
@@ -112,30 +112,41 @@ def _configuration(plan: Plan, number: int, needs_files: bool) -> Any:
     with _located(plan, (*key, "masks")):
         for planned in plan.measures:
             planned.measure.check_masks(model.masks)
-
     if model.encoder is not None:
         with _located(plan, (*key, "encoder")):
             encoder_options(model.encoder, model.arch, plan.data.data_bin)
+
+    if not needs_files:
+        model = replace(model, start=None)
     with _located(plan, key):
-        rate = model.learning_rates[0] if model.learning_rates else None
-        training = Training(model if needs_files else replace(model, start=None), rate, 1)
-        options = train_options(plan, training, plan.train.updates, Path("checkpoints"))
-        cfg = checked_configuration(arguments(plan.data.data_bin, options))
-        check_saved_configuration({"cfg": cfg}, plan.document.name)  # fairseq evaluates the values of some options
-        check_settings(cfg)
-        check_task(cfg.task)
-        network = core_config(cfg.model)
-        check_options(cfg.task)
-        check_masking(cfg.task, network)
-        if model.encoder is not None:
-            check_length(cfg.task, network.max_positions, f"max_position_embeddings of {model.encoder}")
-        variable_rate(cfg.task)
-        try_decoder(network)
+        cfg = _configuration(plan, model)
         if needs_files:
             try_mask_function(cfg.task)
-    if model.start is not None and needs_files:
+    if model.start is not None:
         with _located(plan, (*key, "start")):
-            _check_start(plan, model, network)
+            _check_start(plan, model, core_config(cfg.model))
+    return cfg
+
+
+def _configuration(plan: Plan, model: Model) -> Any:
+    """Return fairseq's configuration of a model, after the checks of fairseq-train that need no data.
+
+    Raises:
+        UserError: if one fails.
+    """
+    rate = model.learning_rates[0] if model.learning_rates else None
+    options = train_options(plan, Training(model, rate, 1), plan.train.updates, Path("checkpoints"))
+    cfg = checked_configuration(arguments(plan.data.data_bin, options))
+    check_saved_configuration({"cfg": cfg}, plan.document.name)  # fairseq evaluates the values of some options
+    check_settings(cfg)
+    check_task(cfg.task)
+    network = core_config(cfg.model)
+    check_options(cfg.task)
+    check_masking(cfg.task, network)
+    if model.encoder is not None:
+        check_length(cfg.task, network.max_positions, f"max_position_embeddings of {model.encoder}")
+    variable_rate(cfg.task)
+    try_decoder(network)
     return cfg
 
 
@@ -205,7 +216,7 @@ def dry_run(plan: Plan, configurations: Sequence[Any]) -> str:
     updates = dict.fromkeys(f"{plan.updates_of(model):,}" for model in plan.models)
     processes = number * (1 + len(plan.checkpoints))
     starting = processes * START_SECONDS / 3600
-    lines = [f"{plan.title}: {number} trainings of {' or '.join(updates)} updates, {tokens:,} tokens"]
+    lines = [f"{plan.title}: {counted(number, 'training')} of {' or '.join(updates)} updates, {tokens:,} tokens"]
     if not has_gpu:
         lines.append(_on_this_cpu(whole.flops, starting))
     lines += _measured_lengths(runs)

@@ -144,7 +144,7 @@ def _needed_seeds(plan: Plan, contrast: Contrast, measured: Set[int]) -> Sequenc
 
 def _endpoint(contrast: Contrast, seeds: Sequence[int], value: ValueBySeed) -> dict[int, float]:
     """Return an endpoint of a model by seed, of the seeds for which it is defined."""
-    if not seeds or not value.is_measured:
+    if not value.is_measured:
         return {}
     numbers = ENDPOINTS[contrast.endpoint](value)
     by_seed = {}

@@ -103,7 +103,7 @@ def is_validation(module: str) -> bool:
     return zlib.crc32(module.encode()) % 100 < VALID_PERCENT
 
 
-def docstring_documents(packages: Iterable[str] = PACKAGES) -> Iterator[tuple[list[str], bool]]:
+def docstring_documents(packages: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
     """Yield the paragraphs of each module of installed packages, and whether they are for validation.
 
     Every paragraph appears only once: docstrings repeat a lot, and repetitions would be in both splits.

@@ -37,17 +37,15 @@ class ValueBySeed:
 
     @property
     def is_measured(self) -> bool:
-        """Whether all seeds have the value after the last update."""
+        """Whether there are seeds, and all have the value after the last update."""
+        if not self.runs:
+            return False
         last = self.checkpoints[-1]
         return all(self.name in run[last] for run in self.runs)
 
     def final(self) -> np.ndarray:
         """Return the value after the last update, see :meth:`at`."""
         return self.at(self.checkpoints[-1])
-
-    def other(self, name: str) -> "ValueBySeed":
-        """Return another value of the measure."""
-        return replace(self, name=name)
 
 
 def last(value: ValueBySeed) -> np.ndarray:
@@ -64,7 +62,7 @@ def last_less_first_layer(value: ValueBySeed) -> np.ndarray:
 def last_less_best_layer(value: ValueBySeed) -> np.ndarray:
     """Last layer less the best layer below it; dev_NAME, if measured, chooses that layer by its mean over the seeds."""
     final = value.final()
-    dev = value.other(f"dev_{value.name}")
+    dev = replace(value, name=f"dev_{value.name}")
     chosen_by = dev.final() if dev.is_measured else final
     means_below = chosen_by.mean(0)[:-1]
     best = np.nan_to_num(means_below, nan=-np.inf).argmax()

@@ -11,41 +11,38 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
-from difflib import unified_diff
-from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from mae_lm_fairseq import PACKAGE
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.study.checks import check, with_equal_cost_by_formula
+from mae_lm_fairseq.study.history import PLAN, History, Version, changes, read_history
 from mae_lm_fairseq.study.looks import Look, new_looks
 from mae_lm_fairseq.study.plan import Plan, PlannedMeasure, Train
 from mae_lm_fairseq.study.rates import choose, needed_trainings
-from mae_lm_fairseq.study.report import TABLE, Results, write_report
-from mae_lm_fairseq.study.results import TRAINING_SECONDS, Training
-from mae_lm_fairseq.study.training import Workspace, fingerprints, runs_of
-from mae_lm_fairseq.training.runner import Run, read_result, run_all
+from mae_lm_fairseq.study.report import TABLE, write_report
+from mae_lm_fairseq.study.results import Results
+from mae_lm_fairseq.study.results_file import ResultsFile, TrainingResult
+from mae_lm_fairseq.study.run_files import RunFile, Training, read_run_file
+from mae_lm_fairseq.study.runs import Workspace, fingerprints, runs_of
+from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract
-from mae_lm_fairseq.utils.files import make_output_directory, read_record, write_record
-from mae_lm_fairseq.utils.typed import typed
+from mae_lm_fairseq.utils.files import make_output_directory, write_record
 from mae_lm_fairseq.utils.workers import available_cores
 
-PLAN = "plan.json"
 SPEED = "speed"
 """Directory of the study that measures the speed of the models, if the plan asks for equal seconds."""
 TIMED_UPDATES = 25
 """Number of its updates."""
-CONTEXT = 4
-"""Lines of a plan before and after a change, which say of what model it is."""
 
 
-def run_study(plan: Plan, out: Path, jobs: int = 1) -> dict[str, Any]:
+def run_study(plan: Plan, out: Path, jobs: int = 1) -> ResultsFile:
     """Run, or resume, everything; write ``results.json`` and the report, and return the results.
 
     Args:
@@ -136,7 +133,7 @@ def print_measured(workspace: Workspace, run: Run) -> None:
         for planned in workspace.plan.measures:
             names[workspace.key(planned, model)] = planned.name
 
-    for key, values in read_result(run)["measures"].items():
+    for key, values in read_run_file(run.result).result.measures.items():
         print(f"{run.name}: {names[key]}: {_in_one_line(values)}", flush=True)
 
 
@@ -165,86 +162,16 @@ def begin(plan: Plan, out: Path, jobs: int) -> Workspace:
     else:
         share = available_cores() // jobs
         threads = min(share, torch.get_num_threads())  # at most OMP_NUM_THREADS
-        history = History(max(1, threads), versions=[], looks=[])
+        history = History(max(1, threads), versions=(), looks=())
 
     files = fingerprints(plan)
-    today = str(date.today())
-    version = {"date": today, "plan": plan.document.text, "files": files}
-    if _is_new(version, history.versions):
-        history = history._replace(versions=[*history.versions, version])
-        write_record(path, history._asdict())
+    version = Version(str(date.today()), plan.document.text, files)
+    if not history.versions or version.differs_from(history.versions[-1]):
+        replace(history, versions=(*history.versions, version)).write(path)
     return Workspace(plan, out, history.threads, files)
 
 
-def _is_new(version: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a version of a plan differs from the latest one in more than its date."""
-    if not versions:
-        return True
-    latest = versions[-1]
-    if latest["plan"] != version["plan"]:
-        return True
-    return not latest["files"].items() <= version["files"].items()  # earlier versions did not list the files of code
-
-
-class History(NamedTuple):
-    """Content of ``plan.json``: the number of threads of each run, the versions of the plan, and the looks."""
-
-    threads: int
-    versions: list[dict[str, Any]]
-    looks: list[dict[str, Any]]
-
-
-def read_history(path: Path) -> History:
-    """Read ``plan.json``.
-
-    Raises:
-        UserError: if it is damaged.
-    """
-
-    def checked(content: dict[str, Any]) -> History:
-        typed(content["threads"], int)
-        typed(content["versions"], tuple[Version, ...])
-        typed(content["looks"], tuple[Look, ...])
-        return History(content["threads"], content["versions"], content["looks"])
-
-    remedy = "restore it: it has the number of threads, and the looks at the results"
-    return read_record(path, checked, remedy)
-
-
-@dataclass(frozen=True)
-class Version:
-    """A version of a plan in ``plan.json``: its date and text, and the fingerprints of its files by path."""
-
-    date: str
-    plan: str
-    files: Mapping[str, str]
-
-
-def changes(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return date and lines of each change of a plan: those that were removed and added, and some around them.
-
-    Files count as lines.
-    """
-
-    def lines(version: Mapping[str, Any]) -> list[str]:
-        files = [f"sha256 of {path}: {fingerprint[:10]}" for path, fingerprint in version["files"].items()]
-        return files + version["plan"].splitlines()
-
-    changed = []
-    for before, after in pairwise(versions):
-        differing = unified_diff(lines(before), lines(after), n=CONTEXT, lineterm="")
-        stated = []
-        for line in islice(differing, 2, None):  # after the names of the versions, which are empty
-            text = line[1:]
-            is_place = line.startswith("@")
-            if text.strip() and not is_place and not text.startswith("#"):
-                stated.append(line)
-        if not all(line.startswith(" ") for line in stated):
-            changed.append({"date": after["date"], "lines": stated})
-    return changed
-
-
-def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
+def collect(workspace: Workspace, is_reported: bool = False) -> ResultsFile:
     """Write ``results.json`` with everything of the plan that is finished, and return its content.
 
     The report of earlier results is removed.
@@ -254,78 +181,80 @@ def collect(workspace: Workspace, is_reported: bool = False) -> dict[str, Any]:
     """
     out = workspace.out
     history = read_history(out / PLAN)
-    content = _content(workspace, history)
+    file = _results_file(workspace, history)
     if is_reported:
-        content["looks"] = _record_looks(workspace, history, content)
+        file = replace(file, looks=_record_looks(workspace, history, file))
 
+    content = file.to_json()
     json.dumps(content, allow_nan=False)  # other programs could not read NaN
     retract(out, REPORT, TABLE)  # which would be those of other results
     write_record(out / RESULTS, content, indent=None)
-    return content
+    return file
 
 
-def _content(workspace: Workspace, history: History) -> dict[str, Any]:
+def _results_file(workspace: Workspace, history: History) -> ResultsFile:
     """Return the content of ``results.json``, with the looks before this one."""
     plan = workspace.plan
-    rows = [row_of(workspace, training) for training in needed_trainings(workspace)]
-    return {
-        "title": plan.title,
-        "plan": plan.document.text,
-        "files": dict(workspace.files),
-        "threads": workspace.threads,
-        "changes": changes(history.versions),
-        "looks": history.looks,
-        "rates": {model.name: vars(choose(workspace, model)) for model in plan.models},
-        "runs": [row for row in rows if row],
-    }
+    results = [collect_training(workspace, training) for training in needed_trainings(workspace)]
+    return ResultsFile(
+        title=plan.title,
+        plan=plan.document.text,
+        files=workspace.files,
+        threads=workspace.threads,
+        changes=tuple(changes(history.versions)),
+        looks=history.looks,
+        rates={model.name: choose(workspace, model) for model in plan.models},
+        runs=tuple(result for result in results if result is not None),
+    )
 
 
-def _record_looks(workspace: Workspace, history: History, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _record_looks(workspace: Workspace, history: History, file: ResultsFile) -> tuple[Look, ...]:
     """Record the new looks at results in ``plan.json``, and return all looks."""
-    tested = Results(content).tested()
-    new = new_looks(tested, workspace.plan, history.looks, str(date.today()))
-    if not new:
-        return history.looks
-    looks = [*history.looks, *new]
-    write_record(workspace.out / PLAN, history._replace(looks=looks)._asdict())
+    new = new_looks(Results(file).tested(), workspace.plan, history.looks, str(date.today()))
+    looks = (*history.looks, *new)
+    if new:
+        replace(history, looks=looks).write(workspace.out / PLAN)
     return looks
 
 
-def row_of(workspace: Workspace, training: Training) -> dict[str, Any]:
-    """Return the results of a training; empty if nothing is finished."""
+def collect_training(workspace: Workspace, training: Training) -> TrainingResult | None:
+    """Return the results of a training; None if nothing is finished."""
     checkpoints = workspace.plan.checkpoints_of(training.model)
-    records = [record for updates in checkpoints for record in training.records(updates)]
-    if not records:
-        return {}
-    results = [record["result"] for record in records]
+    run_files = [run_file for updates in checkpoints for run_file in training.run_files(updates)]
+    if not run_files:
+        return None
     measured = {}
     for planned in workspace.plan.measures:
         values = workspace.values(training, planned)
         if values:
             measured[planned.name] = values
-    commands = [_plain_command(record["command"]) for record in records if record["command"]]
-    commits = {str(result["commit"]) for result in results}
-    machines = {result["machine"] for result in results}
-    versions = set()
-    for result in results:
-        versions.add(", ".join(f"{name} {version}" for name, version in result["versions"].items()))
-    seconds = math.fsum(record["seconds"] for record in records)
-    measuring_seconds = math.fsum(result["seconds"] for result in results)
-    # A record has the seconds of its last process only, if training was interrupted.
-    of_all_processes = max(result.get(TRAINING_SECONDS, 0.0) for result in results)
-    training_seconds = max(seconds - measuring_seconds, of_all_processes)
-    return {
-        "model": training.model.name,
-        "learning_rate": training.learning_rate,
-        "seed": training.seed,
-        "directory": training.folder.name,
-        "commands": commands,
-        "commits": sorted(commits),
-        "machines": sorted(machines),
-        "versions": sorted(versions),
-        "seconds": {"training": round(training_seconds, 1), "measuring": round(measuring_seconds, 1)},
-        "measures": _as_json(measured),
-    }
+    results = [run_file.result for run_file in run_files]
+    versions = [", ".join(map(" ".join, result.versions.items())) for result in results]
+    return TrainingResult(
+        model=training.model.name,
+        learning_rate=training.learning_rate,
+        seed=training.seed,
+        directory=training.folder.name,
+        commands=tuple(_plain_command(run_file.command) for run_file in run_files if run_file.command),
+        commits=_different(str(result.commit) for result in results),
+        machines=_different(result.machine for result in results),
+        versions=_different(versions),
+        seconds=_seconds(run_files),
+        measures=_as_json(measured),
+    )
+
+
+def _different(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(texts)))
+
+
+def _seconds(run_files: Sequence[RunFile]) -> dict[str, float]:
+    """Return the durations of training and of measuring."""
+    measuring = math.fsum(run_file.result.seconds for run_file in run_files)
+    training = math.fsum(run_file.seconds for run_file in run_files) - measuring
+    # A file has the seconds of its last process only, if training was interrupted.
+    of_all_processes = [run_file.result.training_seconds or 0.0 for run_file in run_files]
+    return {"training": round(max(training, *of_all_processes), 1), "measuring": round(measuring, 1)}
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 A look is a report in which a primary contrast has all seeds that its plan has. ``plan.json`` keeps every look.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mae_lm_fairseq.study.contrasts import Outcome
 from mae_lm_fairseq.study.plan import Contrast, Plan
@@ -35,18 +34,18 @@ class Look:
     verdict: str
 
 
-def marked(tested: Sequence[Outcome], plan: Plan, looks: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+def marked(tested: Sequence[Outcome], plan: Plan, looks: Sequence[Look]) -> list[Outcome]:
     """Return the outcomes, marked as exploratory after an earlier look with other seeds or another prediction.
 
     Exempt are looks of a plan that stated the same ones as ``plan``: its p-values are corrected for them.
     """
 
-    def is_repeated(outcome: Outcome, look: Mapping[str, Any]) -> bool:
-        if look["question"] != _question(outcome.contrast):
+    def is_repeated(outcome: Outcome, look: Look) -> bool:
+        if look.question != _question(outcome.contrast):
             return False
-        has_same_prediction = look["prediction"] == _prediction(outcome.contrast)
-        has_same_seeds = look["seeds"] == sorted(outcome.values)
-        is_stated = bool(plan.looks) and look["stated"] == [*plan.looks]
+        has_same_prediction = look.prediction == _prediction(outcome.contrast)
+        has_same_seeds = look.seeds == _seeds(outcome)
+        is_stated = bool(plan.looks) and look.stated == plan.looks
         return not (has_same_prediction and (has_same_seeds or is_stated))
 
     marked_outcomes = []
@@ -56,33 +55,35 @@ def marked(tested: Sequence[Outcome], plan: Plan, looks: Sequence[Mapping[str, A
     return marked_outcomes
 
 
-def new_looks(
-    tested: Sequence[Outcome], plan: Plan, looks: Sequence[Mapping[str, Any]], date: str
-) -> list[dict[str, Any]]:
-    """Return the looks of a report that are not among those so far, as they are kept in ``plan.json``."""
+def new_looks(tested: Sequence[Outcome], plan: Plan, looks: Sequence[Look], date: str) -> list[Look]:
+    """Return the looks of a report that are not among those so far, apart from their date."""
     new = []
     for outcome in tested:
         if outcome.corrected is None:
             continue
-        look = {
-            "date": date,
-            "contrast": outcome.contrast.name,
-            "question": _question(outcome.contrast),
-            "prediction": _prediction(outcome.contrast),
-            "seeds": sorted(outcome.values),
-            "stated": [*plan.looks],
-            "p": outcome.p,
-            "corrected": outcome.corrected,
-            "verdict": outcome.verdict,
-        }
-        if not any({**earlier, "date": date} == look for earlier in looks):
+        look = Look(
+            date=date,
+            contrast=outcome.contrast.name,
+            question=_question(outcome.contrast),
+            prediction=_prediction(outcome.contrast),
+            seeds=_seeds(outcome),
+            stated=plan.looks,
+            p=outcome.p,
+            corrected=outcome.corrected,
+            verdict=outcome.verdict,
+        )
+        if not any(replace(earlier, date=date) == look for earlier in looks):
             new.append(look)
     return new
 
 
-def _question(contrast: Contrast) -> list[str | None]:
-    return [contrast.of, contrast.endpoint, contrast.model, contrast.less]
+def _question(contrast: Contrast) -> tuple[str | None, ...]:
+    return contrast.of, contrast.endpoint, contrast.model, contrast.less
 
 
-def _prediction(contrast: Contrast) -> list[str | float | None]:
-    return [contrast.predicted, contrast.margin]
+def _prediction(contrast: Contrast) -> tuple[str | float | None, ...]:
+    return contrast.predicted, contrast.margin
+
+
+def _seeds(outcome: Outcome) -> tuple[int, ...]:
+    return tuple(sorted(outcome.values))

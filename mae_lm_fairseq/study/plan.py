@@ -19,7 +19,7 @@ from mae_lm_fairseq.measures.seconds import Cost
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, OF_LAYERS, OVER_TIME
 from mae_lm_fairseq.training.settings import recipe
 from mae_lm_fairseq.training.user_directory import OPTION
-from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options
+from mae_lm_fairseq.utils.command_line import Argument, Count, LearningRate, Natural, Options
 from mae_lm_fairseq.utils.errors import UserError, meant
 from mae_lm_fairseq.utils.files import read_bytes
 from mae_lm_fairseq.utils.typed import Document, Key, unknown_key
@@ -54,7 +54,7 @@ class Train(Options):
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Options):
     """A model to train.
 
     Attributes:
@@ -73,8 +73,8 @@ class Model:
     name: str
     arch: Literal[*ARCHITECTURES]
     options: Mapping[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] | int = 1
-    learning_rates: tuple[float, ...] = ()
+    seeds: int | tuple[int, ...] = 1
+    learning_rates: tuple[LearningRate, ...] = ()
     start: Path | None = None
     encoder: Path | None = None
     random: bool = False
@@ -165,6 +165,10 @@ class Rates(Options):
     seeds: Count = 1
     halve: str | None = None
     by: Annotated[float, Argument(at_least=0)] = 0.0
+
+    def is_damage(self, difference: float) -> bool:
+        """Return whether the last layer has got worse, given its end less its best checkpoint."""
+        return difference < -self.by
 
 
 @dataclass(frozen=True)
@@ -394,7 +398,7 @@ def _check(plan: Plan) -> None:
     for number, planned in enumerate(plan.measures):
         _check_measure(plan, planned, ("measure", number))
     looks = [*plan.looks]
-    if looks != sorted(set(looks)) or min(looks, default=2) < 2:
+    if looks != sorted(set(looks)) or any(look < 2 for look in looks):
         raise plan.document.error(("looks",), f"{looks} must be ascending numbers of seeds, from 2")
     for number, contrast in enumerate(plan.contrasts):
         _check_contrast(plan, contrast, ("contrast", number))

@@ -8,17 +8,16 @@ Examples:
     mae-lm quickstart --smoke --out quickstart-smoke
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.study.docstrings import PACKAGES, docstring_documents, write_corpus
 from mae_lm_fairseq.study.engine import run_study
 from mae_lm_fairseq.study.plan import Model, Plan, read_plan
 from mae_lm_fairseq.study.report import TABLE
-from mae_lm_fairseq.text.manifest import MANIFEST, Manifest, splits_table
+from mae_lm_fairseq.study.results_file import ResultsFile, TrainingResult
+from mae_lm_fairseq.text.manifest import describe_splits, splits_table
 from mae_lm_fairseq.text.moving import PARTS
 from mae_lm_fairseq.text.preparation import prepare
 from mae_lm_fairseq.text.preparation_options import PreparationOptions
@@ -101,23 +100,19 @@ def quickstart(options: Options, products: Products) -> None:
     names = " and ".join(model.name for model in plan.models)
     updates = plan.train.updates
     with step(2, 3, f"Pretraining and measuring: {names}, {updates:,} updates, at the same time"):
-        content = run_study(plan, out, jobs=len(plan.models))
+        file = run_study(plan, out, jobs=len(plan.models))
     with step(3, 3, "Models and report"):
-        bundles = [make_bundle(products, plan, model, content) for model in plan.models]
+        bundles = [make_bundle(products, plan, model, file) for model in plan.models]
         bundle = bundles[0].relative_to(out)
-        table = losses(plan, content)
+        table = losses(plan, file)
         warning = caution(plan)
         beginning = _REPORT.format(updates=updates, losses=table, caution=warning, bundle=bundle)
         path = out / REPORT
         _, _, report = path.read_text(encoding="utf-8").partition("\n")
-        write_text(path, f"{beginning}\n## Data\n\n{_table_of_splits(plan.data.data_bin)}\n{report}")
+        splits = splits_table(describe_splits(plan.data.data_bin))
+        write_text(path, f"{beginning}\n## Data\n\n{splits}\n{report}")
     print(f"\n{table}\n\n{warning}Report: {path}\nBundles: {out / 'models'}")
     print(f"Next: mae-lm evaluate {out / bundle} --text {plan.data.text}, and the Python lines of the report")
-
-
-def _table_of_splits(data_bin: Path) -> str:
-    splits = Manifest.read(data_bin / MANIFEST).splits
-    return splits_table({name: vars(split) for name, split in splits.items()})
 
 
 def make_data(products: Products, recipe: Recipe) -> Data:
@@ -143,31 +138,31 @@ def make_data(products: Products, recipe: Recipe) -> Data:
     return Data(data_bin, valid)
 
 
-def make_bundle(products: Products, plan: Plan, model: Model, content: Mapping[str, Any]) -> Path:
+def make_bundle(products: Products, plan: Plan, model: Model, file: ResultsFile) -> Path:
     """Return the bundle of a trained model, in the directory ``models``."""
-    run = products.out / "runs" / _run_of(content, model)["directory"]
+    run = products.out / "runs" / _result_of(file, model).directory
     pretrained = read_checkpoint(run / "models" / f"{plan.train.updates}.pt", plan.data.data_bin)
     (products.out / "models").mkdir(exist_ok=True)
     name = f"models/{model.directory}"
     return products.make(name, run.name, lambda path: write_bundle(pretrained, path, add_tokenizer_and_card))
 
 
-def _run_of(content: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    return next(run for run in content["runs"] if run["model"] == model.name)
+def _result_of(file: ResultsFile, model: Model) -> TrainingResult:
+    return next(result for result in file.runs if result.model == model.name)
 
 
-def losses(plan: Plan, content: Mapping[str, Any]) -> str:
+def losses(plan: Plan, file: ResultsFile) -> str:
     """Return a table of what the models have learned."""
     header = ["model", "`arch`", "seconds", "held-out loss (nats)", "unigram entropy", "below it", "effective rank"]
     rows = []
     last = str(plan.train.updates)
     for model in plan.models:
-        run = _run_of(content, model)
-        measures = run["measures"]
+        result = _result_of(file, model)
+        measures = result.measures
         loss = measures["loss"][last]["loss"]
         entropy = measures["loss"][last]["unigram_entropy"]
         rank = measures["rank"][last]["real_clean"][-1]
-        seconds = run["seconds"]["training"]
+        seconds = result.seconds["training"]
         numbers = [f"{seconds:.0f}", f"{loss:.2f}", f"{entropy:.2f}", f"{entropy - loss:.2f}", f"{rank:.0f}"]
         rows.append([model.name, f"`{model.arch}`", *numbers])
     return markdown_table(header, rows)

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
 from mae_lm_fairseq.study.plan import Model
-from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import Workspace
+from mae_lm_fairseq.study.results_file import Choice
+from mae_lm_fairseq.study.run_files import Training
+from mae_lm_fairseq.study.runs import Workspace
 from mae_lm_fairseq.utils.errors import UserError
 
 
@@ -49,21 +49,6 @@ def _left_after_damage(workspace: Workspace) -> list[Training]:
     return [training for training in trainings if training.result(updates_of(training.model)).exists()]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The learning rate that a model is trained at with all seeds.
-
-    Attributes:
-        rate: the learning rate, half of the chosen one after damage; None for that of the options or the recipe.
-        is_known: whether the rule has the results that it needs.
-        damage: last layer at the end less its best checkpoint, at the chosen rate, if the rule asks.
-    """
-
-    rate: float | None = None
-    is_known: bool = True
-    damage: float | None = None
-
-
 def choose(workspace: Workspace, model: Model) -> Choice:
     """Apply the rule for learning rates to a model."""
     rule = workspace.plan.rates
@@ -79,10 +64,10 @@ def choose(workspace: Workspace, model: Model) -> Choice:
     of_first_seeds = _damage(workspace, model, rate, model.all_seeds[: rule.seeds])
     if of_first_seeds is None:
         return Choice(rate, is_known=False)
-    if of_first_seeds < -rule.by:
+    if rule.is_damage(of_first_seeds):
         return Choice(rate / 2, damage=of_first_seeds)
     of_all_seeds = _damage(workspace, model, rate, model.all_seeds)
-    if of_all_seeds is not None and of_all_seeds < -rule.by:
+    if of_all_seeds is not None and rule.is_damage(of_all_seeds):
         return Choice(rate / 2, damage=of_all_seeds)
     return Choice(rate, damage=None if math.isnan(of_first_seeds) else of_first_seeds)
 

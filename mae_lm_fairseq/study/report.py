@@ -5,18 +5,20 @@ The contrasts are computed from arrays of seeds and layers, all tables and figur
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from mae_lm_fairseq.measures.figures import COLOURS, LAYER
 from mae_lm_fairseq.measures.measure import Measure
-from mae_lm_fairseq.measures.seconds import Cost, Seconds
-from mae_lm_fairseq.study.contrasts import Outcome, outcomes
-from mae_lm_fairseq.study.endpoints import ENDPOINTS, ValueBySeed
-from mae_lm_fairseq.study.looks import marked
-from mae_lm_fairseq.study.plan import CONTRASTS, Contrast, Plan, PlannedMeasure, parse_plan
+from mae_lm_fairseq.measures.seconds import Cost
+from mae_lm_fairseq.study.contrasts import Outcome
+from mae_lm_fairseq.study.endpoints import ENDPOINTS
+from mae_lm_fairseq.study.history import Change
+from mae_lm_fairseq.study.looks import Look
+from mae_lm_fairseq.study.plan import CONTRASTS, Contrast, Plan, PlannedMeasure
+from mae_lm_fairseq.study.results import Results
+from mae_lm_fairseq.study.results_file import ResultsFile, TrainingResult
 from mae_lm_fairseq.study.tables import (
     are_by_layer,
     cells,
@@ -32,7 +34,7 @@ from mae_lm_fairseq.study.tables import (
 )
 from mae_lm_fairseq.utils.directories import REPORT, replacing_files
 from mae_lm_fairseq.utils.files import write_text
-from mae_lm_fairseq.utils.output import code, code_block, escaped, markdown_table
+from mae_lm_fairseq.utils.output import code, code_block, counted, escaped, markdown_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,120 +61,23 @@ EXPLORATORY = """
 `looks` in the plan states such looks beforehand."""
 
 
-class Results:
-    """Content of ``results.json``."""
-
-    def __init__(self, content: Mapping[str, Any]):
-        self.content = content
-        self.plan = parse_plan(content["plan"], "results.json")
-
-    def runs(self, model: str) -> list[dict[str, Any]]:
-        """Return the runs of a model at its chosen learning rate, by seed."""
-        rate = self.content["rates"][model]["rate"]
-        runs = [run for run in self.content["runs"] if run["model"] == model and run["learning_rate"] == rate]
-        return sorted(runs, key=lambda run: run["seed"])
-
-    def all_runs(self) -> list[dict[str, Any]]:
-        """Return the runs of all models at their chosen learning rates."""
-        return [run for model in self.plan.models for run in self.runs(model.name)]
-
-    def value_by_seed(self, model: str, text: str) -> tuple[list[int], ValueBySeed]:
-        """Return the seeds of a model that are measured after the last update, and a value, MEASURE.VALUE, of each."""
-        planned, name = self.plan.measure_and_value(text)
-        runs = self.finished(self.runs(model), planned)
-        return [run["seed"] for run in runs], value_of_runs(runs, planned, name)
-
-    def finished(self, runs: Iterable[dict[str, Any]], planned: PlannedMeasure) -> list[dict[str, Any]]:
-        """Return those of some runs that are measured after the last update."""
-        last = str(self.last_checkpoint(planned))
-        return [run for run in runs if last in run["measures"].get(planned.name, {})]
-
-    def last_checkpoint(self, planned: PlannedMeasure) -> int:
-        """Return the last checkpoint at which something is measured."""
-        return planned.checkpoints(self.plan.checkpoints)[-1]
-
-    def progress(self) -> tuple[int, int]:
-        """Return how many trainings at the chosen rates are measured after the last update, and how many there are."""
-        trainings = {(model.name, seed) for model in self.plan.models for seed in model.all_seeds}
-        complete = []
-        for run in self.all_runs():
-            if (run["model"], run["seed"]) in trainings and self._is_complete(run):
-                complete.append(run)
-        return len(complete), len(trainings)
-
-    def _is_complete(self, run: Mapping[str, Any]) -> bool:
-        """Return whether each measure of a run has its last checkpoint; random weights have that of the end alone."""
-        is_random = self.plan.model(run["model"]).random
-        for planned in self.plan.measures:
-            ends_early = self.last_checkpoint(planned) < self.plan.train.updates
-            if is_random and ends_early:
-                continue
-            if not self.finished([run], planned):
-                return False
-        return True
-
-    def identical_models(self) -> list[tuple[str, str]]:
-        """Return the pairs of models whose values are equal in all measures, seeds and checkpoints, times apart.
-
-        Such a pair says nothing of an option by which the models differ, but that it has no effect.
-        """
-        times = [planned.name for planned in self.plan.measures if isinstance(planned.measure, Seconds)]
-        table = long_table(self.all_runs())
-        table = table[~table["measure"].isin(times)]
-        by_model = dict([*table.groupby("model", sort=False)])
-        pairs = []
-        for first, second in combinations(by_model, 2):
-            if _are_equal(by_model[first], by_model[second]):
-                pairs.append((first, second))
-        return pairs
-
-    def tested(self) -> list[Outcome]:
-        """Return the outcomes of the contrasts that can be tested."""
-        return marked(outcomes(self.plan, self.value_by_seed), self.plan, self.content.get("looks", ()))
-
-    def table(self, planned: PlannedMeasure) -> "DataFrame":
-        """Return the long table of a measure: its values at the chosen learning rates, of the complete seeds."""
-        table = long_table(self.finished(self.all_runs(), planned))
-        return table[table["measure"] == planned.name]
-
-
-def value_of_runs(runs: Iterable[Mapping[str, Any]], planned: PlannedMeasure, name: str) -> ValueBySeed:
-    """Return a value of a measure in some runs."""
-    by_seed = []
-    for run in runs:
-        measured = run["measures"][planned.name]
-        by_seed.append({int(updates): values for updates, values in measured.items()})
-    return ValueBySeed(by_seed, name)
-
-
-def _are_equal(first: "DataFrame", second: "DataFrame") -> bool:
-    """Return whether the tables of two models have common seeds, and equal numbers with all of them."""
-    seeds = {*first["seed"]} & {*second["seed"]}
-    place = ["seed", "updates", "measure", "value", "layer"]
-    numbers = []
-    for table in (first, second):
-        table = table[table["seed"].isin(seeds)]
-        numbers.append(table.set_index(place)["number"].sort_index())
-    return bool(seeds) and numbers[0].equals(numbers[1])
-
-
-def write_report(out: Path, content: Mapping[str, Any]) -> None:
+def write_report(out: Path, file: ResultsFile) -> None:
     """Replace ``report.md``, its figures and ``results.csv`` in the directory of ``results.json``.
 
     Args:
-        content: the content of ``results.json``.
+        file: the content of ``results.json``.
     """
     with replacing_files(out, REPORT) as directory:
-        write_text(directory / REPORT, "\n".join(_report(directory, content)))
-        write_text(directory / TABLE, long_table(content["runs"]).to_csv(index=False))
+        write_text(directory / REPORT, "\n".join(_report(directory, Results(file))))
+        write_text(directory / TABLE, long_table(file.runs).to_csv(index=False))
 
 
-def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
+def _report(directory: Path, results: Results) -> list[str]:
     """Return the lines of a report, after drawing its figures in a directory."""
-    results = Results(content)
+    file = results.file
     plan = results.plan
     identical = results.identical_models()
-    lines = [f"# {escaped(content['title'])}", ""]
+    lines = [f"# {escaped(file.title)}", ""]
     done, trainings = results.progress()
     if done != trainings:
         lines += [f"**Incomplete: {done} of {trainings} trainings have all measurements.**", ""]
@@ -186,18 +91,18 @@ def _report(directory: Path, content: Mapping[str, Any]) -> list[str]:
         for ending in ("png", *plan.formats):
             plot_contrasts(directory / f"{CONTRASTS}.{ending}", tested, plan)
         lines += [f"![contrasts]({CONTRASTS}.png)", ""]
-    looks = content.get("looks")
-    if looks:
-        lines += ["Looks: reports in which a primary contrast had all seeds of its plan.", "", look_table(looks), ""]
+    if file.looks:
+        intro = "Looks: reports in which a primary contrast had all seeds of its plan."
+        lines += [intro, "", look_table(file.looks), ""]
     lines += _untested(plan, tested, is_complete=done == trainings)
-    lines += _changes(content)
+    lines += _changes(file.extended, file.changes)
 
     if plan.rates is not None:
         lines += ["## Learning rates", "", *_chosen_rates(results), "", _tried_rates(results), ""]
     for planned in plan.measures:
-        if results.finished(results.all_runs(), planned):
+        if results.finished(results.of_all_models(), planned):
             lines += _section(directory, results, planned)
-    return [*lines, "## Made by", "", *_made_by(content), ""]
+    return [*lines, "## Made by", "", *_made_by(file), ""]
 
 
 def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -216,8 +121,8 @@ def _costs_and_scores(results: Results) -> str:
     for model in results.plan.models:
         row = [model.name]
         for text in columns:
-            seeds, value = results.value_by_seed(model.name, text)
-            row.append(cost_cell(ENDPOINTS["last"](value)) if seeds and value.is_measured else "-")
+            _, value = results.value_of_model(model.name, text)
+            row.append(cost_cell(ENDPOINTS["last"](value)) if value.is_measured else "-")
         rows.append(row)
     return markdown_table(["model", *columns], rows)
 
@@ -232,24 +137,23 @@ def _untested(plan: Plan, tested: Iterable[Outcome], is_complete: bool) -> list[
     return [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
 
 
-def _changes(content: Mapping[str, Any]) -> list[str]:
+def _changes(extended: Iterable[str], changes: Iterable[Change]) -> list[str]:
     """Return the changes of the plan since the study began."""
     lines = []
-    extended = content.get("extended")  # in studies of earlier versions, which accepted no other changes
     if extended:
         names = [f"- {escaped(name)}" for name in extended]
         lines += ["Added to the plan after the study had begun:", "", *names, ""]
-    for change in content.get("changes", ()):
-        lines += [f"The plan was changed on {escaped(change['date'])}:", "", *code_block("diff", change["lines"]), ""]
+    for change in changes:
+        lines += [f"The plan was changed on {escaped(change.date)}:", "", *code_block("diff", change.lines), ""]
     return lines
 
 
-def look_table(looks: Iterable[Mapping[str, Any]]) -> str:
+def look_table(looks: Iterable[Look]) -> str:
     """Return a table of the looks so far."""
     rows = []
     for look in looks:
-        seeds = str(len(look["seeds"]))
-        rows.append([look["contrast"], look["date"], seeds, _p(look["p"]), _p(look["corrected"]), look["verdict"]])
+        seeds = str(len(look.seeds))
+        rows.append([look.contrast, look.date, seeds, _p(look.p), _p(look.corrected), look.verdict])
     return markdown_table(["contrast", "date", "seeds", "p", "p (Holm)", "verdict"], rows)
 
 
@@ -313,13 +217,12 @@ def _chosen_rates(results: Results) -> list[str]:
     for model in results.plan.models:
         if not model.learning_rates:
             continue
-        choice = results.content["rates"][model.name]
+        choice = results.file.rates[model.name]
         line = f"- {escaped(model.name)}: "
-        line += f"{choice['rate']:g}" if choice["is_known"] else "not chosen yet"
-        damage = choice["damage"]
-        if damage is not None:
-            line += ", **half of the chosen one**" if damage < -results.plan.rates.by else ""
-            line += f"; last layer at the end less its best checkpoint: {damage:+.2f}"
+        line += f"{choice.rate:g}" if choice.is_known else "not chosen yet"
+        if choice.damage is not None:
+            line += ", **half of the chosen one**" if results.plan.rates.is_damage(choice.damage) else ""
+            line += f"; last layer at the end less its best checkpoint: {choice.damage:+.2f}"
         lines.append(line)
     return lines
 
@@ -335,20 +238,17 @@ def _tried_rates(results: Results) -> str:
 
     rows = []
     planned, _ = plan.measure_and_value(lowest)
-    for run in results.finished(results.content["runs"], planned):
-        rate = run["learning_rate"]
+    for result in results.finished(results.file.runs, planned):
+        rate = result.learning_rate
         if rate:
-            numbers = [_of_run(results, run, text, endpoint) for text, endpoint in columns.values()]
-            rows.append([run["model"], f"{rate:g}", str(run["seed"]), *numbers])
+            numbers = [_of_training(results, result, text, endpoint) for text, endpoint in columns.values()]
+            rows.append([result.model, f"{rate:g}", str(result.seed), *numbers])
     return markdown_table(["model", "learning rate", "seed", *columns], rows)
 
 
-def _of_run(results: Results, run: dict[str, Any], text: str, endpoint: str) -> str:
+def _of_training(results: Results, result: TrainingResult, text: str, endpoint: str) -> str:
     """Return an endpoint of one training, of a value that is written as MEASURE.VALUE."""
-    planned, name = results.plan.measure_and_value(text)
-    if not results.finished([run], planned):
-        return "-"
-    value = value_of_runs([run], planned, name)
+    _, value = results.value_by_seed([result], text)
     if not value.is_measured:
         return "-"
     [number] = ENDPOINTS[endpoint](value)
@@ -459,21 +359,22 @@ def _above_entropy(final: "DataFrame") -> list[str]:
     return [f"**Loss not below the unigram entropy**, which takes frequencies of tokens alone: {listed}.", ""]
 
 
-def _made_by(content: Mapping[str, Any]) -> list[str]:
-    runs = content["runs"]
-    if not runs:
+def _made_by(file: ResultsFile) -> list[str]:
+    if not file.runs:
         return ["Nothing is finished yet."]
-    seconds = sum(sum(run["seconds"].values()) for run in runs)
-    hours = seconds * content["threads"] / 3600
+    seconds = sum(sum(result.seconds.values()) for result in file.runs)
+    hours = seconds * file.threads / 3600
+    core_hours = f"{hours:.1f}" if hours >= 0.1 else "less than 0.1"
     names = []
     for field in ("commits", "machines", "versions"):
-        of_runs = set().union(*(run[field] for run in runs))
+        of_runs = set().union(*(getattr(result, field) for result in file.runs))
         names.append("; ".join(sorted(of_runs)))
     made_by = escaped("; ".join(names))
-    plan = content["plan"].rstrip("\n").split("\n")
+    plan = file.plan.rstrip("\n").split("\n")
     return [
-        f"`mae-lm study`, {len(runs)} trainings, {hours:.1f} core-hours, pauses included ({content['threads']} threads "
-        f"per run), commit {made_by}. `results.json` has the plan, every command, seed and checkpoint.",
+        f"`mae-lm study`, {counted(len(file.runs), 'training')}, {core_hours} core-hours, pauses included "
+        f"({counted(file.threads, 'thread')} per run), commit {made_by}. `results.json` has the plan, every command, "
+        "seed and checkpoint.",
         "",
         *code_block("toml", plan),
     ]

@@ -8,8 +8,8 @@ The tables are those of pandas (extra ``analysis``), with these columns:
 - ``number``: the number; missing if it is not defined.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,18 +19,20 @@ from mae_lm_fairseq.utils.output import markdown_table, with_spread
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from mae_lm_fairseq.study.results_file import TrainingResult
+
 COLUMNS = ("model", "rate", "seed", "updates", "measure", "value", "layer", "number")
 _TYPES = {"rate": float, "layer": "Int64", "number": float}
 
 
-def long_table(runs: Iterable[Mapping[str, Any]]) -> "DataFrame":
-    """Return the long table of some ``runs`` of ``results.json``, in their order."""
+def long_table(results: "Iterable[TrainingResult]") -> "DataFrame":
+    """Return the long table of the results of some trainings, in their order."""
     from pandas import DataFrame
 
     rows = []
-    for run in runs:
-        training = (run["model"], run["learning_rate"], run["seed"])
-        for measure, by_updates in run["measures"].items():
+    for result in results:
+        training = (result.model, result.learning_rate, result.seed)
+        for measure, by_updates in result.measures.items():
             for updates, values in by_updates.items():
                 for name, value in values.items():
                     place = (*training, int(updates), measure, name)

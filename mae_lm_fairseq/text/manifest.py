@@ -67,6 +67,12 @@ def check_files(directory: Path, most: float) -> bool:
     return True
 
 
+def describe_splits(data_bin: Path) -> dict[str, dict[str, Any]]:
+    """Return the fields of the :class:`SplitStatistics` of each split of a data-bin, by name."""
+    splits = Manifest.read(data_bin / MANIFEST).splits
+    return {name: asdict(split) for name, split in splits.items()}
+
+
 def splits_table(splits: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a Markdown table of splits, given by name as the fields of :class:`SplitStatistics`."""
     rows = []

@@ -19,7 +19,7 @@ from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.text.data_bin import DICTIONARY, TASK, check_dictionary, dictionary_fingerprint
 from mae_lm_fairseq.text.dictionary import read_symbols
-from mae_lm_fairseq.text.manifest import MANIFEST, Manifest
+from mae_lm_fairseq.text.manifest import MANIFEST, describe_splits
 from mae_lm_fairseq.text.tokenizer import MASK, Tokenizer
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.trained.averaging import with_ema
@@ -245,8 +245,7 @@ def info_of(state: dict[str, Any], data_bin: Path | None = None) -> dict[str, An
     of_task = partial(value_at, state, "cfg", "task")
     trained_on = None
     if data_bin is not None and (data_bin / MANIFEST).exists():
-        splits = Manifest.read(data_bin / MANIFEST).splits
-        trained_on = {name: vars(split) for name, split in splits.items()}
+        trained_on = describe_splits(data_bin)
     kept, random = of_task("leave_unmasked_prob"), of_task("random_token_prob")
     is_known = isinstance(kept, float) and isinstance(random, float)
     return {

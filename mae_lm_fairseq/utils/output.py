@@ -65,6 +65,11 @@ def progress_bars(label: str) -> Callable[[Sequence, str], Iterable]:
     return lambda steps, name: progress_bar(steps, desc=f"{label}, {name}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless there is one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], is_markdown: bool = False) -> str:
     """Format a table of strings, without a trailing newline.
 

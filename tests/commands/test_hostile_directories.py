@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mae_lm_fairseq.finetuning.sweep import keep_best_checkpoint
-from mae_lm_fairseq.study.results import remove_checkpoints
+from mae_lm_fairseq.study.run_files import remove_checkpoints
 from mae_lm_fairseq.training import runner
 from mae_lm_fairseq.training.keys import MADE, Products
 from mae_lm_fairseq.training.runner import Run, run_all

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from mae_lm_fairseq.study.engine import begin, collect, read_history
+from mae_lm_fairseq.study.engine import begin, collect
+from mae_lm_fairseq.study.history import read_history
 from mae_lm_fairseq.tasks.splits import check_token_ids, load_dictionary
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.dictionary import read_counts

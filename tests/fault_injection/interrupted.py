@@ -24,7 +24,7 @@ from mae_lm_fairseq.finetuning.driver import finetune
 from mae_lm_fairseq.finetuning.options import TaggingOptions
 from mae_lm_fairseq.study.engine import begin, collect
 from mae_lm_fairseq.study.report import write_report
-from mae_lm_fairseq.study.results import remove_checkpoints, training_result
+from mae_lm_fairseq.study.run_files import read_training, remove_checkpoints
 from mae_lm_fairseq.text import parts
 from mae_lm_fairseq.text.data_bin import TOKENIZER, check_data_bin
 from mae_lm_fairseq.text.manifest import MANIFEST
@@ -331,7 +331,7 @@ def _trained(checkpoint: Path) -> None:
 def _end_training() -> None:
     folder = Path("out/runs/run")
     save = folder / "checkpoints"
-    read = partial(training_result, updates=1, save=save)
+    read = partial(read_training, updates=1, save=save)
     _execute(Run("run", (), folder / "training-1.json", read, clean_up=partial(remove_checkpoints, folder=save)))
 
 

@@ -9,22 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from mae_lm_fairseq.study.adapt import (
-    OWNED,
-    Options,
-    as_objective,
-    loss_of_last_tenth,
-    main,
-    make_inputs,
-    measurement,
-    plan_of,
-    read_model,
-    with_defaults,
-)
+from mae_lm_fairseq.study.adapt import OWNED, as_objective, loss_of_last_tenth, main, make_inputs, read_model
+from mae_lm_fairseq.study.adapt_options import Options, with_defaults
+from mae_lm_fairseq.study.adapt_plan import evaluation_options, plan_of
 from mae_lm_fairseq.study.adapt_report import harm
 from mae_lm_fairseq.study.objectives import objective_of
-from mae_lm_fairseq.study.results import Training
-from mae_lm_fairseq.study.training import train_options
+from mae_lm_fairseq.study.run_files import Training
+from mae_lm_fairseq.study.runs import train_options
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer
 from mae_lm_fairseq.trained.bundle import write_bundle
 from mae_lm_fairseq.trained.conversion import predicts, preset_of
@@ -83,14 +74,14 @@ def usual(tmp_path_factory):
 
 
 def test_a_batch_holds_the_longest_sequence(usual, tmp_path, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.study.adapt.batch_tokens", lambda: 8)
+    monkeypatch.setattr("mae_lm_fairseq.study.adapt_plan.batch_tokens", lambda: 8)
     changed = options_of_training(usual[0], tmp_path / "out", "--tokens-per-sample", "20", "--batch-size", "50")
     assert changed >= {"--max-tokens 20", "--update-freq 3"}
 
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_each_flag_changes_the_training(usual, tmp_path, flag, monkeypatch):
-    monkeypatch.setattr("mae_lm_fairseq.study.adapt.batch_tokens", lambda: 2048)
+    monkeypatch.setattr("mae_lm_fairseq.study.adapt_plan.batch_tokens", lambda: 2048)
     model, before = usual
     changed = options_of_training(model, tmp_path / "out", *flag.split()) - before
     assert changed >= FLAGS[flag]
@@ -144,7 +135,7 @@ def test_the_loss_of_the_last_tenth(tmp_path):
     ("updates", "tokens", "pseudo_tokens"), [(1, 1250, 50), (100, 20_480, 819), (1000, 50_000, 2000)]
 )
 def test_short_trainings_are_measured_on_less_text(updates, tokens, pseudo_tokens, tmp_path):
-    measured = measurement(options(tmp_path, "--updates", str(updates)))
+    measured = evaluation_options(options(tmp_path, "--updates", str(updates)))
     assert (measured["tokens"], measured["pseudo_tokens"]) == (tokens, pseudo_tokens)
 
 

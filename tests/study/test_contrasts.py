@@ -175,6 +175,7 @@ def run_of(model, seed, rate=None, last=4.0):
         "commits": ["abc"],
         "machines": ["m"],
         "versions": ["torch 2"],
+        "commands": [],
         "measures": {"loss": loss, "probe": probe},
     }
 
@@ -182,6 +183,7 @@ def run_of(model, seed, rate=None, last=4.0):
 RESULTS = {
     "title": "Made up",
     "plan": PLAN,
+    "files": {},
     "threads": 1,
     "rates": {
         "A": {"rate": 0.001, "is_known": True, "damage": -1.0},

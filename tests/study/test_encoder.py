@@ -8,7 +8,7 @@ import pytest
 
 from mae_lm_fairseq.study.checks import check, dry_run, equal_starts
 from mae_lm_fairseq.study.plan import parse_plan
-from mae_lm_fairseq.study.training import Workspace, fingerprints, options_of
+from mae_lm_fairseq.study.runs import Workspace, fingerprints, options_of
 from mae_lm_fairseq.training import timing
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.families import change_json

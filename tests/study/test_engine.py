@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import date
 from operator import methodcaller
 from pathlib import Path
@@ -23,10 +24,11 @@ from mae_lm_fairseq.measures.measure import Data, ModelToMeasure
 from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.statistics.effective_rank import ranks
 from mae_lm_fairseq.statistics.exclusivity import THRESHOLDS
-from mae_lm_fairseq.study.engine import begin, changes, needed_runs, read_history, run_study
+from mae_lm_fairseq.study.engine import begin, needed_runs, run_study
+from mae_lm_fairseq.study.history import Version, changes, read_history
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.rates import needed_trainings
-from mae_lm_fairseq.study.training import train_options, training_runs
+from mae_lm_fairseq.study.runs import train_options, training_runs
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.trained.file_checks import compared_files
 from mae_lm_fairseq.training.command import arguments
@@ -294,7 +296,7 @@ class TestPlanThatChanged:
             PLAN,
         ]
         assert {version["date"] for version in record["versions"]} == {str(date.today())}
-        stated = [change["lines"] for change in changes(record["versions"])]
+        stated = [change.lines for change in changes(read_history(tmp_path / "out" / "plan.json").versions)]
         assert [[line for line in lines if not line.startswith(" ")] for lines in stated] == [
             ["-seeds = 2", "+seeds = 3"] * 2,
             ["-seeds = 3", "+seeds = 2"] * 2,
@@ -304,10 +306,10 @@ class TestPlanThatChanged:
         """The report has the values of the current plan, and says what was changed."""
         shutil.copytree(finished, here / "changed")
         changed = ONE_MODEL + MEASURES.replace("tokens = 500", "tokens = 400", 1)
-        [now] = run_study(parse_plan(changed, "plan.toml"), Path("changed"), 2)["runs"]
+        [now] = run_study(parse_plan(changed, "plan.toml"), Path("changed"), 2).runs
         then = results(finished)["runs"][0]
-        assert now["measures"]["rank"] == then["measures"]["rank"]
-        assert now["measures"]["loss"] != then["measures"]["loss"]
+        assert now.measures["rank"] == then["measures"]["rank"]
+        assert now.measures["loss"] != then["measures"]["loss"]
         assert "-tokens = 500\n+tokens = 400\n" in (here / "changed" / "report.md").read_text()
         run_study(parse_plan(PLAN, "plan.toml"), Path("changed"), 1)
         assert results(here / "changed")["runs"] == results(finished)["runs"]
@@ -379,9 +381,9 @@ def test_a_training_is_one_process(at_once):
 def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, at_once, here):
     """Kept while training goes on, or trained once to the end and again to update 4: the models are equal."""
     shutil.copytree(finished, here / "later")
-    [run] = run_study(parse_plan(WITH_CHECKPOINT, "plan.toml"), Path("later"), 2)["runs"]
-    assert [re.search(r"--keep-at (\S+)", command)[1] for command in run["commands"]] == ["4", "6"]
-    assert run["measures"] == results(at_once)["runs"][0]["measures"]
+    [result] = run_study(parse_plan(WITH_CHECKPOINT, "plan.toml"), Path("later"), 2).runs
+    assert [re.search(r"--keep-at (\S+)", command)[1] for command in result.commands] == ["4", "6"]
+    assert result.measures == results(at_once)["runs"][0]["measures"]
     assert not list((here / "later").rglob("checkpoints*"))
 
 
@@ -394,7 +396,7 @@ def test_trainings_of_equal_seconds(here):
         '[[measure]]\nkind = "rank"'
     )
     plan = parse_plan(plan[0], "plan.toml")
-    content = run_study(plan, Path("seconds"), 2)
+    file = run_study(plan, Path("seconds"), 2)
     per_update = {}
     for path in Path("seconds/speed/runs").glob("*/measures-25-*.json"):
         [values] = read_record(path)["result"]["measures"].values()
@@ -402,15 +404,15 @@ def test_trainings_of_equal_seconds(here):
     updates = {"MLM": 6, "MAE-LM": max(1, round(6 * per_update["MLM"] / per_update["MAE-LM"]))}
     assert updates["MAE-LM"] < 6
 
-    for run in content["runs"]:
-        folder, last = Path("seconds/runs", run["directory"]), updates[run["model"]]
+    for result in file.runs:
+        folder, last = Path("seconds/runs", result.directory), updates[result.model]
         checkpoints = {max(1, round(last / 2)), last}
         assert {path.name for path in folder.glob("models/*")} == {f"{number}.pt" for number in checkpoints}
-        assert [*run["measures"]["loss"]] == ["3", "6"]  # the checkpoints of the plan
+        assert [*result.measures["loss"]] == ["3", "6"]  # the checkpoints of the plan
         [record] = folder.glob(f"measures-{last}-*.json")
-        assert run["measures"]["loss"]["6"] in read_record(record)["result"]["measures"].values()
-        cost = run["measures"]["cost"]["6"]
-        assert (cost["updates"], cost["tokens"]) == (last, last * 32 * 4 * (3 if run["model"] == "MAE-LM" else 1))
+        assert result.measures["loss"]["6"] in read_record(record)["result"]["measures"].values()
+        cost = result.measures["cost"]["6"]
+        assert (cost["updates"], cost["tokens"]) == (last, last * 32 * 4 * (3 if result.model == "MAE-LM" else 1))
         assert cost["flops"] > 0
         assert 0 < cost["seconds"] < 60
     before = results(Path("seconds"))
@@ -444,11 +446,11 @@ def test_a_training_that_an_earlier_version_began_goes_on(at_once, here):
     measures = {workspace.key(plan.measures[0], plan.models[0]): {"loss": 9.0}}
     result = {"commit": None, "machine": "a", "versions": {}, "seconds": 1.0, "measures": measures}
     training.result(4).write_text(json.dumps({"command": ["train"], "seconds": 3.0, "result": result}))
-    [run] = run_study(plan, here / "earlier", 2)["runs"]
+    [run] = run_study(plan, here / "earlier", 2).runs
     losses = results(at_once)["runs"][0]["measures"]["loss"]
-    assert run["measures"]["loss"] == {"4": {"loss": 9.0}, "6": losses["6"]}
-    assert len(run["commands"]) == 2
-    assert run["seconds"]["training"] > 1000  # also of the process before
+    assert run.measures["loss"] == {"4": {"loss": 9.0}, "6": losses["6"]}
+    assert len(run.commands) == 2
+    assert run.seconds["training"] > 1000  # also of the process before
     assert "checkpoint_last.pt (epoch 1 @ 4 updates)" in training.result(6).with_suffix(".log").read_text()
 
 
@@ -629,12 +631,12 @@ def test_every_kind_of_measure_and_a_start(finished, here):
     [start] = finished.glob("runs/MLM-seed1-*/models/6.pt")
     plan = ONE_MODEL.replace("seeds = 1", f'start = "{start}"').replace("warmup = 2", "warmup = 2\ncheckpoints = [0]")
     plan = parse_plan(plan.replace("[train]", 'pairs = "pairs"\n[train]') + KINDS, "plan.toml")
-    [run] = run_study(plan, Path("kinds"))["runs"]
-    at_start, at_end = (run["measures"]["of text"][updates] for updates in ("0", "6"))
+    [result] = run_study(plan, Path("kinds")).runs
+    at_start, at_end = (result.measures["of text"][updates] for updates in ("0", "6"))
     assert at_start == results(finished)["runs"][0]["measures"]["loss"]["6"]
     assert at_end["loss"] < at_start["loss"]
 
-    measured = {name: by_updates["6"] for name, by_updates in run["measures"].items()}
+    measured = {name: by_updates["6"] for name, by_updates in result.measures.items()}
     for planned in plan.measures:
         values, measure = measured[planned.name], planned.measure
         assert measure.values is None or {*values} <= {*measure.value_names()}
@@ -686,19 +688,19 @@ def test_fine_tuning_scores_every_rate_beside_random_weights(here):
     for name, part in (("train", rows[:12]), ("dev", rows[12:18]), ("test", rows[18:])):
         lines = "".join(f"{line}\t{len(line) % 2}\n" for line in part)
         (here / f"{name}.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
-    runs = run_study(parse_plan(ONE_MODEL + FINE_TUNING, "plan.toml"), Path("scored"))["runs"]
-    assert [run["model"] for run in runs] == ["MLM", "random"]
+    file = run_study(parse_plan(ONE_MODEL + FINE_TUNING, "plan.toml"), Path("scored"))
+    assert [result.model for result in file.runs] == ["MLM", "random"]
     metrics = {"accuracy", "f1", "matthews", "score"}
     tested = {"test_accuracy", "test_f1", "test_matthews"}
-    for run in runs:
-        values = run["measures"]["classification"]["6"]
+    for result in file.runs:
+        values = result.measures["classification"]["6"]
         of_rates = {f"{name} at {rate}" for name in metrics | tested for rate in ("0.001", "0.003")}
         assert {*values} == metrics | tested | of_rates
         chosen = max((0.001, 0.003), key=lambda rate: values[f"score at {rate}"])
         assert values["test_accuracy"] == values[f"test_accuracy at {chosen}"]
-        tagging = run["measures"]["tagging"]["6"]
+        tagging = result.measures["tagging"]["6"]
         assert tagging["test_accuracy"] == tagging["accuracy"]  # of the same file
-        [part] = Path("scored/runs", run["directory"]).glob("classification-6-*/train-8.jsonl")
+        [part] = Path("scored/runs", result.directory).glob("classification-6-*/train-8.jsonl")
         texts = [json.loads(line)["text"] for line in part.read_text().splitlines()]
         assert texts == [rows[number * 12 // 8] for number in range(8)]
     assert not [*Path("scored/runs").glob("random-*/checkpoints")]
@@ -716,14 +718,14 @@ def test_threads_are_a_share_of_the_cores_of_this_process(monkeypatch, tmp_path,
 
 def test_a_change_says_of_what_model_and_file_it_is():
     plan = '[[model]]\nname = "A"\nseeds = 2\n' + "\n" * 9 + '[[model]]\nname = "B"\nseeds = 2\n# a comment'
-    before = {"date": "2026-01-01", "plan": plan, "files": {"a.txt": "1", "--user-dir mine/d.py": "1"}}
-    after = {"plan": plan.replace('"B"\nseeds = 2', '"B"\nseeds = 1'), "date": "2026-01-02"}
-    edited = {"--user-dir mine/d.py": "2"}
-    [first, second] = changes([before, before | after, before | after | {"files": before["files"] | edited}])
-    assert first["lines"] == [" [[model]]", ' name = "B"', "-seeds = 2", "+seeds = 1"]
-    changed = [line for line in second["lines"] if line[0] != " "]
+    before = Version("2026-01-01", plan, {"a.txt": "1", "--user-dir mine/d.py": "1"})
+    after = Version("2026-01-02", plan.replace('"B"\nseeds = 2', '"B"\nseeds = 1'), before.files)
+    edited = replace(after, files={"a.txt": "1", "--user-dir mine/d.py": "2"})
+    [first, second] = changes([before, after, edited])
+    assert first.lines == (" [[model]]", ' name = "B"', "-seeds = 2", "+seeds = 1")
+    changed = [line for line in second.lines if line[0] != " "]
     assert changed == ["-sha256 of --user-dir mine/d.py: 1", "+sha256 of --user-dir mine/d.py: 2"]
-    assert not changes([before, before | {"plan": plan.replace("comment", "remark")}])
+    assert not changes([before, replace(before, plan=plan.replace("comment", "remark"))])
 
 
 def test_a_record_without_the_files_of_code_is_not_a_change(monkeypatch, tmp_path):

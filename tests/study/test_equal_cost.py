@@ -10,7 +10,7 @@ from mae_lm_fairseq.cost.flops import Positions, forward_flops
 from mae_lm_fairseq.cost.planned_run import PlannedRun
 from mae_lm_fairseq.study.checks import check, dry_run, with_equal_cost_by_formula
 from mae_lm_fairseq.study.plan import Plan, parse_plan
-from mae_lm_fairseq.study.training import Workspace, options_of
+from mae_lm_fairseq.study.runs import Workspace, options_of
 from mae_lm_fairseq.utils.errors import UserError
 
 PLAN = """

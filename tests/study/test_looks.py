@@ -10,6 +10,7 @@ from mae_lm_fairseq.study.contrasts import outcomes
 from mae_lm_fairseq.study.endpoints import ValueBySeed
 from mae_lm_fairseq.study.looks import marked, new_looks
 from mae_lm_fairseq.study.plan import parse_plan
+from mae_lm_fairseq.study.results_file import TrainingResult
 from mae_lm_fairseq.utils.errors import UserError
 
 PLAN = """
@@ -127,13 +128,15 @@ def test_other_numbers_of_seeds_than_the_looks_are_refused():
 
 
 def test_both_looks_are_reported(tmp_path, monkeypatch):
-    def row(seed):
-        run = {"model": "A", "learning_rate": None, "seed": seed, "seconds": {"training": 1.0}}
-        run |= {name: ["one"] for name in ("commits", "machines", "versions")}
-        return run | {"measures": {"loss": {"8": {"loss": RISING[seed - 1]}}}}
+    def result(workspace, seed):
+        texts = dict.fromkeys(("commands", "commits", "machines", "versions"), ("one",))
+        measures = {"loss": {"8": {"loss": RISING[seed - 1]}}}
+        return TrainingResult(
+            model="A", learning_rate=None, seed=seed, seconds={"training": 1.0}, measures=measures, **texts
+        )
 
     monkeypatch.setattr(engine, "fingerprints", lambda *args: {})
-    monkeypatch.setattr(engine, "row_of", lambda workspace, seed: row(seed))
+    monkeypatch.setattr(engine, "collect_training", result)
     monkeypatch.setattr(engine, "needed_trainings", lambda workspace: workspace.plan.models[0].all_seeds)
     monkeypatch.setattr(engine, "complete", lambda *args: None)
     for seeds in (2, 3, 3):

@@ -14,9 +14,9 @@ from mae_lm_fairseq.measures.measure import Data
 from mae_lm_fairseq.measures.registry import MEASURES, OURS
 from mae_lm_fairseq.study.checks import check, check_data, count_trainings, dry_run
 from mae_lm_fairseq.study.endpoints import ENDPOINTS
-from mae_lm_fairseq.study.measures import Tagging
+from mae_lm_fairseq.study.finetuning_measures import FineTuningOnWords
 from mae_lm_fairseq.study.plan import SHIPPED, Contrast, Model, Rates, Train, listing, parse_plan, read_plan
-from mae_lm_fairseq.study.training import options_of
+from mae_lm_fairseq.study.runs import options_of
 from mae_lm_fairseq.tasks.mask_functions import MASK_FUNCTIONS
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support import ROOT
@@ -107,6 +107,7 @@ MISTAKES = [
     ("mask-prob = 0.3\n", "max-sentences = 8\n", "model[2].options.max-sentences"),
     ('"mae_lm_tiny"', '"mae_lm_tinny"', "model[2]: arch: 'mae_lm_tinny'"),
     ("seeds = 3", "seeds = [2, 2]", "model[1].seeds: [2, 2]"),
+    (RATES, "learning_rates = [-1e-3]", "model[1]: learning_rates -0.001"),
     (RATES, 'random = true\nstart = "a.pt"', "model[1].start"),
     (RATES, "random = true\nlearning_rates = [1e-3]", "model[1].learning_rates"),
     ('at = "all"', "at = [20]", "measure[2].at: [20]"),
@@ -305,11 +306,11 @@ def test_the_cost_of_a_plan_is_that_of_its_models():
 
 def test_random_weights_cost_no_training():
     plan = read_plan("quickstart")
-    first, second = plan.models
+    first, second = plan.models  # with one seed each
     plan = replace(plan, models=(replace(first, random=True), second))
     report = dry_run(plan, check(plan, needs_files=False))
     assert f"| {first.name} | 0 |" in report
-    assert report.startswith(f"{plan.title}: {len(second.all_seeds)} trainings of")
+    assert report.startswith(f"{plan.title}: 1 training of")
 
 
 STUDIES = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
@@ -357,7 +358,7 @@ def test_labels_of_tagging_are_checked_before_training(text_data, tmp_path):
     """The last column of the training file is also that of the development file, whatever its width."""
     (tmp_path / "train.conll").write_text("Ulm\tplace\nleft\tnone\n")
     (tmp_path / "dev.conll").write_text("Ulm\tplace\tx9\n")
-    measure = Tagging(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")
+    measure = FineTuningOnWords(train=tmp_path / "train.conll", dev=tmp_path / "dev.conll", column="-1")
     measure.check(Data(text_data))
     (tmp_path / "test.conll").write_text("Ulm\t_\n")
     with pytest.raises(UserError, match=r"test\.conll: .*labels"):

@@ -9,6 +9,8 @@ from markdown_it import MarkdownIt
 
 from mae_lm_fairseq.measures import figures, measure
 from mae_lm_fairseq.study import report
+from mae_lm_fairseq.study.results_file import ResultsFile
+from mae_lm_fairseq.utils.typed import typed
 from tests.support import ROOT
 
 PLAN = """
@@ -83,19 +85,20 @@ def content() -> dict:
                     "seed": seed,
                     "measures": measures,
                     "seconds": {"training-8": 1800},
+                    "commands": [],
                     "commits": ["a"],
                     "machines": ["b"],
                     "versions": ["c"],
                 }
             )
     rates = {model: {"rate": None, "is_known": True, "damage": None} for model in ("MLM", "MAE-LM")}
-    return {"title": "Two models", "plan": PLAN, "rates": rates, "runs": runs, "threads": 1}
+    return {"title": "Two models", "plan": PLAN, "files": {}, "rates": rates, "runs": runs, "threads": 1}
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
-    report.write_report(out, content())
+    report.write_report(out, typed(content(), ResultsFile))
     return out
 
 
@@ -123,6 +126,16 @@ def test_every_figure_that_the_report_names_exists(written):
     assert {path.name for path in written.glob("*.png")} == {"probe.png", "rank at 80 %.png", "exclusivity.png"}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "amount"), [(40, "less than 0.1 core-hours"), (400, "0.1 core-hours"), (3600, "1.0 core-hours")]
+)
+def test_small_amounts_are_said_in_words(seconds, amount, report_of):
+    results = content()
+    results["runs"] = results["runs"][:1]
+    results["runs"][0]["seconds"] = {"training": seconds, "measuring": 0}
+    assert f"`mae-lm study`, 1 training, {amount}, pauses included (1 thread per run)" in report_of(results)
+
+
 def test_figures_in_further_formats(report_of, tmp_path):
     results = content()
     results["plan"] = (
@@ -138,10 +151,10 @@ def test_figures_in_further_formats(report_of, tmp_path):
     assert {*re.findall(r"!\[.*?\]\(\S+\.(\w+)\)", text)} == {"png"}
 
 
-def test_figures_speak_words_and_draw_baselines(tmp_path, monkeypatch):
+def test_figures_speak_words_and_draw_baselines(report_of, monkeypatch):
     drawn = []
     monkeypatch.setattr(measure, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
-    report.write_report(tmp_path, content())
+    report_of(content())
     of_probe, of_rank = drawn[0], drawn[-1]
     assert (of_probe.y_label, of_rank.y_label) == (
         "accuracy on all words (%)",
@@ -244,13 +257,13 @@ def test_every_rate_has_what_the_contrasts_compare(report_of):
     assert "| MAE-LM | 0.002 | 2 | 12.08 | 40 | 5 |" in text
 
 
-def test_exclusivity_has_a_panel_for_each_model_with_its_controls(tmp_path, monkeypatch):
+def test_exclusivity_has_a_panel_for_each_model_with_its_controls(report_of, monkeypatch):
     """Models whose encoder takes no [MASK] have none."""
     results, drawn = content(), []
     for run in results["runs"][:2]:
         run["measures"]["exclusivity"] = {"4": {}, "8": {}}
     monkeypatch.setattr(figures, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
-    report.write_report(tmp_path, results)
+    report_of(results)
     [panel] = drawn
     assert panel.title == "MAE-LM"
     [line, median], [band] = panel.lines.values(), panel.bands.values()

@@ -6,7 +6,7 @@ import pytest
 
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.rates import needed_trainings
-from mae_lm_fairseq.study.training import Workspace
+from mae_lm_fairseq.study.runs import Workspace
 
 PLAN = """
 [data]

@@ -68,7 +68,7 @@ def _means(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlueTask(FineTuning):
+class FineTuningOnGlue(FineTuning):
     """Fine-tuning on a task of GLUE.
 
     Attributes:
@@ -104,8 +104,12 @@ class FineTuningOnFiles(FineTuning):
         dev: development file, which chooses the learning rate.
         test: labelled file on which every run is scored, besides the development file.
         limit: number of training rows or sentences, evenly spaced in the file; by default, all.
+        verb: the options of the verb that does the same.
+        columns: the names of its options, and of the measure's, that say what to read in the files.
     """
 
+    verb: ClassVar[type[FinetuningOptions]]
+    columns: ClassVar[tuple[str, ...]]
     train: Path
     dev: Path
     test: Path | None = None
@@ -132,7 +136,9 @@ class FineTuningOnFiles(FineTuning):
 
     def options_with(self, train: Path, **others) -> FinetuningOptions:
         """Return the options of fine-tuning on a training file, with others that are not of the files."""
-        raise NotImplementedError
+        columns = {name: getattr(self, name) for name in self.columns}
+        score_runs = self.test is not None
+        return self.verb(train=train, dev=self.dev, test=self.test, score_runs=score_runs, **columns, **others)
 
     def check_files(self, options: FinetuningOptions) -> None:
         """Read the files, to reject malformed ones before anything is trained."""
@@ -156,7 +162,7 @@ class FineTuningOnFiles(FineTuning):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(FineTuningOnFiles):
+class FineTuningOnTexts(FineTuningOnFiles):
     """Fine-tuning on texts with labels or scores, or on pairs of texts.
 
     Attributes:
@@ -167,6 +173,8 @@ class Classification(FineTuningOnFiles):
     """
 
     kind: ClassVar = "classification"
+    verb: ClassVar = ClassificationOptions
+    columns: ClassVar = ("text", "text_pair", "label", "regression")
     text: str
     text_pair: str | None = None
     label: str
@@ -179,19 +187,6 @@ class Classification(FineTuningOnFiles):
         write_table(path, table.columns, rows)
         return path
 
-    def options_with(self, train: Path, **others) -> ClassificationOptions:
-        return ClassificationOptions(
-            train=train,
-            dev=self.dev,
-            test=self.test,
-            score_runs=self.test is not None,
-            text=self.text,
-            text_pair=self.text_pair,
-            label=self.label,
-            regression=self.regression,
-            **others,
-        )
-
     def check_files(self, options: FinetuningOptions) -> None:
         sets = OwnFiles(options)
         for split in sets.splits:
@@ -199,7 +194,7 @@ class Classification(FineTuningOnFiles):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagging(FineTuningOnFiles):
+class FineTuningOnWords(FineTuningOnFiles):
     """Fine-tuning on labelled words.
 
     Attributes:
@@ -207,6 +202,8 @@ class Tagging(FineTuningOnFiles):
     """
 
     kind: ClassVar = "tagging"
+    verb: ClassVar = TaggingOptions
+    columns: ClassVar = ("column",)
     column: str = "UPOS"
 
     def write_part(self, directory: Path) -> Path:
@@ -218,16 +215,6 @@ class Tagging(FineTuningOnFiles):
             text += "\n".join(sentence) + "\n\n"
         write_text(path, text)
         return path
-
-    def options_with(self, train: Path, **others) -> TaggingOptions:
-        return TaggingOptions(
-            train=train,
-            dev=self.dev,
-            test=self.test,
-            score_runs=self.test is not None,
-            column=self.column,
-            **others,
-        )
 
     def check_files(self, options: FinetuningOptions) -> None:
         TaggingAdapter(options)  # reads the files

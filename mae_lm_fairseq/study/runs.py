@@ -14,12 +14,12 @@ import torch
 
 from mae_lm_fairseq.fairseq_patches.resuming import saved_updates
 from mae_lm_fairseq.study.plan import Model, Plan, PlannedMeasure, without_defaults
-from mae_lm_fairseq.study.results import (
-    ToMeasure,
+from mae_lm_fairseq.study.run_files import (
+    Measurement,
     Training,
     measure_checkpoint,
+    read_training,
     remove_checkpoints,
-    training_result,
     write_random,
 )
 from mae_lm_fairseq.trained.huggingface.from_scratch import encoder_options
@@ -196,7 +196,7 @@ class Workspace:
             content[name] = self.files[str(path)]
         return key_of({**content, "masks": model.masks, **code_in_keys()})
 
-    def to_measure(self, training: Training, updates: int) -> ToMeasure:
+    def measurement(self, training: Training, updates: int) -> Measurement:
         """Return what the plan measures of a training after a number of updates."""
         by_key = {}
         for planned in self.plan.measures:
@@ -208,7 +208,7 @@ class Workspace:
         checkpoints = self.plan.checkpoints_of(training.model)
         before = max((number for number in checkpoints if number < updates), default=0)
         timed = range(before + 1, updates + 1)
-        return ToMeasure(training, updates, self.plan.data, log, timed, by_key)
+        return Measurement(training, updates, self.plan.data, log, timed, by_key)
 
     def values(self, training: Training, planned: PlannedMeasure) -> dict[int, dict[str, Any]]:
         """Return the values of a measure of a training, by the checkpoints of the plan."""
@@ -243,7 +243,7 @@ def training_runs(workspace: Workspace, training: Training) -> list[Run]:
     for updates in filter(None, plan.checkpoints_of(training.model)):  # after 0, the start is measured
         of_its_own = training.folder / f"checkpoints-{updates}"
         can_be_kept = updates >= reached or training.checkpoint(updates).exists()
-        is_late = not can_be_kept and not training.records(updates)
+        is_late = not can_be_kept and not training.run_files(updates)
         if is_late or of_its_own.exists():
             runs.append(_run_to(workspace, training, updates, [updates], of_its_own))
         elif can_be_kept:
@@ -277,7 +277,7 @@ def _run_to(workspace: Workspace, training: Training, updates: int, kept: Sequen
         name=training.name,
         command=train_command(plan.data.data_bin, options),
         result=training.result(updates),
-        read_result=partial(training_result, updates=updates, save=save),
+        read_result=partial(read_training, updates=updates, save=save),
         updates=updates,
         clean_up=partial(remove_checkpoints, folder=save),
         weight=updates,
@@ -300,26 +300,26 @@ def measuring_runs(workspace: Workspace, training: Training) -> list[Run]:
     runs = []
     checkpoints = plan.checkpoints_of(training.model)
     for updates in checkpoints[-1:] if training.model.random else checkpoints:
-        to_measure = workspace.to_measure(training, updates)
-        everything = _run_that_measures(workspace, to_measure)
+        measurement = workspace.measurement(training, updates)
+        everything = _run_that_measures(workspace, measurement)
         if everything.result.exists():
             runs.append(everything)
-        lacking = to_measure.lacking()
-        if lacking.measures or not training.records(updates):
+        lacking = measurement.lacking()
+        if lacking.measures or not training.run_files(updates):
             runs.append(_run_that_measures(workspace, lacking))
     return runs
 
 
-def _run_that_measures(workspace: Workspace, to_measure: ToMeasure) -> Run:
+def _run_that_measures(workspace: Workspace, measurement: Measurement) -> Run:
     """Return a run of measures, which waits for the model."""
-    training = to_measure.training
-    updates = to_measure.updates
-    key = key_of([*to_measure.measures])
+    training = measurement.training
+    updates = measurement.updates
+    key = key_of([*measurement.measures])
     return Run(
         name=f"{training.name}, after {updates:,} updates",
         command=(),
         result=training.folder / f"measures-{updates}-{key}.json",
-        read_result=partial(measure_checkpoint, to_measure=to_measure),
-        needs=to_measure.checkpoint,
-        weight=TIME_OF_A_MEASURE * workspace.plan.updates_of(training.model) * len(to_measure.measures),
+        read_result=partial(measure_checkpoint, measurement=measurement),
+        needs=measurement.checkpoint,
+        weight=TIME_OF_A_MEASURE * workspace.plan.updates_of(training.model) * len(measurement.measures),
     )
