@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from mae_lm_fairseq.measures import figures, measure
+from mae_lm_fairseq.measures import exclusivity, measure
 from mae_lm_fairseq.study import report
 from mae_lm_fairseq.study.results_file import ResultsFile
 from mae_lm_fairseq.utils.typed import typed
@@ -262,7 +262,7 @@ def test_exclusivity_has_a_panel_for_each_model_with_its_controls(report_of, mon
     results, drawn = content(), []
     for run in results["runs"][:2]:
         run["measures"]["exclusivity"] = {"4": {}, "8": {}}
-    monkeypatch.setattr(figures, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
+    monkeypatch.setattr(exclusivity, "plot_panels", lambda path, title, *panels, **options: drawn.extend(panels))
     report_of(results)
     [panel] = drawn
     assert panel.title == "MAE-LM"
