@@ -493,6 +493,8 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
         name = getattr(contrast, role)
         if name not in [*names, None]:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
+    if contrast.less == contrast.model:
+        raise error((*key, "less"), f"{contrast.name} subtracts {contrast.model} from itself; name another model")
     value = _check_value(plan, contrast.of, (*key, "of"), contrast.endpoint)
     if contrast.endpoint in OF_LAYERS and not value.by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
@@ -500,9 +502,12 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
         raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
     if contrast.primary and contrast.predicted is None:
         raise error((*key, "predicted"), "a primary contrast needs a prediction")
-    seeds = len(plan.seeds(contrast))
-    if contrast.primary and plan.looks and seeds not in plan.looks:
-        raise error(("looks",), f"{contrast.name} has {seeds} seeds, which is none of the looks {[*plan.looks]}")
+    seeds = plan.seeds(contrast)
+    if len(seeds) < 2:
+        problem = f"{contrast.name}, {contrast.in_words()}, has the seeds {seeds}, but a test needs two in common"
+        raise error((*key, "model"), f"{problem}; change seeds of [[model]]")
+    if contrast.primary and plan.looks and len(seeds) not in plan.looks:
+        raise error(("looks",), f"{contrast.name} has {len(seeds)} seeds, which is none of the looks {[*plan.looks]}")
 
 
 def _check_value(plan: Plan, text: str, key: tuple, endpoint: str) -> Value:

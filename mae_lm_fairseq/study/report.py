@@ -94,7 +94,7 @@ def _report(directory: Path, results: Results) -> list[str]:
     if file.looks:
         intro = "Looks: reports in which a primary contrast had all seeds of its plan."
         lines += [intro, "", look_table(file.looks), ""]
-    lines += _untested(plan, tested, is_complete=done == trainings)
+    lines += _untested(results, tested)
     lines += _changes(file.extended, file.changes)
 
     if plan.rates is not None:
@@ -127,14 +127,24 @@ def _costs_and_scores(results: Results) -> str:
     return markdown_table(["model", *columns], rows)
 
 
-def _untested(plan: Plan, tested: Iterable[Outcome], is_complete: bool) -> list[str]:
-    """Return a line with the contrasts that could not be tested, and why; nothing if all were."""
+def _untested(results: Results, tested: Iterable[Outcome]) -> list[str]:
+    """Return a line for each contrast that could not be tested, with the reason; nothing if all were."""
     names = [outcome.contrast.name for outcome in tested]
-    untested = [contrast.name for contrast in plan.contrasts if contrast.name not in names]
-    if not untested:
-        return []
-    reason = "as fewer than two seeds of each model have the value" if is_complete else "as results are missing"
-    return [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
+    lines = []
+    for contrast in results.plan.contrasts:
+        if contrast.name not in names:
+            lines += [escaped(f"Not tested, {_why_untested(results, contrast)}: {contrast.name}."), ""]
+    return lines
+
+
+def _why_untested(results: Results, contrast: Contrast) -> str:
+    for model in filter(None, (contrast.model, contrast.less)):
+        seeds, value = results.value_of_model(model, contrast.of)
+        if len(seeds) < len(results.plan.model(model).all_seeds):
+            return f"as results of {model} are missing"
+        if not value.is_measured:
+            return f"as not every seed of {model} has {contrast.of}"
+    return f"as {contrast.endpoint} of {contrast.of} is not a number in two common seeds"
 
 
 def _changes(extended: Iterable[str], changes: Iterable[Change]) -> list[str]:

@@ -188,7 +188,7 @@ def test_the_report_of_an_interrupted_study_says_so(report_of):
     del results["runs"][3]["measures"]["probe"]["8"]
     text = report_of(results)
     assert "**Incomplete: 3 of 4 trainings have all measurements.**" in text
-    assert "Not tested, as results are missing: A." in text
+    assert "Not tested, as results of MAE-LM are missing: A." in text
 
 
 def test_costs_are_beside_the_scores(report_of):
