@@ -375,6 +375,9 @@ def test_a_training_is_one_process(at_once):
     [folder] = (at_once / "runs").iterdir()
     names = {path.name for path in folder.rglob("*") if path.suffix != ".log"}
     assert {"models", "4.pt", "6.pt", "training-6.json"} < names
+    [next_step] = re.findall(r"next: mae-lm bundle (\S+)", (folder / "training-6.log").read_text())
+    assert Path(next_step).name == "6.pt"
+    assert (at_once.parent / next_step).exists()
     assert len(names) == 6  # and a file of each measurement
 
 
