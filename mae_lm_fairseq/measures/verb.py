@@ -93,7 +93,7 @@ class ModelOptions(Measure):
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         """Measure a model, with its controls; return its entry in the results."""
-        return {"model": str(model.path), **self.recorded(self.measure(model))}
+        return {"model": str(model.path), **self.values_of(model)}
 
     def report(self, results: Mapping[str, Any]) -> str:
         """Return the report, as Markdown."""
