@@ -120,14 +120,15 @@ def _equal_costs(results: Results) -> str:
     equal = results.plan.train.equal
     if equal == "updates":
         return "The models were trained for different numbers of updates, as the plan says."
+    costs = results.file.costs
     sentence = f"The models were trained for equal {equal}."
-    if equal == "seconds":
-        differing = _differing_seconds(results)
-        if differing:
-            sentence = f"**The models were not trained for equal seconds**: {escaped('; '.join(differing))}."
-        measured = [f"{name} {seconds:.3g}" for name, seconds in results.file.costs.items()]
-        sentence += f" Seconds per update, as measured before the trainings: {escaped('; '.join(measured))}."
-    return sentence
+    if equal != "seconds" or not costs:  # earlier versions did not write them
+        return sentence
+    differing = _differing_seconds(results)
+    if differing:
+        sentence = f"**The models were not trained for equal seconds**: {escaped('; '.join(differing))}."
+    measured = "; ".join(f"{name} {seconds:.3g}" for name, seconds in costs.items())
+    return f"{sentence} Seconds per update, as measured before the trainings: {escaped(measured)}."
 
 
 def _differing_seconds(results: Results) -> list[str]:
