@@ -50,9 +50,10 @@ def main(options: Options) -> None:
 
     # These need fairseq, for which mistakes in the plan do not wait.
     from mae_lm_fairseq.study.checks import check, dry_run, equal_starts
-    from mae_lm_fairseq.study.engine import SPEED, run_study
+    from mae_lm_fairseq.study.engine import run_study
     from mae_lm_fairseq.study.history import PLAN
     from mae_lm_fairseq.study.report import TABLE
+    from mae_lm_fairseq.study.speed import SPEED
 
     if options.dry_run:
         print(dry_run(plan, check(plan, needs_files=plan.data.data_bin.exists())))

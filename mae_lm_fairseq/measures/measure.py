@@ -4,6 +4,7 @@ A measure is one class. Its fields are its options, in a plan and on the command
 :func:`~mae_lm_fairseq.measures.registry.register_measure` makes it known.
 """
 
+import inspect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 from mae_lm_fairseq.measures.figures import Line, Panel, plot_panels
 from mae_lm_fairseq.text.tokenizer_files import find_tokenizer, missing_tokenizer
 from mae_lm_fairseq.utils.command_line import Argument, Count, Natural, Options, Probability
+from mae_lm_fairseq.utils.errors import UserError, meant
 
 if TYPE_CHECKING:
     from mae_lm_fairseq.measures.readers import Reader
@@ -103,6 +105,7 @@ class Value:
         name: its name in results and contrasts.
         description: what figures call it, with its unit; by default its name.
         by_layer: whether it is a list with a number for each layer, from the embeddings up. Models may lack it.
+        optional: whether files or models may lack it, as they may lack values by layer.
         shown: whether a report leads with it.
         baseline: what figures draw beside it.
     """
@@ -110,6 +113,7 @@ class Value:
     name: str
     description: str = ""
     by_layer: bool = False
+    optional: bool = False
     shown: bool = False
     baseline: Baseline | None = None
 
@@ -190,6 +194,29 @@ class Measure(Options):
         """Return the values of a result: numbers, or lists with a number for each layer from the embeddings up."""
         return result
 
+    def values_of(self, model: ModelToMeasure) -> dict[str, Any]:
+        """Measure a model, and return the values, see :meth:`recorded`; numbers of NumPy and PyTorch become Python's.
+
+        Raises:
+            UserError: see :meth:`measure`; or if the values are not those that the measure declares, or no numbers; the
+                message names measure, file and value.
+        """
+        recorded = self.recorded(self.measure(model))
+        begin = f"measure {self.kind} ({inspect.getsourcefile(self.measure)})"
+        if not isinstance(recorded, Mapping):
+            raise UserError(f"{begin}: the result {recorded!r:.80} is not a dictionary of values")
+        values = {name: _plain(value) for name, value in recorded.items()}
+        names = self.value_names()
+        for name, value in values.items():
+            if names is not None and name not in names:
+                raise UserError(f"{begin}: the result has {name!r}, which values does not declare{meant(name, names)}")
+            if not _are_numbers(value):
+                raise UserError(f"{begin}: {name} is {value!r:.80}; return a number, or a list of numbers by layer")
+        for value in map(self.value, names or ()):
+            if value.name not in values and not (value.by_layer or value.optional):
+                raise UserError(f"{begin}: the result lacks {value.name!r}; return it, or declare it as optional")
+        return values
+
     def in_words(self, name: str) -> str:
         """Return what a figure calls a value."""
         return self.value(name).description or name.replace("_", " ")
@@ -219,6 +246,19 @@ class Measure(Options):
         if baseline is None or baseline.value not in same:
             return None
         return baseline.label, same[baseline.value]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: arrays and tensors become numbers or lists."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _are_numbers(value: Any) -> bool:
+    """Return whether a value is a number or a list of numbers, of which any may be undefined."""
+    numbers = value if isinstance(value, list) else [value]
+    return all(isinstance(number, int | float | None) for number in numbers)
 
 
 def values_by_layer(layers: int) -> defaultdict[str, list[float | None]]:

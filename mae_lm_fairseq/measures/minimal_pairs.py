@@ -81,7 +81,7 @@ class MinimalPairs(Measure):
     values: ClassVar = (
         Value("accuracy", "accuracy on minimal pairs (%)", baseline=Baseline("length", "the shorter sentence")),
         Value("length", "accuracy of the shorter sentence (%)"),
-        Value("unigram", "accuracy of the more frequent tokens (%)"),
+        Value("unigram", "accuracy of the more frequent tokens (%)", optional=True),
     )
     pairs: Directory
     limit: Count | None = None

@@ -62,8 +62,8 @@ class Probe(Measure):
     values: ClassVar = (
         Value("lookup"),
         Value("most_frequent_label"),
-        Value("ambiguous_lookup"),
-        Value("ambiguous_words"),
+        Value("ambiguous_lookup", optional=True),
+        Value("ambiguous_words", optional=True),
         Value(
             "accuracy",
             "accuracy on all words (%)",

@@ -1,12 +1,11 @@
 """Speed and cost of training, from its log and options."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
 
 from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure, Value
-from mae_lm_fairseq.training.training_log import read_records, seconds_per_update
+from mae_lm_fairseq.training.training_log import read_records, seconds_of_updates, seconds_per_update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,20 +20,12 @@ class Seconds(Measure):
 
     def measure(self, model: ModelToMeasure) -> dict[str, float | None]:
         """Return median seconds and mean number of tokens per update, from the log."""
-        records = timed_records(model)
+        by_updates = read_records(model.log, "train_inner")
+        records = [record for updates, record in by_updates.items() if model.timed is None or updates in model.timed]
         if not records:  # the updates are fewer than --log-interval
             return dict.fromkeys(self.value_names())
         tokens = fmean(float(record["wpb"]) for record in records)
         return {"per_update": seconds_per_update(records), "tokens_per_update": tokens}
-
-
-def timed_records(model: ModelToMeasure) -> list[Mapping[str, str]]:
-    """Return what the log says of the updates that a measure of speed counts."""
-    records = []
-    for updates, record in read_records(model.log, "train_inner").items():
-        if model.timed is None or updates in model.timed:
-            records.append(record)
-    return records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +36,7 @@ class Cost(Seconds):
     values: ClassVar = (Value("updates"), Value("tokens"), Value("flops"), Value("seconds"))
 
     def measure(self, model: ModelToMeasure) -> dict[str, float | None]:
-        """Return the cost of the updates so far. The seconds are their number times the median of one.
+        """Return the cost of the updates so far. The seconds are those of the log, with saving for resuming.
 
         The FLOPs are None if no formula describes the model.
         """
@@ -55,4 +46,5 @@ class Cost(Seconds):
         state = load_as_data(model.path, mapped=True)
         updates = state["optimizer_history"][-1]["num_updates"]
         cost = tokens_and_flops(state["cfg"], model.data.data_bin, updates)
-        return {"updates": updates, **cost, "seconds": updates * seconds_per_update(timed_records(model))}
+        seconds = seconds_of_updates(read_records(model.log, "train_inner"), updates)
+        return {"updates": updates, **cost, "seconds": seconds}

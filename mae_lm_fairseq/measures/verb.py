@@ -68,7 +68,7 @@ class ModelOptions(Options):
 
     def compare(self, model: ModelToMeasure) -> dict[str, Any]:
         """Measure a model, with its controls; return what the results say of it besides its path."""
-        return self.measure.recorded(self.measure.measure(model))
+        return self.measure.values_of(model)
 
     def report(self, results: Mapping[str, Any]) -> str:
         """Return the report, as Markdown."""

@@ -135,7 +135,7 @@ def _configuration(plan: Plan, model: Model) -> Any:
         UserError: if one fails.
     """
     rate = model.learning_rates[0] if model.learning_rates else None
-    options = train_options(plan, Training(model, rate, 1), plan.train.updates, Path("checkpoints"))
+    options = train_options(plan, Training(model, rate, 1), plan.updates_of(model), Path("checkpoints"))
     cfg = checked_configuration(arguments(plan.data.data_bin, options))
     check_saved_configuration({"cfg": cfg}, plan.document.name)  # fairseq evaluates the values of some options
     check_settings(cfg)

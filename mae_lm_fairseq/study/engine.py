@@ -8,7 +8,6 @@ what is new, and finds the rest.
 
 import json
 import math
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,26 +19,21 @@ from typing import Any
 import torch
 
 from mae_lm_fairseq import PACKAGE
-from mae_lm_fairseq.measures.seconds import Seconds
 from mae_lm_fairseq.study.checks import check, with_equal_cost_by_formula
 from mae_lm_fairseq.study.history import PLAN, History, Version, changes, read_history
 from mae_lm_fairseq.study.looks import Look, new_looks
-from mae_lm_fairseq.study.plan import Plan, PlannedMeasure, Train
+from mae_lm_fairseq.study.plan import Plan
 from mae_lm_fairseq.study.rates import choose, needed_trainings
 from mae_lm_fairseq.study.report import TABLE, write_report
 from mae_lm_fairseq.study.results import Results
 from mae_lm_fairseq.study.results_file import ResultsFile, TrainingResult
 from mae_lm_fairseq.study.run_files import RunFile, Training, read_run_file
-from mae_lm_fairseq.study.runs import Workspace, fingerprints, runs_of
+from mae_lm_fairseq.study.runs import Workspace, environments, fingerprints, runs_of
+from mae_lm_fairseq.study.speed import measured_speeds
 from mae_lm_fairseq.training.runner import Run, run_all
 from mae_lm_fairseq.utils.directories import REPORT, RESULTS, retract
 from mae_lm_fairseq.utils.files import make_output_directory, write_record
 from mae_lm_fairseq.utils.workers import available_cores
-
-SPEED = "speed"
-"""Directory of the study that measures the speed of the models, if the plan asks for equal seconds."""
-TIMED_UPDATES = 25
-"""Number of its updates."""
 
 
 def run_study(plan: Plan, out: Path, jobs: int = 1) -> ResultsFile:
@@ -72,29 +66,8 @@ def at_equal_cost(workspace: Workspace) -> Plan:
     if plan.train.equal == "updates":
         return plan
     if plan.train.equal == "seconds":
-        return plan.with_equal_cost(_seconds_of_update(workspace))
+        return plan.with_equal_cost(measured_speeds(workspace))
     return with_equal_cost_by_formula(plan, check(plan, needs_files=False))
-
-
-def _seconds_of_update(workspace: Workspace) -> dict[str, float]:
-    """Return the seconds of an update of each model that is trained, by name.
-
-    They are the results of a study of few updates, in the directory ``speed``: a study that is resumed finds them.
-    """
-    models = []
-    for model in workspace.plan.models:
-        options = {**model.options, "log-interval": 1}
-        if not model.random:
-            models.append(replace(model, options=options, seeds=1, learning_rates=model.learning_rates[:1]))
-    planned = PlannedMeasure(Seconds.kind, "last", Seconds())
-    plan = replace(workspace.plan, train=Train(TIMED_UPDATES), models=tuple(models), measures=(planned,), rates=None)
-    timed = Workspace(plan, workspace.out / SPEED, workspace.threads, workspace.files)
-    complete(timed)  # one after the other, as runs at the same time slow each other down
-    seconds = {}
-    for training in needed_trainings(timed):
-        [values] = timed.values(training, planned).values()
-        seconds[training.model.name] = values["per_update"]
-    return seconds
 
 
 def complete(workspace: Workspace, jobs: int = 1, after_run: Callable[[Run], Any] = lambda run: None) -> None:
@@ -115,7 +88,7 @@ def complete(workspace: Workspace, jobs: int = 1, after_run: Callable[[Run], Any
         runs = needed_runs(workspace)
         if all(run.result.exists() for run in runs):
             return
-        run_all(runs, jobs, workspace.threads, _environments(), finished)
+        run_all(runs, jobs, workspace.threads, environments(), finished)
 
 
 def needed_runs(workspace: Workspace) -> list[Run]:
@@ -205,6 +178,7 @@ def _results_file(workspace: Workspace, history: History) -> ResultsFile:
         looks=history.looks,
         rates={model.name: choose(workspace, model) for model in plan.models},
         runs=tuple(result for result in results if result is not None),
+        costs=plan.costs,
     )
 
 
@@ -266,12 +240,3 @@ def _plain_command(words: Sequence[str]) -> str:
     """Return a command without the paths of this installation."""
     names = {sys.executable: "python", str(PACKAGE): PACKAGE.name}
     return shlex.join(names.get(word, word) for word in words)
-
-
-def _environments() -> list[dict[str, str]]:
-    """Return the environment of the runs at the same time: each has a GPU of its own, as far as there are any."""
-    if not torch.cuda.is_available():
-        return [{}]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else range(torch.cuda.device_count())
-    return [{"CUDA_VISIBLE_DEVICES": str(device)} for device in devices]

@@ -37,7 +37,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Train(Options):
-    """Length of every training, in updates.
+    """Length of the trainings, in updates.
 
     Attributes:
         updates: number of updates, at which the learning rate reaches zero.
@@ -62,6 +62,7 @@ class Model(Options):
         arch: its architecture.
         options: options of fairseq-train, which take precedence over those of the plan.
         seeds: the seeds, or their number N for 1 to N.
+        updates: its number of updates, if it is not that of ``[train]``.
         learning_rates: learning rates, of which ``[rates]`` chooses one; by default the one of options or recipe.
         start: a checkpoint or bundle to start from, with equal weights for all seeds.
         encoder: configuration of an encoder of transformers, which takes the place of the architecture's.
@@ -74,6 +75,7 @@ class Model(Options):
     arch: Literal[*ARCHITECTURES]
     options: Mapping[str, Any] = field(default_factory=dict)
     seeds: int | tuple[int, ...] = 1
+    updates: Count | None = None
     learning_rates: tuple[LearningRate, ...] = ()
     start: Path | None = None
     encoder: Path | None = None
@@ -175,7 +177,8 @@ class Rates(Options):
 class Plan:
     """A study, checked in itself; :mod:`~mae_lm_fairseq.study.checks` checks it against files and fairseq.
 
-    ``updates`` are the models' numbers of updates, by name, if they are not that of ``[train]``.
+    ``updates`` are the models' numbers of updates, by name, if they are not that of ``[train]``. If ``equal`` asks for
+    equal costs, they follow from ``costs``, those of equal numbers of updates of each model.
     """
 
     document: Document
@@ -190,6 +193,12 @@ class Plan:
     looks: tuple[int, ...] = ()
     formats: tuple[Format, ...] = ()
     updates: Mapping[str, int] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def differ_in_cost(self) -> bool:
+        """Whether the plan asks for equal costs, or for other numbers of updates, so that the report states costs."""
+        return self.train.equal != "updates" or any(model.updates for model in self.models)
 
     @property
     def checkpoints(self) -> list[int]:
@@ -221,7 +230,8 @@ class Plan:
         """
         of_first, *_ = costs.values()
         whole_cost = self.train.updates * of_first
-        return replace(self, updates={name: max(1, round(whole_cost / cost)) for name, cost in costs.items()})
+        updates = {name: max(1, round(whole_cost / cost)) for name, cost in costs.items()}
+        return replace(self, updates=updates, costs=costs)
 
     def model(self, name: str) -> Model:
         return next(model for model in self.models if model.name == name)
@@ -295,10 +305,11 @@ def parse_plan(text: str, name: str) -> Plan:
         looks=read("looks", tuple[int, ...], []),
         formats=read("formats", tuple[Format, ...], []),
     )
+    plan = replace(plan, updates={model.name: model.updates for model in plan.models if model.updates})
     # The options and values of measures need torch, for which other mistakes do not wait.
     for read_measure in (_read_name, _read_measure):
         measures = _read_array(document, "measure", partial(read_measure, document))
-        if plan.train.equal != "updates":
+        if plan.differ_in_cost:
             measures += (PlannedMeasure(Cost.kind, "last", Cost()),)
         plan = replace(plan, measures=measures)
         _check(plan)
@@ -464,9 +475,11 @@ def _check_model(plan: Plan, model: Model, key: tuple) -> None:
     seeds = model.all_seeds
     if not seeds or len(set(seeds)) < len(seeds):
         raise error((*key, "seeds"), f"{[*seeds]} must be different seeds")
-    for option in ("start", "learning_rates"):
+    for option in ("start", "learning_rates", "updates"):
         if model.random and getattr(model, option):
             raise error((*key, option), "does not apply to a model with random = true; remove it")
+    if model.updates and plan.train.equal != "updates":
+        raise error((*key, "updates"), f"contradicts equal = {plan.train.equal!r} of [train]; remove one of them")
     if len(model.learning_rates) > 1 and plan.rates is None:
         raise error((*key, "learning_rates"), "several rates need [rates], the rule that chooses one")
 
@@ -492,6 +505,8 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
         name = getattr(contrast, role)
         if name not in [*names, None]:
             raise error((*key, role), f"{name!r} is not a model of this plan: {', '.join(names)}")
+    if contrast.less == contrast.model:
+        raise error((*key, "less"), f"{contrast.name} subtracts {contrast.model} from itself; name another model")
     value = _check_value(plan, contrast.of, (*key, "of"), contrast.endpoint)
     if contrast.endpoint in OF_LAYERS and not value.by_layer:
         raise error((*key, "endpoint"), f"{contrast.endpoint} needs a value by layer, which {contrast.of} is not")
@@ -499,9 +514,12 @@ def _check_contrast(plan: Plan, contrast: Contrast, key: tuple) -> None:
         raise error((*key, "predicted"), "the predictions equivalent and not worse need a margin, and others have none")
     if contrast.primary and contrast.predicted is None:
         raise error((*key, "predicted"), "a primary contrast needs a prediction")
-    seeds = len(plan.seeds(contrast))
-    if contrast.primary and plan.looks and seeds not in plan.looks:
-        raise error(("looks",), f"{contrast.name} has {seeds} seeds, which is none of the looks {[*plan.looks]}")
+    seeds = plan.seeds(contrast)
+    if len(seeds) < 2:
+        problem = f"{contrast.name}, {contrast.in_words()}, has the seeds {seeds}, but a test needs two in common"
+        raise error((*key, "model"), f"{problem}; change seeds of [[model]]")
+    if contrast.primary and plan.looks and len(seeds) not in plan.looks:
+        raise error(("looks",), f"{contrast.name} has {len(seeds)} seeds, which is none of the looks {[*plan.looks]}")
 
 
 def _check_value(plan: Plan, text: str, key: tuple, endpoint: str) -> Value:

@@ -25,7 +25,6 @@ from mae_lm_fairseq.study.tables import (
     constants,
     cost_cell,
     lines_of,
-    long_table,
     mean_cell,
     of_all_seeds,
     of_last_layer,
@@ -52,9 +51,11 @@ NOTES = """\
 - ± below is the standard deviation over the seeds, every one of which is in `results.json`.
 - *Not shown* is no evidence of the opposite. Descriptive contrasts have no verdict."""
 
-EQUAL_COST = """\
-The models were trained for equal {equal}. Below, the updates of checkpoints are those of the first model. The others \
-were measured at the same fractions of their own."""
+OWN_UPDATES = """\
+Below, the updates of checkpoints are those of `[train]`. Models with other numbers of updates were measured at the \
+same fractions of their own."""
+SECONDS_DIFFER = 0.1
+"""Fraction by which the seconds of a training may differ from those of the first model, and count as equal."""
 
 EXPLORATORY = """
 - *Exploratory*: seeds were added, or the prediction was changed, after results had been seen, so that p is too small. \
@@ -68,8 +69,9 @@ def write_report(out: Path, file: ResultsFile) -> None:
         file: the content of ``results.json``.
     """
     with replacing_files(out, REPORT) as directory:
-        write_text(directory / REPORT, "\n".join(_report(directory, Results(file))))
-        write_text(directory / TABLE, long_table(file.runs).to_csv(index=False))
+        results = Results(file)
+        write_text(directory / REPORT, "\n".join(_report(directory, results)))
+        write_text(directory / TABLE, results.whole_table().to_csv(index=False))
 
 
 def _report(directory: Path, results: Results) -> list[str]:
@@ -82,8 +84,8 @@ def _report(directory: Path, results: Results) -> list[str]:
     if done != trainings:
         lines += [f"**Incomplete: {done} of {trainings} trainings have all measurements.**", ""]
     lines += _identical(identical)
-    if plan.train.equal != "updates":
-        lines += [EQUAL_COST.format(equal=plan.train.equal), "", _costs_and_scores(results), ""]
+    if plan.differ_in_cost:
+        lines += [f"{_equal_costs(results)} {OWN_UPDATES}", "", _costs_and_scores(results), ""]
 
     tested = results.tested()
     if tested:
@@ -94,7 +96,7 @@ def _report(directory: Path, results: Results) -> list[str]:
     if file.looks:
         intro = "Looks: reports in which a primary contrast had all seeds of its plan."
         lines += [intro, "", look_table(file.looks), ""]
-    lines += _untested(plan, tested, is_complete=done == trainings)
+    lines += _untested(results, tested)
     lines += _changes(file.extended, file.changes)
 
     if plan.rates is not None:
@@ -113,6 +115,38 @@ def _identical(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
+def _equal_costs(results: Results) -> str:
+    """Return what the models were trained for: equal costs, or what differed in spite of it."""
+    equal = results.plan.train.equal
+    if equal == "updates":
+        return "The models were trained for different numbers of updates, as the plan says."
+    costs = results.file.costs
+    sentence = f"The models were trained for equal {equal}."
+    if equal != "seconds" or not costs:  # earlier versions did not write them
+        return sentence
+    differing = _differing_seconds(results)
+    if differing:
+        sentence = f"**The models were not trained for equal seconds**: {escaped('; '.join(differing))}."
+    measured = "; ".join(f"{name} {seconds:.3g}" for name, seconds in costs.items())
+    return f"{sentence} Seconds per update, as measured before the trainings: {escaped(measured)}."
+
+
+def _differing_seconds(results: Results) -> list[str]:
+    """Return the models whose trainings took a different time than those of the first model, and how much."""
+    seconds = {}
+    for name in results.file.costs:
+        _, value = results.value_of_model(name, f"{Cost.kind}.seconds")
+        if value.is_measured:
+            seconds[name] = value.final().mean()
+    first = next(iter(seconds), None)
+    differing = []
+    for name in seconds:
+        ratio = seconds[name] / seconds[first]
+        if abs(ratio - 1) > SECONDS_DIFFER:
+            differing.append(f"{name} took {ratio:.2f} times as long as {first}")
+    return differing
+
+
 def _costs_and_scores(results: Results) -> str:
     """Return a table of the cost of the models' trainings, and of what the contrasts are about."""
     costs = [f"{Cost.kind}.{value.name}" for value in Cost.values]
@@ -127,14 +161,24 @@ def _costs_and_scores(results: Results) -> str:
     return markdown_table(["model", *columns], rows)
 
 
-def _untested(plan: Plan, tested: Iterable[Outcome], is_complete: bool) -> list[str]:
-    """Return a line with the contrasts that could not be tested, and why; nothing if all were."""
+def _untested(results: Results, tested: Iterable[Outcome]) -> list[str]:
+    """Return a line for each contrast that could not be tested, with the reason; nothing if all were."""
     names = [outcome.contrast.name for outcome in tested]
-    untested = [contrast.name for contrast in plan.contrasts if contrast.name not in names]
-    if not untested:
-        return []
-    reason = "as fewer than two seeds of each model have the value" if is_complete else "as results are missing"
-    return [f"Not tested, {reason}: {escaped('; '.join(untested))}.", ""]
+    lines = []
+    for contrast in results.plan.contrasts:
+        if contrast.name not in names:
+            lines += [escaped(f"Not tested, {_why_untested(results, contrast)}: {contrast.name}."), ""]
+    return lines
+
+
+def _why_untested(results: Results, contrast: Contrast) -> str:
+    for model in filter(None, (contrast.model, contrast.less)):
+        seeds, value = results.value_of_model(model, contrast.of)
+        if len(seeds) < len(results.plan.model(model).all_seeds):
+            return f"as results of {model} are missing"
+        if not value.is_measured:
+            return f"as not every seed of {model} has {contrast.of}"
+    return f"as {contrast.endpoint} of {contrast.of} is not a number in two common seeds"
 
 
 def _changes(extended: Iterable[str], changes: Iterable[Change]) -> list[str]:
@@ -269,7 +313,7 @@ def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list
 
     title = escaped(planned.name)
     lines = [f"## {title}", "", *_description(planned.measure)]
-    lines += [f"After {last:,} updates:", "", *_final(final, values.shown, models)]
+    lines += [f"After {_own_updates(plan, last)} updates:", "", *_final(final, values.shown, models)]
     lines += _above_entropy(final)
     lines += _by_updates(table, values.shown)
     for ending in (*plan.formats, "png"):
@@ -284,6 +328,14 @@ def _section(directory: Path, results: Results, planned: PlannedMeasure) -> list
         folded = _final(final, values.folded, models)
         lines += ["<details>", "<summary>All other values</summary>", "", *folded, "</details>", ""]
     return lines
+
+
+def _own_updates(plan: Plan, checkpoint: int) -> str:
+    """Return the number of updates of a checkpoint, or those of the models that are trained, if they differ."""
+    updates = {model.name: f"{plan.scaled(checkpoint, model):,}" for model in plan.models if not model.random}
+    if len({*updates.values()}) > 1:
+        return " or ".join(f"{number} ({escaped(name)})" for name, number in updates.items())
+    return next(iter(updates.values()), f"{checkpoint:,}")
 
 
 class Division(NamedTuple):

@@ -26,6 +26,8 @@ class Results:
     def __init__(self, file: ResultsFile):
         self.file = file
         self.plan = parse_plan(file.plan, "results.json")
+        if file.costs:
+            self.plan = self.plan.with_equal_cost(file.costs)
 
     def of_model(self, model: str) -> list[TrainingResult]:
         """Return the results of a model at its chosen learning rate, by seed."""
@@ -99,6 +101,13 @@ class Results:
     def tested(self) -> list[Outcome]:
         """Return the outcomes of the contrasts that can be tested."""
         return marked(outcomes(self.plan, self.value_of_model), self.plan, self.file.looks)
+
+    def whole_table(self) -> "DataFrame":
+        """Return the long table of all trainings, with each model's own number of updates beside the checkpoint's."""
+        table = long_table(self.file.runs)
+        models = map(self.plan.model, table["model"])
+        updates = [*map(self.plan.scaled, table["updates"], models)]
+        return table.assign(updates=updates, checkpoint=table["updates"])
 
     def table(self, planned: PlannedMeasure) -> "DataFrame":
         """Return the long table of a measure: its values at the chosen learning rates, of the complete seeds."""

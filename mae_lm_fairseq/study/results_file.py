@@ -1,7 +1,7 @@
 """Content of ``results.json``: what is finished of a study, as other programs read it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mae_lm_fairseq.study.history import Change
@@ -61,6 +61,8 @@ class ResultsFile:
         changes: changes of the plan since the study began.
         rates: the learning rates, by the names of the models.
         runs: the trainings of which something is finished.
+        costs: if the plan asks for equal costs, those of equal numbers of updates of each model; for ``seconds``, the
+            measured seconds per update.
         extended: what was added to the plan, in results of earlier versions, which accepted no other changes.
     """
 
@@ -72,10 +74,13 @@ class ResultsFile:
     looks: tuple[Look, ...] = ()
     rates: Mapping[str, Choice]
     runs: tuple[TrainingResult, ...]
+    costs: Mapping[str, float] = field(default_factory=dict)
     extended: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the content as JSON."""
         content = asdict(self)
         del content["extended"]
+        if not self.costs:
+            del content["costs"]
         return content

@@ -214,7 +214,7 @@ def measure_checkpoint(run: Run, measurement: Measurement) -> dict[str, Any]:
             log=measurement.log,
             timed=measurement.timed,
         )
-        values[key] = measure.recorded(measure.measure(model))
+        values[key] = measure.values_of(model)
         moments = kept.with_suffix(".safetensors")
         if moments.exists():
             hashes[moments.name] = file_sha256(moments)

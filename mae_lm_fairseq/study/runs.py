@@ -4,6 +4,7 @@ A training is one ``fairseq-train`` run, which keeps the model at the checkpoint
 measure wait for the files of the models.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -323,3 +324,12 @@ def _run_that_measures(workspace: Workspace, measurement: Measurement) -> Run:
         needs=measurement.checkpoint,
         weight=TIME_OF_A_MEASURE * workspace.plan.updates_of(training.model) * len(measurement.measures),
     )
+
+
+def environments() -> list[dict[str, str]]:
+    """Return the environment of the runs at the same time: each has a GPU of its own, as far as there are any."""
+    if not torch.cuda.is_available():
+        return [{}]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else range(torch.cuda.device_count())
+    return [{"CUDA_VISIBLE_DEVICES": str(device)} for device in devices]

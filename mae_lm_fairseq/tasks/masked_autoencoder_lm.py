@@ -208,10 +208,15 @@ class MaskedAutoencoderLMTask(MaskedLMTask):
 
     @classmethod
     def closing_summary(cls, cfg) -> str:
-        """Return where a training has saved its best checkpoint, and what can be done with it next."""
+        """Return where a training has saved its best checkpoint, and what can be done with it next.
+
+        With ``--keep-dir``, a last model there is named in place of the last checkpoint, which a study removes.
+        """
         suffix = f"{cfg.checkpoint.checkpoint_suffix}.pt"
-        checkpoints = [Path(cfg.checkpoint.save_dir, f"checkpoint_{name}{suffix}") for name in ("best", "last")]
-        saved = [path for path in checkpoints if path.exists()]
+        paths = [Path(cfg.checkpoint.save_dir, f"checkpoint_{name}{suffix}") for name in ("best", "last")]
+        if cfg.task.keep_dir:
+            paths.insert(1, Path(cfg.task.keep_dir, f"{cfg.optimization.max_update}.pt"))
+        saved = [path for path in paths if path.exists()]
         if cfg.checkpoint.no_save or not saved:
             return "training has ended; no checkpoint was saved"
         bundle = shlex.join(["mae-lm", "bundle", str(saved[0]), "--data-bin", split_paths(cfg.task.data)[0]])

@@ -70,14 +70,35 @@ def seconds_per_update(records: Iterable[Mapping[str, str]]) -> float:
     Args:
         records: the records of ``train_inner``.
     """
-    # Not from the logged updates per second, which have two decimals only. fairseq logs a speed of 0 for its first
-    # update, before the first measurement.
-    durations = []
-    for record in records:
-        tokens_per_second = float(record["wps"])
-        if tokens_per_second > 0:
-            durations.append(float(record["wpb"]) / tokens_per_second)
+    durations = [duration for duration in map(_seconds, records) if duration > 0]
     return statistics.median(durations) if durations else math.nan
+
+
+def seconds_of_updates(records: Mapping[int, Mapping[str, str]], updates: int) -> float:
+    """Return the duration of the first updates of a training in seconds, with saving, whatever slowed them down.
+
+    Updates without a measurement, after the last record, count as the mean of the others. It is NaN if there is none.
+
+    Args:
+        records: the records of ``train_inner``, by number of updates.
+    """
+    seconds = 0.0
+    measured = 0
+    before = 0
+    for number, record in records.items():
+        duration = _seconds(record)
+        if number <= updates and duration > 0:
+            seconds += duration * (number - before)
+            measured += number - before
+        before = number
+    return updates * seconds / measured if measured else math.nan
+
+
+def _seconds(record: Mapping[str, str]) -> float:
+    """Return the mean duration of the updates of a record; 0 for fairseq's first one, before it has measured any."""
+    # Not from the logged updates per second, which have two decimals only.
+    tokens_per_second = float(record["wps"])
+    return float(record["wpb"]) / tokens_per_second if tokens_per_second > 0 else 0.0
 
 
 def phase(path: Path) -> str:

@@ -48,6 +48,7 @@ def test_kept_weights_are_those_of_a_training_that_ends_there(train, tmp_path):
     """Also at the end of an epoch, and of the training. What resuming needs is left out."""
     done = train(tmp_path / "once", 3, "--keep-at 2,3 --keep-dir", tmp_path / "models")
     assert done.returncode == 0, done.stderr
+    assert f"next: mae-lm bundle {tmp_path / 'models' / '3.pt'} " in done.stdout
     for updates in (END_OF_EPOCH, 3):
         assert train(tmp_path / "parts", updates).returncode == 0
         kept = saved(tmp_path / "models" / f"{updates}.pt")

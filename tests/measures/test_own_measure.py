@@ -3,20 +3,25 @@
 import importlib
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
 from mae_lm_fairseq import cli
 from mae_lm_fairseq.measures import registry
-from mae_lm_fairseq.measures.measure import Measure
+from mae_lm_fairseq.measures.measure import Data, Measure, ModelToMeasure, Value
 from mae_lm_fairseq.measures.rank import Rank
 from mae_lm_fairseq.measures.readers import open_model
 from mae_lm_fairseq.measures.registry import MEASURES, register_measure, register_ours
 from mae_lm_fairseq.measures.verb import verb_of
+from mae_lm_fairseq.study.plan import Model, PlannedMeasure
+from mae_lm_fairseq.study.run_files import Measurement, Training, measure_checkpoint
 from mae_lm_fairseq.text.preparation import PreparationOptions, prepare
+from mae_lm_fairseq.training.runner import Run
 from mae_lm_fairseq.utils.errors import UserError
 from tests.support.bundles import TEXT
 from tests.support.processes import runs_in_children
@@ -153,6 +158,67 @@ def test_two_classes_of_a_module_do_not_share_a_name(monkeypatch):
     with pytest.raises(UserError, match=r"own is the name of .*\.One"):
         register_measure(Other)
     assert known["own"] is One
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms(Measure):
+    """A measure whose result is what the test gives it as a model."""
+
+    kind = "norms"
+    values = (Value("spread"), Value("norm", by_layer=True), Value("rare", optional=True))
+
+    def measure(self, model):
+        return model
+
+
+@pytest.mark.parametrize(
+    ("result", "values"),
+    [
+        ({"spread": 1.0}, {"spread": 1.0}),  # models may lack values by layer, and files optional ones
+        ({"spread": None, "norm": [None, 2], "rare": 1}, {"spread": None, "norm": [None, 2], "rare": 1}),
+        (
+            {"spread": torch.tensor(0.5, requires_grad=True), "norm": [torch.tensor(2), np.float32(0.5)]},
+            {"spread": 0.5, "norm": [2, 0.5]},
+        ),
+        ({"spread": np.int64(3), "norm": torch.tensor([1.0, 2.0])}, {"spread": 3, "norm": [1.0, 2.0]}),
+    ],
+)
+def test_numbers_of_a_measure_become_those_of_json(result, values):
+    assert json.loads(json.dumps(Norms().values_of(result))) == values
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        ({"spred": 1.0}, "'spred'.*is spread meant"),
+        ({"norm": [1.0]}, "lacks 'spread'"),
+        ({"spread": "high"}, "spread is 'high'"),
+        ({"spread": torch.zeros(2, 2)}, r"spread is \[\[0.0"),
+        ({"spread": 1j}, "spread is 1j"),
+        ({"spread": 1.0, "norm": {"1": 2.0}}, "norm is {"),
+        (None, "the result None"),
+    ],
+)
+def test_a_result_that_is_not_as_declared_is_refused(result, problem):
+    with pytest.raises(UserError, match=rf"^measure norms \({re.escape(__file__)}\): .*{problem}"):
+        Norms().values_of(result)
+
+
+def test_values_that_depend_on_the_files_have_any_name(monkeypatch):
+    monkeypatch.setattr(Norms, "values", None)
+    assert Norms().values_of({"cat": 1.0}) == {"cat": 1.0}
+
+
+def test_verbs_and_studies_refuse_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(Norms, "measure", lambda measure, model: {"norm": [1.0]})
+    options = verb_of(Norms)(measure=Norms(), models=(tmp_path,), out=tmp_path)
+    training = Training(Model("a", "mae_lm_tiny"), None, 1, tmp_path)
+    measures = {"key": PlannedMeasure("norms", "all", Norms())}
+    measurement = Measurement(training, 1, Data(None), tmp_path / "log", range(1), measures)
+    with pytest.raises(UserError, match=r"norms .* lacks 'spread'"):
+        options.compare(ModelToMeasure(label="a", path=tmp_path, data=Data(None)))
+    with pytest.raises(UserError, match=r"norms .* lacks 'spread'"):
+        measure_checkpoint(Run("a", (), tmp_path / "result", dict), measurement)
 
 
 def test_a_verb_reports_values_that_depend_on_the_files(tmp_path):

@@ -217,7 +217,7 @@ def test_a_value_that_a_model_lacks_is_not_tested_and_hides_nothing_else(report_
             for values in run["measures"]["probe"].values():
                 values["other"] = values.pop("accuracy")
     report = report_of(RESULTS | {"runs": runs})
-    assert "Not tested, as fewer than two seeds of each model have the value: P." in report
+    assert "Not tested, as not every seed of B has probe.accuracy: P." in report
     assert "| other, by layer |" in report
 
 
@@ -231,7 +231,7 @@ def test_a_contrast_that_is_not_defined_hides_nothing_else(report_of):
     other = 'name = "Q"\nof = "probe.accuracy"\nmodel = "A"\nendpoint = "last_less_first_layer"\npredicted = "positive"'
     plan = f"{PLAN}[[contrast]]\n{other}\nprimary = true\n"
     report = report_of(RESULTS | {"plan": plan, "runs": runs})
-    assert "Not tested, as fewer than two seeds of each model have the value: Q." in report
+    assert "Not tested, as last_less_first_layer of probe.accuracy is not a number in two common seeds: Q." in report
     [p, corrected] = re.search(r"\| P \|.*\| \+2, \+3 \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|", report).groups()
     assert float(corrected) == pytest.approx(2 * float(p), abs=0.002)  # both rounded to 0.001
 

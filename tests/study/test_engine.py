@@ -375,6 +375,9 @@ def test_a_training_is_one_process(at_once):
     [folder] = (at_once / "runs").iterdir()
     names = {path.name for path in folder.rglob("*") if path.suffix != ".log"}
     assert {"models", "4.pt", "6.pt", "training-6.json"} < names
+    [next_step] = re.findall(r"next: mae-lm bundle (\S+)", (folder / "training-6.log").read_text())
+    assert Path(next_step).name == "6.pt"
+    assert (at_once.parent / next_step).exists()
     assert len(names) == 6  # and a file of each measurement
 
 
@@ -397,12 +400,22 @@ def test_trainings_of_equal_seconds(here):
     )
     plan = parse_plan(plan[0], "plan.toml")
     file = run_study(plan, Path("seconds"), 2)
-    per_update = {}
-    for path in Path("seconds/speed/runs").glob("*/measures-25-*.json"):
-        [values] = read_record(path)["result"]["measures"].values()
-        per_update[path.parent.name.partition("-seed")[0]] = values["per_update"]
-    updates = {"MLM": 6, "MAE-LM": max(1, round(6 * per_update["MLM"] / per_update["MAE-LM"]))}
+    written = {path.name: path for path in Path("seconds/speed/runs").rglob("*") if path.is_file()}
+    assert {*written} == {"training-20.json", "training-20.log"}  # nothing is saved in the measured time
+    measured = [(read_record(path), path) for path in Path("seconds/speed/runs").glob("*/training-20.json")]
+    measured.sort(key=lambda file: file[1].stat().st_mtime)
+    names = [path.parent.name.partition("-seed")[0] for _, path in measured]
+    assert names == ["MLM", "MAE-LM", "MAE-LM", "MLM"]  # a machine that slows down favours none
+    speeds = [content["result"]["per_update"] for content, _ in measured]
+    costs = {"MLM": (speeds[0] + speeds[3]) / 2, "MAE-LM": (speeds[1] + speeds[2]) / 2}
+    assert file.costs == pytest.approx(costs)
+    updates = {"MLM": 6, "MAE-LM": max(1, round(6 * costs["MLM"] / costs["MAE-LM"]))}
     assert updates["MAE-LM"] < 6
+    report = Path("seconds/report.md").read_text()
+    assert f"MLM {costs['MLM']:.3g}; MAE-LM {costs['MAE-LM']:.3g}." in report
+    assert f"After 6 (MLM) or {updates['MAE-LM']} (MAE-LM) updates:" in report
+    rows = [row.split(",") for row in Path("seconds/results.csv").read_text().splitlines()]
+    assert {(row[0], row[3]) for row in rows if row[-1] == "6"} == {(name, str(last)) for name, last in updates.items()}
 
     for result in file.runs:
         folder, last = Path("seconds/runs", result.directory), updates[result.model]

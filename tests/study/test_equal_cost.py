@@ -46,6 +46,7 @@ kind = "loss"
 kind = "rank"
 at = [500]
 """
+SCHEDULES = ("warmup-updates", "total-num-update", "mask-prob-updates")
 MLM, MAE_LM = 1, 2
 """Places of the models in the plan."""
 
@@ -93,10 +94,9 @@ def test_checkpoints_are_at_equal_fractions():
 
 def test_schedules_have_the_length_of_each_training():
     plan = equal_plan("tokens")
-    names = ("warmup-updates", "total-num-update", "mask-prob-updates")
     for number, lengths in ((MLM, [100, 1000, 1000]), (MAE_LM, [33, 333, 333])):
         options = options_of(plan, plan.models[number])
-        assert [options[name] for name in names] == lengths
+        assert [options[name] for name in SCHEDULES] == lengths
 
 
 def test_the_first_model_finds_its_trainings_with_equal_updates(tmp_path):
@@ -113,6 +113,37 @@ def test_equal_updates_are_the_default():
     plan = parse_plan(PLAN.replace('equal = "{}"\n', "").format(), "plan.toml")
     assert plan.models == plan_of("updates").models
     assert [planned.name for planned in plan.measures] == ["loss", "rank"]  # the cost is not among them
+
+
+def test_one_model_with_updates_of_its_own():
+    text = PLAN.format("updates").replace(
+        'arch = "mae_lm_tiny"\noptions', 'arch = "mae_lm_tiny"\nupdates = 300\noptions'
+    )
+    plan = parse_plan(text, "plan.toml")
+    configurations = check(plan, needs_files=False)
+    assert plan.updates == {"MAE-LM": 300}
+    random, mlm, mae_lm = plan.models
+    assert plan.checkpoints_of(mlm) == plan.checkpoints_of(random) == [1, 500, 1000]
+    assert plan.checkpoints_of(mae_lm) == [1, 150, 300]
+    options = options_of(plan, mae_lm)
+    assert [options[name] for name in SCHEDULES] == [30, 300, 300]
+    assert [planned.name for planned in plan.measures] == ["loss", "rank", "cost"]
+    report = dry_run(plan, configurations)
+    assert f": 2 trainings of 1,000 or 300 updates, {1000 * 160 + 300 * 480:,} tokens" in report
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "named"),
+    [
+        ('arch = "mae_lm_roberta_tiny"', 'arch = "mae_lm_roberta_tiny"\nupdates = 9', r"model\[2\]\.updates: .*equal"),
+        ("random = true", "random = true\nupdates = 9", r"model\[1\]\.updates: .*random"),
+        ("random = true", "random = true\nupdates = 0", r"model\[1\]: updates 0"),
+        ("random = true", "random = true\nupdate = 9", r"model\[1\]: update: .*is updates meant"),
+    ],
+)
+def test_updates_of_a_model_that_contradict_the_plan(right, wrong, named):
+    with pytest.raises(UserError, match=rf"^plan\.toml: {named}"):
+        parse_plan(PLAN.format("flops").replace(right, wrong), "plan.toml")
 
 
 def test_models_without_a_formula_have_no_equal_flops():

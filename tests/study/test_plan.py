@@ -123,6 +123,10 @@ MISTAKES = [
     ('predicted = "positive"\n', "", "contrast[1].predicted"),
     ("primary = true", "margin = 1.0", "contrast[1].predicted"),
     ('"positive"\nprimary', '"equivalent"\nprimary', "contrast[1].predicted"),
+    ('less = "MLM"', 'less = "MAE-LM"', "contrast[1].less: P1"),
+    ("seeds = 3", "seeds = 1", "contrast[1].model: P1, MAE-LM less MLM, has the seeds [1]"),
+    ("seeds = [1, 2, 5]", "seeds = [3, 5]", "contrast[1].model: P1, MAE-LM less MLM, has the seeds [3]"),
+    ("seeds = 3", "seeds = [4]", "contrast[1].model: P1, MAE-LM less MLM, has the seeds []"),
     # Some file systems do not tell "Rank" from "rank", nor the two forms of "é".
     ('name = "MAE-LM"\narch', 'name = "MLM"\narch', "model[2].name: 'MLM'"),
     ('name = "MAE-LM"\narch', 'name = "mlm,"\narch', "model[2].name: files cannot tell 'mlm,' from 'MLM'"),

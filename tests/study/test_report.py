@@ -111,11 +111,11 @@ def test_committed_reports_follow_from_their_results(study, report_of):
 
 def test_the_table_has_a_row_for_each_number(written):
     lines = (written / "results.csv").read_text().splitlines()
-    assert lines[0] == "model,rate,seed,updates,measure,value,layer,number"
+    assert lines[0] == "model,rate,seed,updates,measure,value,layer,number,checkpoint"
     assert len(lines[1:]) == 8 * 16  # eight checkpoints with 16 numbers each
     assert {
-        *("MAE-LM,,2,8,probe,accuracy,1,52.08", "MLM,,1,4,probe,lookup,,82.5"),
-        "MLM,,2,4,exclusivity,types_lowest,0,",
+        *("MAE-LM,,2,8,probe,accuracy,1,52.08,8", "MLM,,1,4,probe,lookup,,82.5,4"),
+        "MLM,,2,4,exclusivity,types_lowest,0,,4",
     } < {*lines}
 
 
@@ -188,7 +188,7 @@ def test_the_report_of_an_interrupted_study_says_so(report_of):
     del results["runs"][3]["measures"]["probe"]["8"]
     text = report_of(results)
     assert "**Incomplete: 3 of 4 trainings have all measurements.**" in text
-    assert "Not tested, as results are missing: A." in text
+    assert "Not tested, as results of MAE-LM are missing: A." in text
 
 
 def test_costs_are_beside_the_scores(report_of):
@@ -201,9 +201,43 @@ def test_costs_are_beside_the_scores(report_of):
         run["measures"]["cost"] = {"8": cost}
     text = report_of(results)
     assert "The models were trained for equal flops." in text
+    assert "per update" not in text
     header = "| model | cost.updates | cost.tokens | cost.flops | cost.seconds | probe.accuracy |"
     assert f"{header}\n| --- | --- | --- | --- | --- | --- |\n| MLM | 12,500 | 3e+09 | - | 1875 ± 8.8e+02 |" in text
     assert "| MAE-LM | 6 | 3e+09 | - | 0.9 ± 0.42 | 51.58 ± 0.71 |" in text
+
+
+@pytest.mark.parametrize(("seconds", "is_said"), [(9.5, False), (11.5, True), (8.5, True), (None, False)])
+def test_trainings_of_unequal_seconds_are_named(seconds, is_said, report_of):
+    """The measured speed is a prediction. The report says what it was, and whether it was right."""
+    results = content()
+    results["plan"] = PLAN.replace("updates = 8", 'updates = 8\nequal = "seconds"')
+    results["costs"] = {"MLM": 0.5, "MAE-LM": 1.0}
+    for run in results["runs"]:
+        if run["model"] == "MLM" or seconds:
+            cost = {"updates": 8, "tokens": 3, "flops": 3, "seconds": 10 if run["model"] == "MLM" else seconds}
+            run["measures"]["cost"] = {"8": cost}
+    text = report_of(results)
+    assert "Seconds per update, as measured before the trainings: MLM 0.5; MAE-LM 1." in text
+    assert ("The models were trained for equal seconds." in text) != is_said
+    assert (f"MAE-LM took {(seconds or 0) / 10:.2f} times as long as MLM" in text) == is_said
+    del results["costs"]  # as earlier versions wrote them
+    assert "equal seconds. Below" in report_of(results)
+
+
+def test_checkpoints_have_the_models_own_numbers_of_updates(report_of, tmp_path):
+    """In headings and in ``results.csv``. Tables and figures have those of the plan, by which models are compared."""
+    results = content()
+    results["plan"] = PLAN.replace('"mae_lm_tiny"', '"mae_lm_tiny"\nupdates = 6')
+    text = report_of(results)
+    assert "The models were trained for different numbers of updates" in text
+    assert "After 8 (MLM) or 6 (MAE-LM) updates:" in text
+    assert "| accuracy of the last layer, by updates | 4 | 8 |" in text
+    lines = (tmp_path / "results.csv").read_text().splitlines()
+    assert "MAE-LM,,2,6,probe,accuracy,1,52.08,8" in lines
+    assert "MLM,,2,8,probe,accuracy,1,42.08,8" in lines
+    results["plan"] = results["plan"].replace('"mae_lm_roberta_tiny"', '"mae_lm_roberta_tiny"\nrandom = true')
+    assert "After 6 updates:" in report_of(results)
 
 
 @pytest.mark.parametrize("spread", [0, 1e-13])

@@ -8,6 +8,7 @@ from mae_lm_fairseq.training.training_log import (
     loss_curve,
     phase,
     read_records,
+    seconds_of_updates,
     seconds_per_update,
 )
 
@@ -52,6 +53,23 @@ def test_seconds_per_update_ignore_a_slow_interval_and_the_time_before_the_first
     record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
     log.write_text("".join(record.format(speed, number) for number, speed in enumerate(speeds)))
     np.testing.assert_equal(seconds_per_update(read_records(log, "train_inner").values()), seconds)
+
+
+@pytest.mark.parametrize(
+    ("updates", "seconds"),
+    [
+        (20, (9 * 0.5 + 10 * 3) * 20 / 19),  # the first update has no measurement
+        (30, (9 * 0.5 + 10 * 3 + 10 * 0.5) * 30 / 29),
+        (40, (9 * 0.5 + 10 * 3 + 10 * 0.5) * 40 / 29),  # nor have the last 10
+        (9, math.nan),
+    ],
+)
+def test_the_seconds_of_updates_are_those_that_passed(log, updates, seconds):
+    """Slow intervals count: a median times the updates would be more, or less, than the training has taken."""
+    record = 'x | INFO | train_inner | {{"wpb": "400", "wps": "{}", "num_updates": "{}"}}\n'
+    speeds = [(1, 0), (10, 800), (20, 400 / 3), (30, 1600), (30, 800)]  # a resumed process repeats the last ones
+    log.write_text("".join(record.format(speed, number) for number, speed in speeds))
+    np.testing.assert_allclose(seconds_of_updates(read_records(log, "train_inner"), updates), seconds)
 
 
 def test_last_update_reads_the_end_of_the_file(log, tmp_path):
