@@ -9,7 +9,6 @@ import importlib.util
 import os
 import pkgutil
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.utils.command_line import Parser
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, file_sha256
+from mae_lm_fairseq.utils.own_code import place_of
 
 OPTION = "--user-dir"
 
@@ -70,7 +70,7 @@ def import_user_directory(directory: Path) -> None:
     try:
         _import_modules(path)
     except Exception as error:
-        place = _place(error, path)
+        place = place_of(error, path) or path
         raise UserError(f"{OPTION} {directory}: {place}: {type(error).__name__}: {error}") from error
     _imported = UserDirectory(directory, sha256)
 
@@ -98,14 +98,6 @@ def _import_modules(path: Path) -> None:
     for folder in ("tasks", "models"):
         for module in pkgutil.iter_modules([path / folder]):
             importlib.import_module(f"{path.name}.{folder}.{module.name}")
-
-
-def _place(error: Exception, directory: Path) -> str:
-    """Return the file and line of a directory from which an error comes; that of a syntax error says where it is."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).is_relative_to(directory):
-            return f"{frame.filename}, line {frame.lineno}"
-    return str(directory)
 
 
 def _code_sha256(path: Path) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mae_lm_fairseq.utils.errors import UserError
@@ -33,7 +34,15 @@ def _place(component: Any, error: Exception) -> str:
         _, line = inspect.getsourcelines(component)
     except (OSError, TypeError):  # it has no source, as a functools.partial
         return ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename == file:
-            line = frame.lineno
-    return f" ({file}, line {line})"
+    return f" ({place_of(error, Path(file)) or f'{file}, line {line}'})"
+
+
+def place_of(error: Exception, path: Path) -> str | None:
+    """Return file and line of the innermost code of a file or directory that raises an error; None if none does."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    for file, line in reversed(places):
+        if Path(file).is_relative_to(path):
+            return f"{file}, line {line}"
+    return None

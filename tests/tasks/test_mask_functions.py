@@ -112,7 +112,13 @@ def test_no_position_is_no_prediction(task_for):
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (lambda sequence, generator: (np.random.permutation(len(sequence.tokens))[:2], sequence.mask), "generator"),
+        (
+            lambda sequence, generator: (
+                np.random.permutation(np.flatnonzero(~sequence.is_special))[:2],
+                sequence.mask,
+            ),
+            "generator",
+        ),
         (lambda sequence, generator: ([1], 1), "puts 1 in place"),  # <pad>
         (lambda sequence, generator: ([1], len(sequence.counts)), "in place of a token"),
         (lambda sequence, generator: 1 / 0, r"test_mask_functions\.py, line \d+\): ZeroDivisionError"),
