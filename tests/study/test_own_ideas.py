@@ -208,13 +208,16 @@ def _open_in_python() -> None:
 
 
 def test_pretraining_knows_the_package_whatever_the_directory_imports(here):
-    (here / "pure").mkdir()
-    (here / "pure" / "__init__.py").write_text(OF_FAIRSEQ)
+    """And whatever is beside it."""
+    for name, text in {"pure": OF_FAIRSEQ, "json": "raise ImportError"}.items():
+        (here / name).mkdir()
+        (here / name / "__init__.py").write_text(text)
     sizes = SMALL.replace(" = ", " ").split("\n")
     options = [word for line in sizes if line for word in f"--{line}".split()]
     pretrain, *_ = VERBS.commands()
     words = pretrain.replace("ideas", "pure").replace("--decoder-attention from_the_mean", "--criterion of_fairseq")
     done = mae_lm(*shlex.split(words)[1:], "--cpu", "--max-update", "2", *options, cwd=here)
+    shutil.rmtree(here / "json")
     assert done.returncode == 0, done.stderr
     assert "criterion: OfFairseq" in done.stderr + done.stdout
     assert (here / "checkpoints" / "mean" / "checkpoint_last.pt").exists()

@@ -1,5 +1,6 @@
 """The directory of --user-dir: how it is imported, what is refused, and what its hash depends on."""
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -154,6 +155,34 @@ def test_no_run_starts_with_code_that_has_changed(write, tmp_path):
     run = Run("a run", (), tmp_path / "runs" / "key" / "result.json", dict)
     with pytest.raises(UserError, match="--user-dir ideas: a file has changed since the start"):
         run_all([run])
+
+
+SHADOWS = ("json", "zipapp")
+"""Modules of Python, of which fairseq has not imported the second one."""
+
+
+@pytest.mark.parametrize(
+    "import_", [import_user_directory, lambda path: fairseq.utils.import_user_module(Namespace(user_dir=str(path)))]
+)
+def test_what_is_beside_it_hides_no_module(write, import_):
+    for name in SHADOWS:
+        write(name, init="raise ImportError")
+    sys.modules.pop("zipapp", None)
+    import_(write(init="import zipapp"))
+    assert sys.path.index(os.getcwd()) == len(sys.path) - 1
+
+
+def test_no_process_of_a_run_imports_what_is_beside_it(write, tmp_path):
+    for name in SHADOWS:
+        write(name, init="raise ImportError")
+    import_user_directory(write(init=""))
+    command = (sys.executable, "-c", "import json")
+    run = Run("a run", command, tmp_path / "runs" / "key" / "result.json", nothing)
+    assert run_all([run]) == [{}]
+
+
+def nothing(run: Run) -> dict:
+    return {}
 
 
 def test_output_is_not_code(write):
