@@ -51,6 +51,26 @@ class ExpandedStates(NoDecoder):
         return states.index_select(0, expansion.part_in_whole)
 
 
+class UnknownDecoder(NoDecoder):
+    """Replacement for a decoder whose code has not been imported: the encoder is of use without it.
+
+    It ignores the weights that are loaded.
+
+    Args:
+        name: value of ``decoder_attention``.
+    """
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+
+    def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
+        check_decoder(self.name)
+
+    def _load_from_state_dict(self, *args) -> None:
+        pass
+
+
 def keep_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
     """Return the encoder's hidden states unchanged."""
     return states
@@ -216,8 +236,15 @@ def register_decoder(name: str, decoder: type[Decoder]) -> None:
         DECODER_ATTENTIONS.append(name)
 
 
+def check_decoder(name: str) -> None:
+    """Raise a UserError if no decoder has the name, as that of a file whose code has not been imported."""
+    if name not in DECODERS:
+        known = ", ".join(DECODERS)
+        raise UserError(f"decoder_attention {name} is not one of {known}, nor registered by --user-dir")
+
+
 def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: PositionEmbedding) -> nn.Module:
-    """Build the decoder for a configuration.
+    """Build the decoder for a configuration; an :class:`UnknownDecoder` if a file has named one of another program.
 
     Args:
         config: configuration of the network.
@@ -226,6 +253,8 @@ def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: 
     """
     if config.mask_join is not MaskJoin.decoder:
         return NoDecoder() if config.mask_states == 1 else ExpandedStates(config.mask_states)
+    if config.decoder_attention not in DECODERS:
+        return UnknownDecoder(config.decoder_attention)
     if config.decoder_share_positions:
         positions = encoder_positions
     else:
