@@ -1,6 +1,7 @@
 """The directory of --user-dir: how it is imported, what is refused, and what its hash depends on."""
 
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -11,7 +12,9 @@ import pytest
 from fairseq.tasks import TASK_REGISTRY
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.cli import main
 from mae_lm_fairseq.core.decoder import DECODER_ATTENTIONS, DECODERS, SelfAttentionDecoder, register_decoder
+from mae_lm_fairseq.measures.registry import MEASURES
 from mae_lm_fairseq.training import user_directory
 from mae_lm_fairseq.training.command import common_settings, train_command
 from mae_lm_fairseq.training.keys import Products, run_key
@@ -35,6 +38,11 @@ from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMTask
 class {}(MaskedAutoencoderLMTask):
     pass
 """
+MEASURE = """from mae_lm_fairseq.measures.measure import Measure
+from mae_lm_fairseq.measures.registry import register_measure
+
+register_measure(type("Norms", (Measure,), {{"__doc__": "Mean length.", "kind": "{}", "__module__": __name__}}))
+"""
 
 
 BEFORE = "17e6a5a46c"
@@ -48,7 +56,7 @@ def write(tmp_path, monkeypatch) -> Callable[..., Path]:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(user_directory, "_imported", None)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of a file that is written again in the same second
-    decoders, attentions, tasks = {**DECODERS}, [*DECODER_ATTENTIONS], {**TASK_REGISTRY}
+    decoders, attentions, tasks, measures = {**DECODERS}, [*DECODER_ATTENTIONS], {**TASK_REGISTRY}, {**MEASURES}
 
     def write(directory: str = "ideas", **files: str) -> Path:
         for name, text in files.items():
@@ -61,7 +69,7 @@ def write(tmp_path, monkeypatch) -> Callable[..., Path]:
     yield write
     for name in [name for name in sys.modules if name.partition(".")[0] == "ideas"]:
         del sys.modules[name]
-    for registry, before in ((DECODERS, decoders), (TASK_REGISTRY, tasks)):
+    for registry, before in ((DECODERS, decoders), (TASK_REGISTRY, tasks), (MEASURES, measures)):
         registry.clear()
         registry.update(before)
     DECODER_ATTENTIONS[:] = attentions
@@ -113,6 +121,7 @@ def test_the_package_itself_is_no_directory_of_the_user(write):
         ("ideas", {"init": "from ideas import a", "a": "\n\nx = ("}, r"ideas/a\.py, line 3: SyntaxError"),
         ("ideas", {"init": DECODER.replace('"mine"', '"self"')}, "line 7: UserError: self is the name of .*decoder"),
         ("ideas", {"init": DECODER + DECODER.replace("Mine", "Other")}, r"line 14: .* mine is the name of ideas\.Mine"),
+        ("ideas", {"init": "from ideas import a", "a": MEASURE.format("loss")}, r"ideas/a\.py, line 4: .*measure loss"),
         ("ideas", {"tasks__own": TASK.format("masked_lm", "Own2"), "init": ""}, r"masked_lm is the name of fairseq"),
     ],
 )
@@ -120,6 +129,17 @@ def test_what_cannot_be_imported_is_one_message(write, directory, files, problem
     with pytest.raises(UserError, match=f"--user-dir .*{directory}.*{problem}"):
         import_user_directory(write(directory, **files))
     assert user_directory.user_directory() is None
+
+
+def test_its_measures_are_verbs_of_the_help(write, monkeypatch, capsys):
+    """And a misspelt one is recognised."""
+    write(init=MEASURE.format("norms"))
+    for words, code in ((["--help"], 0), (["nroms"], 2)):
+        monkeypatch.setattr(sys, "argv", ["mae-lm", *words, "--user-dir", "ideas"])
+        assert main() == code
+    printed = capsys.readouterr()
+    assert re.search(r"\n  norms +Mean length\.\n", printed.out)
+    assert "unknown verb 'nroms'; is norms meant?" in printed.err
 
 
 def test_a_class_of_a_module_that_is_imported_again_replaces_itself(write):
