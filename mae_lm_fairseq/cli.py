@@ -5,10 +5,10 @@ import inspect
 import sys
 from typing import Any
 
-from mae_lm_fairseq.measures.registry import MEASURES
+from mae_lm_fairseq.measures.registry import MEASURES, own_measures
 from mae_lm_fairseq.training.user_directory import OPTION, import_user_directory, take_user_directory
 from mae_lm_fairseq.utils.command_line import parse
-from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.errors import errors_end_the_program, meant
 from mae_lm_fairseq.utils.signals import signals_end_the_program
 from mae_lm_fairseq.utils.versions import package_version
 
@@ -60,6 +60,11 @@ def overview() -> str:
     for title, verbs in GROUPS.items():
         lines += ["", f"{title}:"]
         lines += [f"  {verb:25}{VERBS[verb][1]}" for verb in verbs]
+    if own_measures():
+        lines += ["", "Yours:"]
+    for verb, measure in own_measures().items():
+        summary, *_ = inspect.getdoc(measure).split("\n")
+        lines.append(f"  {verb:25}{summary}")
     return "\n".join([*lines, "", "mae-lm VERB --help describes the arguments of a verb.", CODE])
 
 
@@ -126,10 +131,10 @@ def main() -> int | None:
     if kinds and words[1:] in (["-h"], ["--help"]):
         print("\n".join(f"mae-lm {verb:25}{VERBS[verb][1]}" for verb in kinds))
         return 0
-    measure = MEASURES.get(words[0])
-    if measure and not measure.__module__.startswith("mae_lm_fairseq."):
+    if words[0] in own_measures():
         with errors_end_the_program(), signals_end_the_program():
             return run(words[0], words[1:])
     advice = f"choose {' or '.join(kinds)}" if kinds else "mae-lm --help lists the verbs, and --user-dir adds yours"
-    print(f"error: unknown verb {words[0]!r}; {advice}", file=sys.stderr)
+    question = meant(words[0], [*VERBS, *own_measures()])
+    print(f"error: unknown verb {words[0]!r}{question}; {advice}", file=sys.stderr)
     return 2

@@ -12,8 +12,12 @@ encoder as well. A prediction does not depend on which other positions are predi
 follow from the tokens alone.
 """
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from mae_lm_fairseq.core.config import DECODER_ATTENTIONS, MaskedAutoencoderConfig, MaskJoin
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand_part
@@ -45,6 +49,26 @@ class ExpandedStates(NoDecoder):
     def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
         expansion = expand_part(layout.decoded, layout.sequence, layout.masked, self.clones)
         return states.index_select(0, expansion.part_in_whole)
+
+
+class UnknownDecoder(NoDecoder):
+    """Replacement for a decoder whose code has not been imported: the encoder is of use without it.
+
+    It ignores the weights that are loaded.
+
+    Args:
+        name: value of ``decoder_attention``.
+    """
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+
+    def forward(self, states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
+        check_decoder(self.name)
+
+    def _load_from_state_dict(self, *args) -> None:
+        pass
 
 
 def keep_mask_states(states: Tensor, mask_embedding: Tensor, layout: BatchLayout) -> Tensor:
@@ -212,8 +236,15 @@ def register_decoder(name: str, decoder: type[Decoder]) -> None:
         DECODER_ATTENTIONS.append(name)
 
 
+def check_decoder(name: str) -> None:
+    """Raise a UserError if no decoder has the name, as that of a file whose code has not been imported."""
+    if name not in DECODERS:
+        known = ", ".join(DECODERS)
+        raise UserError(f"decoder_attention {name} is not one of {known}, nor registered by --user-dir")
+
+
 def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: PositionEmbedding) -> nn.Module:
-    """Build the decoder for a configuration.
+    """Build the decoder for a configuration; an :class:`UnknownDecoder` if a file has named one of another program.
 
     Args:
         config: configuration of the network.
@@ -222,6 +253,8 @@ def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: 
     """
     if config.mask_join is not MaskJoin.decoder:
         return NoDecoder() if config.mask_states == 1 else ExpandedStates(config.mask_states)
+    if config.decoder_attention not in DECODERS:
+        return UnknownDecoder(config.decoder_attention)
     if config.decoder_share_positions:
         positions = encoder_positions
     else:
@@ -234,26 +267,65 @@ _DUTY = (
     "a decoder has __init__(self, config, embed_positions) and decode(self, states, joined, layout), which must return "
     "one state for each of the predicted positions"
 )
+_TRIED_STD = 0.05
+"""Standard deviation of the weights with which a decoder is tried."""
+_ROUNDING = 1e-5
+"""Difference of hidden states up to which they are called the same."""
+
+
+class _NotNeeded:
+    """Stands for a layout that a decoder does not need, and says so when it is read."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str):
+        raise AttributeError(f'layout.{self._name} is read, but the class attribute needs does not name "{self._name}"')
 
 
 def try_decoder(config: MaskedAutoencoderConfig) -> None:
-    """Decode a batch of two short sequences if the decoder of a configuration is one of a user's directory.
+    """Decode two short sequences, together and alone, if the decoder of a configuration is one of a user's directory.
 
     Raises:
-        UserError: if the decoder fails, or does not return one state for each predicted position; names file and line.
+        UserError: if the decoder fails, does not return one state for each predicted position, or returns other states
+            for a sequence alone than in the batch; names file and line.
     """
     kind = DECODERS[config.decoder_attention]
     if config.mask_join is not MaskJoin.decoder or kind.__module__ == __name__:
         return
     pad, mask, kept = range(3)
-    tokens = torch.tensor([[3, mask, kept, mask, 3], [mask, 3, 3, pad, pad]])
-    layout = batch_layout(tokens, tokens <= kept, pad, mask, needs=kind.needs | {"visible"})
+    sequences = [torch.tensor([3, mask, kept, mask, 3]), torch.tensor([mask, 3, 3])]
     dim = config.encoder.dim
-    states = torch.zeros(len(layout.visible.index), dim)
+
+    def decode(states: Tensor, *sequences: Tensor) -> Tensor:
+        tokens = pad_sequence(sequences, batch_first=True, padding_value=pad)
+        layout = batch_layout(tokens, tokens <= kept, pad, mask, needs=kind.needs | {"visible"})
+        for name in NEEDED_BY_SOME - kind.needs - {"visible"}:
+            layout = layout._replace(**{name: _NotNeeded(name)})
+        return decoder(states, torch.zeros(dim), layout)
+
     option = f"--decoder-attention {config.decoder_attention}"
     with torch.random.fork_rng(devices=[]), torch.no_grad(), errors_name(option, kind, _DUTY):
-        decoder = build_decoder(config, pad, PositionEmbedding(config.max_positions, dim, pad))
-        decoded = decoder(states, torch.zeros(dim), layout)
-        number = len(layout.predicted.index)
-        if decoded.shape != (number, dim):
-            raise ValueError(f"decode returns {len(decoded)} states for {number} predicted positions")
+        decoder = build_decoder(config, pad, PositionEmbedding(config.max_positions, dim, pad)).eval()
+        for parameter in decoder.parameters():  # a weight of zero would hide what it multiplies
+            parameter.normal_(std=_TRIED_STD)
+        decoder.decode = functools.partial(_decode, decoder.decode, config.decoder.dim)
+        visible = [int((tokens > mask).sum()) for tokens in sequences]
+        states = torch.randn(sum(visible), dim)
+        together = decode(states, *sequences)
+        alone = torch.cat(list(map(decode, states.split(visible), sequences)))
+        if not torch.allclose(together, alone, rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True):
+            raise ValueError(
+                "decode returns other states for a sequence alone than for the same sequence in a batch, without "
+                "dropout; compute means and sums by sequence"
+            )
+
+
+def _decode(decode: Callable, dim: int, states: Tensor, joined: Tensor, layout: BatchLayout) -> Tensor:
+    """Decode, and raise a ValueError if the result has another shape than [number predicted, ``dim``]."""
+    decoded = decode(states, joined, layout)
+    shape = None if decoded is None else list(decoded.shape)
+    expected = [len(layout.predicted.index), dim]
+    if shape != expected:
+        raise ValueError(f"decode returns {shape}, not the shape {expected}: predicted positions x hidden size")
+    return decoded

@@ -11,14 +11,18 @@ from fairseq.trainer import Trainer
 from mae_lm_fairseq.fairseq_patches.patching import patch
 from mae_lm_fairseq.utils.errors import UserError, first_line
 
+_MOST_EMPTY = 10
+"""Updates in a row without a predicted token at which a training ends."""
+
 
 @patch(Trainer, "train_step")
 def stop_at_updates_that_fail(step: Callable, trainer: Trainer, samples: list) -> Any:
-    """Stop at a non-finite loss, and when a GPU is out of memory.
+    """Stop at a non-finite loss, when a GPU is out of memory, and if nothing is predicted.
 
     fairseq continues with such a loss as long as the gradient norm is finite, and leaves out an update that does not
     fit into memory: every one, and without end, if none does. Its search for the layer at fault and its ``crash.pt``,
-    the weights before the update, are kept.
+    the weights before the update, are kept. An update without predicted tokens changes little and may happen, but not
+    ten times in a row, nor in all updates of a shorter training.
     """
     update = trainer.get_num_updates() + 1
     valid = f"the checkpoints in {trainer.cfg.checkpoint.save_dir} were saved before that and are valid"
@@ -29,6 +33,7 @@ def stop_at_updates_that_fail(step: Callable, trainer: Trainer, samples: list) -
         has_targets = statistics.get("sample_size", 1)  # without any, fairseq's masked_lm logs 0 / 0
         if has_targets and not math.isfinite(loss):
             raise FloatingPointError(f"the loss is {loss}")
+        trainer.empty_updates = 0 if has_targets else getattr(trainer, "empty_updates", 0) + 1
     except FloatingPointError as error:
         remedy = (
             "Try a lower --lr (in a sweep, --learning-rates), a longer --warmup-updates, a smaller --clip-norm, a "
@@ -40,6 +45,12 @@ def stop_at_updates_that_fail(step: Callable, trainer: Trainer, samples: list) -
             raise
         remedy = "Use a smaller --batch-size or --max-tokens and a larger --update-freq, or --checkpoint-activations"
         raise _failed(update, error, valid, remedy) from error
+    max_update = trainer.cfg.optimization.max_update or _MOST_EMPTY
+    if trainer.empty_updates == min(_MOST_EMPTY, max_update):
+        raise UserError(
+            f"no token was predicted in the last {trainer.empty_updates} updates, so nothing is learnt; raise "
+            "--mask-prob, or check --mask-function"
+        )
     return logged
 
 

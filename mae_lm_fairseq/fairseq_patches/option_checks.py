@@ -191,7 +191,8 @@ CHECKS = (
             Check(
                 f"--{name}",
                 lambda cfg, name=name: cfg.common[name] and (cfg.common.cpu or not torch.cuda.is_available()),
-                "needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16",
+                "needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16; with "
+                f"fairseq-hydra-train, set common.{name}=false common.cpu=true",
             ),
             Check(
                 f"--{name}",

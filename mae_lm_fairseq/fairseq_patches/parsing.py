@@ -1,6 +1,7 @@
 """Patches of how fairseq reads its options."""
 
 import argparse
+import os
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from mae_lm_fairseq.fairseq_patches.option_checks import check_settings, option
 from mae_lm_fairseq.fairseq_patches.patching import patch
 from mae_lm_fairseq.utils.command_line import HINTS, UNRECOGNIZED, choice_meant, suggestions
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.own_code import import_directory, module_of_same_name
 
 _WARNINGS = (
     r"\s*(hydra\.experimental|The version_base|In '.*': Usage|'.*' is validated against ConfigStore|The strict flag"
@@ -82,19 +84,25 @@ def check_options_of_the_trainer(init: Callable, trainer: Trainer, cfg: Any, *ar
 
 @patch(utils, "import_user_module")
 def refuse_second_copy(import_: Callable, args: Any) -> None:
-    """Reject another copy of this package in ``--user-dir``, and take any path of this one.
+    """Reject another copy of this package in ``--user-dir``, take any path of this one, and hide no other module.
 
-    fairseq mixes the copies, or stops with "not globally unique", also for a symbolic link to this one.
+    fairseq mixes the copies, or stops with "not globally unique", also for a symbolic link to this one. It also leaves
+    the parent of the directory first on the search path, so that a directory ``json`` there hides Python's own.
     """
     user_dir = getattr(args, "user_dir", None)
-    package = None if user_dir is None else Path(user_dir).resolve()
+    if user_dir is None:
+        return
+    package = Path(user_dir).resolve()
     if package == PACKAGE:
         return
-    if package is not None and package.name == PACKAGE.name and package.exists():
+    if package.name == PACKAGE.name and package.exists():
         raise SystemExit(
             f"error: two copies of {PACKAGE.name}: --user-dir is {package}, but Python has loaded {PACKAGE}; "
             "uninstall one of them, or pass the other to --user-dir"
         )
+    path = Path(os.path.abspath(user_dir))
+    if path.is_dir() and module_of_same_name(path) is None:
+        import_directory(path)
     import_(args)
 
 

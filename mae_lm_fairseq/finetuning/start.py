@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, plain_values, preset_config
+from mae_lm_fairseq.core.config import ARCHITECTURES, DECODER_ATTENTIONS, plain_values, preset_config
 from mae_lm_fairseq.finetuning.options import FinetuningOptions
 from mae_lm_fairseq.finetuning.recipes import FOR_SMALL_MODELS, Recipe
 from mae_lm_fairseq.finetuning.results import end_of_path
@@ -75,7 +75,10 @@ def network_options(start: Description) -> dict[str, Any]:
     name = architecture_of(start)
     defaults = plain_values(preset_config(*ARCHITECTURES[name]))
     options = {"_name": name}
-    for option, value in plain_values(start.config).items():
+    changed = plain_values(start.config)
+    if start.config.decoder_attention not in DECODER_ATTENTIONS:  # fine-tuning drops the decoder
+        del changed["decoder_attention"]
+    for option, value in changed.items():
         # Not by truth: without a position bias, --relative-buckets is 0.
         if value != defaults[option] and option not in _SET_BY_FINETUNING:
             options[option] = value

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.registries import register_name
 
 if TYPE_CHECKING:
@@ -44,4 +45,15 @@ def register_measure(measure: "type[Measure]") -> None:
     Raises:
         UserError: if another measure has the name.
     """
+    if measure.kind in OURS and _is_own(measure):
+        raise UserError(f"{measure.__name__}: the package has a measure {measure.kind}; choose another kind")
     register_name(MEASURES, measure.kind, measure)
+
+
+def own_measures() -> dict[str, "type[Measure]"]:
+    """Return the measures that modules outside of this package have registered, by the verbs that they are."""
+    return {name: measure for name, measure in MEASURES.items() if _is_own(measure)}
+
+
+def _is_own(measure: "type[Measure]") -> bool:
+    return not measure.__module__.startswith("mae_lm_fairseq.")

@@ -96,6 +96,8 @@ def _schedule(plan: Plan, model: Model, stated: Mapping[str, Any]) -> dict[str, 
     options = as_options(chosen)
     updates = plan.updates_of(model)
     warmup = plan.scaled(plan.train.warmup, model)
+    if updates != plan.train.updates:
+        warmup = min(warmup, updates - 1)  # of few updates, the rounded warm-up can be all
     if scheduler in ("polynomial_decay", "cosine", "inverse_sqrt", "fixed"):
         options["warmup-updates"] = warmup
     if scheduler == "polynomial_decay":

@@ -104,15 +104,18 @@ class FunctionMasksDataset(VariableMasksDataset):
             corrupted[positions] = replacement
             if np.min(positions) < 0:
                 raise IndexError(f"position {np.min(positions)}")  # numpy counts from the end
+            if is_special[positions].any():
+                raise ValueError("it predicts <s> or </s>, which is_special marks")
         return positions, corrupted
 
     def check(self) -> None:
         """Mask some sequences twice.
 
         Raises:
-            UserError: if the second time differs, or a replacement is no token.
+            UserError: if the second time differs, a replacement is no token, or nothing is predicted in any of them.
         """
         is_source = not self.return_masked_tokens
+        count = 0
         for index in range(min(len(self), _SEQUENCES_TO_TRY)):
             tokens = self.masked(self.epoch, index)
             if not torch.equal(tokens, self.masked(self.epoch, index)):
@@ -124,6 +127,10 @@ class FunctionMasksDataset(VariableMasksDataset):
                 raise UserError(
                     f"{self.option} puts {tokens[~is_token][0]} in place of a token; return ids of dict.txt"
                 )
+            count += int(is_token.sum())
+        with errors_name(self.option, self.function, _DUTY):
+            if not count:
+                raise ValueError("it predicts nothing in any sequence that was tried")
 
 
 def word_starts(dictionary: Dictionary, tokenizer: Tokenizer | None) -> "torch.ByteTensor | UnmarkedWordStarts":

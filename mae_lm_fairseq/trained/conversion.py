@@ -15,19 +15,19 @@ from mae_lm_fairseq.core.config import (
     plain_values,
     preset_config,
 )
+from mae_lm_fairseq.core.decoder import check_decoder
 from mae_lm_fairseq.text.data_bin import dictionary_fingerprint
 from mae_lm_fairseq.trained.reading import Pretrained, read_bundle
-from mae_lm_fairseq.trained.validation import NETWORK, PAD, head_names, tied_names
+from mae_lm_fairseq.trained.validation import DECODER, NETWORK, PAD, head_names, tied_names
 from mae_lm_fairseq.wrapped.network import build_network, has_own_decoder, own_decoder
 
 logger = logging.getLogger(__name__)
 
 OWN_BIAS = {"decoder_relative_buckets": 32, "relative_bias_init": RelativeBiasInit.neighbours}
 """Position bias of a new decoder around an encoder that has none."""
-_DECODER = f"{NETWORK}decoder."
 _PRESET_OPTIONS = ("mask_join", "mask_join_layer", "mask_states", "renumber_visible", "reset_mask_states")
 """Options that a preset determines, beside those of the decoder."""
-_OF_PRESET = (_DECODER, f"{NETWORK}encoder.embed_clones.", f"{NETWORK}lm_head.transitions.")
+_OF_PRESET = (DECODER, f"{NETWORK}encoder.embed_clones.", f"{NETWORK}lm_head.transitions.")
 """Weights that models of another preset lack."""
 
 
@@ -91,14 +91,15 @@ def with_preset(pretrained: Pretrained, preset: str, seed: int) -> Pretrained:
     """
     config, about = pretrained.config, pretrained.about
     # Fine-tuning drops the decoder, and imports add a new one.
-    has_decoder = any(name.startswith(_DECODER) for name in pretrained.weights)
+    has_decoder = any(name.startswith(DECODER) for name in pretrained.weights)
     keeps_decoder = has_decoder and "decoder" not in about.untrained
-    dropped = () if keeps_decoder else _DECODER
+    dropped = () if keeps_decoder else DECODER
     if preset_of(pretrained) != preset:
         _, size = ARCHITECTURES[architecture_of(pretrained)]
         about = replace(about, architecture=f"{preset}_{size}", mask_in_encoder=0.0)
         config = _with_options_of(preset, config)
         keeps_decoder, dropped = False, _OF_PRESET
+    check_decoder(config.decoder_attention)
 
     weights = {}
     for name, weight in pretrained.weights.items():
@@ -174,7 +175,7 @@ def new_decoder(
         prefix = f"{NETWORK}encoder.{source}."
         for name, weight in weights.items():
             if name.startswith(prefix):
-                copied[f"{_DECODER}{target}.{name.removeprefix(prefix)}"] = weight.clone()
+                copied[f"{DECODER}{target}.{name.removeprefix(prefix)}"] = weight.clone()
     return config, copied
 
 

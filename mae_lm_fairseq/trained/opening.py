@@ -59,7 +59,7 @@ def open_pretrained(
             not apply.
     """
     path = Path(path)
-    check_model_exists(path)
+    check_model_exists(path, is_file=data_bin is not None)
     if not os.path.isdir(path):  # Path.is_dir raises for names that are too long
         return read_checkpoint(path, data_bin, ema)
     if not os.path.exists(path / CONFIG):

@@ -96,26 +96,30 @@ class Pretrained:
         return self.about.mask_in_encoder or 0.0
 
 
-def check_model_exists(path: str | Path) -> None:
+def check_model_exists(path: str | Path, is_file: bool = False) -> None:
     """Check that there is something at the path of a model.
 
     Raises:
-        UserError: if there is nothing; the message says how to download a model.
+        UserError: if there is nothing; the message says how to download what may be a model of the hub.
     """
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(_how_to_get(Path(path))) from None
+        raise UserError(_how_to_get(Path(path), is_file)) from None
     except OSError:  # who reads the model reports it
         return
 
 
-def _how_to_get(path: Path) -> str:
+def _how_to_get(path: Path, is_file: bool) -> str:
     """Return that there is no model at a path, and what to do."""
-    if path.suffix in _OF_FILES:
+    if is_file or path.suffix in _OF_FILES:
         return f"{path}: no such file; check the path"
-    message = f"{path}: no such directory; check the path. Models are not downloaded: run hf download"
-    if _HUB_NAME.fullmatch(str(path)) and not path.parent.exists():
+    message = f"{path}: no such directory; check the path"
+    is_local = len(path.parts) > 1 and (len(path.parts) > 2 or path.parent.exists())
+    if is_local:
+        return message
+    message += ". Models are not downloaded: run hf download"
+    if _HUB_NAME.fullmatch(str(path)):
         return f"{message} {path} --local-dir {path.name}, then give {path.name} in its place"
     return f"{message} NAME --local-dir {path}"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mae_lm_fairseq.core.config import ARCHITECTURES, MaskedAutoencoderConfig
+from mae_lm_fairseq.core.config import ARCHITECTURES, DECODER_ATTENTIONS, MaskedAutoencoderConfig
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.trained.checkpoint_file import value_at
 from mae_lm_fairseq.utils.typed import typed
@@ -20,7 +20,8 @@ from mae_lm_fairseq.wrapped.network import build_network, rows_of_tokens, shared
 
 NETWORK, HEADS = "autoencoder.", "classification_heads."
 """Prefixes of weight names: of the network, and of heads, where the head's name follows."""
-PREDICTION = (f"{NETWORK}decoder.", f"{NETWORK}lm_head.")
+DECODER = f"{NETWORK}decoder."
+PREDICTION = (DECODER, f"{NETWORK}lm_head.")
 """Prefixes of the parts of the network that fine-tuning drops."""
 SENTENCE_HEAD, ANSWER_HEAD, WORD_HEAD = SENTENCES.name, ANSWERS.name, WORDS.name
 """Names of the heads for classification or regression of sentences, question answering, and labels of words.
@@ -47,6 +48,8 @@ def has_prediction(weights: Iterable[str]) -> bool:
 def network_config(values: Mapping[str, Any]) -> MaskedAutoencoderConfig:
     """Return the configuration made of ``values``, which must be complete and have the exact types of the options.
 
+    It may name a decoder whose code has not been imported, which fine-tuning drops and only predictions need.
+
     Raises:
         ValueError, OverflowError: if a value is missing, unknown, of another type, out of range, or contradicts
             another.
@@ -55,7 +58,14 @@ def network_config(values: Mapping[str, Any]) -> MaskedAutoencoderConfig:
     for option in fields(MaskedAutoencoderConfig):
         if option.name not in values:
             raise ValueError(f"{option.name} is missing")
-    return typed(values, MaskedAutoencoderConfig)
+    decoder = values["decoder_attention"]
+    is_unknown = isinstance(decoder, str) and decoder not in DECODER_ATTENTIONS
+    if is_unknown:
+        values["decoder_attention"] = DECODER_ATTENTIONS[0]
+    config = typed(values, MaskedAutoencoderConfig)
+    if is_unknown:
+        object.__setattr__(config, "decoder_attention", decoder)  # which no other configuration may have
+    return config
 
 
 def saved_config(state: Mapping[str, Any]) -> MaskedAutoencoderConfig:
@@ -126,6 +136,8 @@ def check_fit(config: MaskedAutoencoderConfig, weights: Mapping[str, Any], symbo
     check_tensors(weights)
     needed = shapes_of(skeleton(config, weights, symbols).state_dict())
     stored = shapes_of(weights)
+    if config.decoder_attention not in DECODER_ATTENTIONS:
+        stored = {name: shape for name, shape in stored.items() if not name.startswith(DECODER)}
     for name in sorted(stored if is_part else needed.keys() | stored):
         shape = stored.get(name)
         if shape != needed.get(name):

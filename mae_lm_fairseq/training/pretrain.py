@@ -69,7 +69,7 @@ def main(options: Any) -> None:
     # first. Signals wait until it handles them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     program = f"{_START}from {training_module()} import cli_main; cli_main()"
-    os.execv(sys.executable, [sys.executable, "-c", program, *words])
+    os.execv(sys.executable, [sys.executable, "-P", "-c", program, *words])
 
 
 def shards_of(data: str) -> list[Path]:

@@ -179,6 +179,7 @@ class _Active:
         append_to_file(run.log).close()  # an error of the run's process would be looked for in the log
         done_before = run.fraction_done()
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+        limits["PYTHONSAFEPATH"] = "1"  # what is in the working directory hides no module
         check_unchanged()
         pickled = pickle.dumps(run)
         process = start_process(limits | environment, _execute_with_code, user_directory(), pickled)

@@ -4,12 +4,7 @@ Its modules register decoders, tasks, criteria, measures and mask functions. Opt
 Nothing but a command line names the directory.
 """
 
-import importlib
-import importlib.util
 import os
-import pkgutil
-import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +13,7 @@ from mae_lm_fairseq import PACKAGE, register
 from mae_lm_fairseq.utils.command_line import Parser
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import directory_sha256, file_sha256
+from mae_lm_fairseq.utils.own_code import import_directory, module_of_same_name, place_of
 
 OPTION = "--user-dir"
 
@@ -66,11 +62,10 @@ def import_user_directory(directory: Path) -> None:
     _check_name(path)
     register()
     sha256 = _code_sha256(path)
-    sys.path.insert(0, str(path.parent))
     try:
-        _import_modules(path)
+        import_directory(path)
     except Exception as error:
-        place = _place(error, path)
+        place = place_of(error, path) or path
         raise UserError(f"{OPTION} {directory}: {place}: {type(error).__name__}: {error}") from error
     _imported = UserDirectory(directory, sha256)
 
@@ -85,27 +80,9 @@ def _check_name(path: Path) -> None:
         raise UserError(f"{option}: {first_file} is missing; write it, and import there what registers something")
     if "." in path.name:
         raise UserError(f"{option}: Python cannot import a name with a dot; rename the directory")
-    spec = importlib.util.find_spec(path.name)
-    if spec is None:
-        return
-    places = spec.submodule_search_locations or ()
-    if str(path) not in places:
-        raise UserError(f"{option}: another module has this name, {spec.origin}; rename the directory")
-
-
-def _import_modules(path: Path) -> None:
-    importlib.import_module(path.name)
-    for folder in ("tasks", "models"):
-        for module in pkgutil.iter_modules([path / folder]):
-            importlib.import_module(f"{path.name}.{folder}.{module.name}")
-
-
-def _place(error: Exception, directory: Path) -> str:
-    """Return the file and line of a directory from which an error comes; that of a syntax error says where it is."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).is_relative_to(directory):
-            return f"{frame.filename}, line {frame.lineno}"
-    return str(directory)
+    other = module_of_same_name(path)
+    if other is not None:
+        raise UserError(f"{option}: another module has this name, {other}; rename the directory")
 
 
 def _code_sha256(path: Path) -> str:

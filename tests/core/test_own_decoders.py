@@ -1,9 +1,12 @@
 """Decoders that a user registers: which layouts they need, and what is refused before anything is trained."""
 
+import dataclasses
+
 import pytest
 import torch
+from torch import nn
 
-from mae_lm_fairseq.core.config import DECODER_ATTENTIONS
+from mae_lm_fairseq.core.config import DECODER_ATTENTIONS, preset_config
 from mae_lm_fairseq.core.decoder import DECODERS, SelfAttentionDecoder, register_decoder, try_decoder
 from tests.support import ROOT, networks
 from tests.support.documentation import blocks
@@ -33,6 +36,35 @@ class NeedsMore(SelfAttentionDecoder):
         return super().decode(states, joined + len(layout.masked.index), layout)
 
 
+class ForgetsReturn(SelfAttentionDecoder):
+    def decode(self, states, joined, layout):
+        super().decode(states, joined, layout)
+
+
+class Narrow(SelfAttentionDecoder):
+    def decode(self, states, joined, layout):
+        return super().decode(states, joined, layout)[:, :4]
+
+
+class MixesSequences(SelfAttentionDecoder):
+    def decode(self, states, joined, layout):
+        return super().decode(states, joined + states.mean(0), layout)
+
+
+class LearnsToMix(SelfAttentionDecoder):
+    def __init__(self, config, embed_positions):
+        super().__init__(config, embed_positions)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def decode(self, states, joined, layout):
+        return super().decode(states, joined + self.gate * states.mean(0), layout)
+
+
+class KnowsTheBatch(SelfAttentionDecoder):
+    def decode(self, states, joined, layout):
+        return super().decode(states, joined, layout) * layout.sequence.rows
+
+
 class Works(SelfAttentionDecoder):
     needs = ("visible", "masked")
 
@@ -51,6 +83,16 @@ def test_needs_are_any_names_of_layouts(register):
     assert networks.network(decoder_attention=NAME).needs() == {"visible", "masked"}
 
 
+@pytest.mark.parametrize("kind", ["self", "cross", "self_cross"])
+@pytest.mark.parametrize("preset", ["tiny", "base"])
+def test_decoders_that_keep_sequences_apart_pass(register, kind, preset):
+    """Rounding, and memory that a module leaves uninitialised, are no difference."""
+    register(type("Mine", (DECODERS[kind],), {"__module__": "ideas"}))
+    for relative_buckets in (0, 32):
+        config = preset_config("mae_lm", preset)
+        try_decoder(dataclasses.replace(config, decoder_attention=NAME, relative_buckets=relative_buckets))
+
+
 @pytest.mark.parametrize("needs", [{"visibel"}, "visible"])
 def test_other_needs_are_refused(register, needs):
     wrong = type("Wrong", (SelfAttentionDecoder,), {"needs": needs})
@@ -64,8 +106,13 @@ def test_other_needs_are_refused(register, needs):
     [
         (WrongDecode, "TypeError: .*positional argument"),
         (WrongInit, "TypeError: .*positional argument"),
-        (AllPositions, "ValueError: decode returns 8 states for 4 predicted positions"),
-        (NeedsMore, "AttributeError"),
+        (AllPositions, r"ValueError: decode returns \[8, 16\], not the shape \[4, 16\]"),
+        (Narrow, r"ValueError: decode returns \[4, 4\], not the shape \[4, 16\]"),
+        (ForgetsReturn, "ValueError: decode returns None"),
+        (NeedsMore, "AttributeError: layout.masked .* needs"),
+        (MixesSequences, "ValueError: .*a sequence alone"),
+        (LearnsToMix, "ValueError: .*a sequence alone"),
+        (KnowsTheBatch, "ValueError: .*a sequence alone"),
     ],
 )
 def test_mistakes_are_one_message_with_file_and_line(register, decoder, problem):

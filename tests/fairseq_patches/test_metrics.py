@@ -18,9 +18,13 @@ from tests.support.training import batches, parse, set_up
 mae_lm_fairseq.register()
 
 
-def train_step(step):
-    cfg = parse("data-bin", "--task masked_lm --arch roberta --lr 5e-4 --batch-size 16")
-    trainer = SimpleNamespace(cfg=cfg, get_num_updates=lambda: 120)
+def trainer_of(options=""):
+    cfg = parse("data-bin", f"--task masked_lm --arch roberta --lr 5e-4 --batch-size 16 {options}")
+    return SimpleNamespace(cfg=cfg, get_num_updates=lambda: 120)
+
+
+def train_step(step, trainer=None):
+    trainer = trainer or trainer_of()
     return metrics.stop_at_updates_that_fail.__wrapped__(lambda trainer, samples, raise_oom: step(), trainer, [None])
 
 
@@ -41,6 +45,19 @@ def test_a_gradient_that_is_not_finite_ends_the_run():
 @pytest.mark.parametrize("logged", [{"loss": 4.5}, {}, None, {"loss": math.nan, "sample_size": 0.0}])
 def test_finite_numbers_pass(logged):
     assert train_step(lambda: logged) is logged
+
+
+EMPTY = {"loss": math.nan, "sample_size": 0.0}
+
+
+@pytest.mark.parametrize(("options", "most"), [("", 10), ("--max-update 200", 10), ("--max-update 3", 3)])
+def test_a_training_that_predicts_nothing_ends(options, most):
+    """Some updates without a predicted token are no error, as long as they are rare."""
+    trainer = trainer_of(options)
+    for logged in [EMPTY] * (most - 1) + [{"loss": 4.5, "sample_size": 8.0}] + [EMPTY] * (most - 1):
+        train_step(lambda logged=logged: logged, trainer)
+    with refused(f"last {most} updates.*--mask-function"):
+        train_step(lambda: EMPTY, trainer)
 
 
 def test_an_update_that_does_not_fit_ends_the_run(data_bin, monkeypatch):

@@ -154,6 +154,10 @@ REFUSED = {
     "--total-num-update -3 must be more than --warmup-updates 0": f"{DECAY} --total-num-update -3",
     "--stop-min-lr with --warmup-updates": f"{DECAY} --warmup-updates 2 --total-num-update 20 --stop-min-lr 1e-9",
     "--fp16 needs": "--cpu --memory-efficient-fp16",
+    (
+        "--fp16 needs a GPU: leave it out, or on a CPU with fast bfloat16 use --autocast bf16; with "
+        "fairseq-hydra-train, set common.fp16=false common.cpu=true"
+    ): "--cpu --fp16",
     "--bf16 needs": "--cpu --bf16",
     "--fp16 and --autocast bf16": f"{OURS} --fp16 --autocast bf16",
     "--fp16 does not work with --freeze-encoder-updates 5": f"{OURS} {FROZEN} --fp16",

@@ -50,6 +50,16 @@ def with_zeros() -> Iterator[tuple[str, MaskedAutoencoderConfig]]:
 
 
 @pytest.mark.parametrize("write", [write_bundle, write_checkpoint])
+def test_a_decoder_of_another_program_is_none_of_them(write, tmp_path):
+    """Fine-tuning drops it, and needs no code of it."""
+    config = preset_config("mae_lm", "tiny", decoder_layers=1)
+    object.__setattr__(config, "decoder_attention", "theirs")
+    start = describe(write(tmp_path / "start", "mae_lm_tiny", config))
+    assert start.config.decoder_attention == "theirs"
+    assert network_options(start) == {"_name": "mae_lm_tiny", "decoder_layers": 1}
+
+
+@pytest.mark.parametrize("write", [write_bundle, write_checkpoint])
 def test_every_option_of_the_network_that_is_0_or_false_survives(write, tmp_path):
     zeros = set()
     for name, config in with_zeros():

@@ -29,6 +29,7 @@ from mae_lm_fairseq.study.history import Version, changes, read_history
 from mae_lm_fairseq.study.plan import parse_plan
 from mae_lm_fairseq.study.rates import needed_trainings
 from mae_lm_fairseq.study.runs import train_options, training_runs
+from mae_lm_fairseq.study.speed import measured_speeds
 from mae_lm_fairseq.text import preparation
 from mae_lm_fairseq.trained.file_checks import compared_files
 from mae_lm_fairseq.training.command import arguments
@@ -390,47 +391,56 @@ def test_a_checkpoint_that_is_added_later_is_trained_again_and_equal(finished, a
     assert not list((here / "later").rglob("checkpoints*"))
 
 
-def test_trainings_of_equal_seconds(here):
-    """MAE-LM, with three times as many sequences per update, is slower; the last checkpoints are compared."""
-    plan = PLAN.replace("warmup = 2", 'warmup = 2\ncheckpoints = [3]\nequal = "seconds"').replace(
-        "seeds = 2", "seeds = 1"
-    )
-    plan = plan.replace("decoder-layers = 1", "decoder-layers = 1, update-freq = 3").partition(
-        '[[measure]]\nkind = "rank"'
-    )
-    plan = parse_plan(plan[0], "plan.toml")
-    file = run_study(plan, Path("seconds"), 2)
-    written = {path.name: path for path in Path("seconds/speed/runs").rglob("*") if path.is_file()}
+EQUAL_SECONDS = (
+    PLAN.replace("warmup = 2", 'warmup = 2\ncheckpoints = [3]\nequal = "seconds"')
+    .replace("seeds = 2", "seeds = 1")
+    .replace("decoder-layers = 1", "decoder-layers = 1, update-freq = 3")
+    .partition('[[measure]]\nkind = "rank"')[0]
+)
+
+
+def test_speed_is_measured_without_saving_and_in_both_orders(here):
+    plan = parse_plan(EQUAL_SECONDS, "plan.toml")
+    costs = measured_speeds(begin(plan, Path("timed"), 1))
+    written = {path.name: path for path in Path("timed/speed/runs").rglob("*") if path.is_file()}
     assert {*written} == {"training-20.json", "training-20.log"}  # nothing is saved in the measured time
-    measured = [(read_record(path), path) for path in Path("seconds/speed/runs").glob("*/training-20.json")]
+    measured = [(read_record(path), path) for path in Path("timed/speed/runs").glob("*/training-20.json")]
     measured.sort(key=lambda file: file[1].stat().st_mtime)
     names = [path.parent.name.partition("-seed")[0] for _, path in measured]
     assert names == ["MLM", "MAE-LM", "MAE-LM", "MLM"]  # a machine that slows down favours none
     speeds = [content["result"]["per_update"] for content, _ in measured]
-    costs = {"MLM": (speeds[0] + speeds[3]) / 2, "MAE-LM": (speeds[1] + speeds[2]) / 2}
-    assert file.costs == pytest.approx(costs)
-    updates = {"MLM": 6, "MAE-LM": max(1, round(6 * costs["MLM"] / costs["MAE-LM"]))}
-    assert updates["MAE-LM"] < 6
-    report = Path("seconds/report.md").read_text()
-    assert f"MLM {costs['MLM']:.3g}; MAE-LM {costs['MAE-LM']:.3g}." in report
-    assert f"After 6 (MLM) or {updates['MAE-LM']} (MAE-LM) updates:" in report
-    rows = [row.split(",") for row in Path("seconds/results.csv").read_text().splitlines()]
+    assert costs == pytest.approx({"MLM": (speeds[0] + speeds[3]) / 2, "MAE-LM": (speeds[1] + speeds[2]) / 2})
+    assert measured_speeds(begin(plan, Path("timed"), 1)) == costs  # the recorded speed holds
+
+
+@pytest.mark.parametrize(("slower", "last", "before"), [(2.0, 3, 2), (50.0, 1, 1)])
+def test_trainings_of_equal_seconds(here, monkeypatch, slower, last, before):
+    """A slower model makes fewer updates, at least one; the last checkpoints are compared."""
+    costs = {"MLM": 0.5, "MAE-LM": 0.5 * slower}
+    monkeypatch.setattr("mae_lm_fairseq.study.engine.measured_speeds", lambda workspace: costs)
+    plan = parse_plan(EQUAL_SECONDS, "plan.toml")
+    out = Path(f"seconds-{last}")
+    file = run_study(plan, out, 2)
+    assert file.costs == costs
+    report = (out / "report.md").read_text()
+    assert f"MLM 0.5; MAE-LM {0.5 * slower:g}." in report
+    assert f"After 6 (MLM) or {last} (MAE-LM) updates:" in report
+    updates = {"MLM": 6, "MAE-LM": last}
+    rows = [row.split(",") for row in (out / "results.csv").read_text().splitlines()]
     assert {(row[0], row[3]) for row in rows if row[-1] == "6"} == {(name, str(last)) for name, last in updates.items()}
 
     for result in file.runs:
-        folder, last = Path("seconds/runs", result.directory), updates[result.model]
-        checkpoints = {max(1, round(last / 2)), last}
+        folder, end = out / "runs" / result.directory, updates[result.model]
+        checkpoints = {before, last} if result.model == "MAE-LM" else {3, 6}
         assert {path.name for path in folder.glob("models/*")} == {f"{number}.pt" for number in checkpoints}
         assert [*result.measures["loss"]] == ["3", "6"]  # the checkpoints of the plan
-        [record] = folder.glob(f"measures-{last}-*.json")
+        [record] = folder.glob(f"measures-{end}-*.json")
         assert result.measures["loss"]["6"] in read_record(record)["result"]["measures"].values()
         cost = result.measures["cost"]["6"]
-        assert (cost["updates"], cost["tokens"]) == (last, last * 32 * 4 * (3 if result.model == "MAE-LM" else 1))
+        assert (cost["updates"], cost["tokens"]) == (end, end * 32 * 4 * (3 if result.model == "MAE-LM" else 1))
         assert cost["flops"] > 0
-        assert 0 < cost["seconds"] < 60
-    before = results(Path("seconds"))
-    run_study(plan, Path("seconds"), 2)
-    assert results(Path("seconds")) == before  # the recorded speed holds
+        # fairseq times updates from the second one on.
+        assert cost["seconds"] is None if end == 1 else 0 < cost["seconds"] < 60
 
 
 def test_a_study_that_is_killed_with_a_kept_model_loses_nothing(at_once, here):

@@ -76,6 +76,7 @@ from fairseq.criterions.masked_lm import MaskedLmLoss
 class OfFairseq(MaskedLmLoss):
     pass
 """
+ADAPT = ["--train", "train.txt", "--valid", "valid.txt", "--out", "adapted", "--updates", "3"]
 MASKS = 'mask-function = "rare_first"'
 
 pytestmark = pytest.mark.integration
@@ -177,19 +178,24 @@ def test_the_loss_and_the_task_of_the_directory_train(compared, here):
 
 
 def test_other_verbs_open_its_checkpoints(compared, here):
-    """The commands of the page after the pretraining, and without the option."""
+    """The commands of the page after the pretraining, and without the option what needs no decoder."""
     [checkpoint] = Path("compared/runs").glob("from-the-mean-*/models/4.pt")
     _, bundle, measure, _ = [shlex.split(command)[1:] for command in VERBS.commands()]
     bundle[1] = str(checkpoint.resolve())
     for command in (bundle, measure):
-        without = [word for word in command if word not in ("--user-dir", "ideas")]
-        done = mae_lm(*without, cwd=here)
-        assert done.returncode
-        if command is bundle:
-            assert "from_the_mean is not one of self, cross, self_cross" in done.stderr
-            assert "--user-dir" in done.stderr
         done = mae_lm(*command, cwd=here)
         assert done.returncode == 0, done.stderr
+    for command in (bundle, ["export", "mean"]):
+        done = mae_lm(*without_code(command), "--out", f"without-{command[0]}", cwd=here)
+        assert done.returncode == 0, done.stderr
+    weights = "model.safetensors"
+    assert (here / "without-bundle" / weights).read_bytes() == (here / "mean" / weights).read_bytes()
+    for command in (["evaluate", "mean", "--text", "valid.txt"], ["adapt", "mean", *ADAPT], measure):
+        done = mae_lm(*without_code(command), cwd=here)
+        assert done.returncode
+        assert "--user-dir" in done.stderr
+        assert command is measure or "from_the_mean is not one of self, cross, self_cross" in done.stderr
+    assert not list(Path("adapted").glob("runs/*/*.log"))
     values = json.loads((here / "similar" / "results.json").read_text())["models"]["mean"]["cosine"]
     [of_study] = [run for run in compared["runs"] if run["model"] == "from the mean"]
     # The study measures at the length of the training, 32, and the verb at the one of the model.
@@ -197,6 +203,10 @@ def test_other_verbs_open_its_checkpoints(compared, here):
     opened = fork(_open_in_python)
     opened.join()
     assert opened.exitcode == 0
+
+
+def without_code(command: list[str]) -> list[str]:
+    return [word for word in command if word not in ("--user-dir", "ideas")]
 
 
 def _open_in_python() -> None:
@@ -208,13 +218,16 @@ def _open_in_python() -> None:
 
 
 def test_pretraining_knows_the_package_whatever_the_directory_imports(here):
-    (here / "pure").mkdir()
-    (here / "pure" / "__init__.py").write_text(OF_FAIRSEQ)
+    """And whatever is beside it."""
+    for name, text in {"pure": OF_FAIRSEQ, "json": "raise ImportError"}.items():
+        (here / name).mkdir()
+        (here / name / "__init__.py").write_text(text)
     sizes = SMALL.replace(" = ", " ").split("\n")
     options = [word for line in sizes if line for word in f"--{line}".split()]
     pretrain, *_ = VERBS.commands()
     words = pretrain.replace("ideas", "pure").replace("--decoder-attention from_the_mean", "--criterion of_fairseq")
     done = mae_lm(*shlex.split(words)[1:], "--cpu", "--max-update", "2", *options, cwd=here)
+    shutil.rmtree(here / "json")
     assert done.returncode == 0, done.stderr
     assert "criterion: OfFairseq" in done.stderr + done.stdout
     assert (here / "checkpoints" / "mean" / "checkpoint_last.pt").exists()

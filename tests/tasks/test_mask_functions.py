@@ -112,7 +112,13 @@ def test_no_position_is_no_prediction(task_for):
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (lambda sequence, generator: (np.random.permutation(len(sequence.tokens))[:2], sequence.mask), "generator"),
+        (
+            lambda sequence, generator: (
+                np.random.permutation(np.flatnonzero(~sequence.is_special))[:2],
+                sequence.mask,
+            ),
+            "generator",
+        ),
         (lambda sequence, generator: ([1], 1), "puts 1 in place"),  # <pad>
         (lambda sequence, generator: ([1], len(sequence.counts)), "in place of a token"),
         (lambda sequence, generator: 1 / 0, r"test_mask_functions\.py, line \d+\): ZeroDivisionError"),
@@ -120,6 +126,9 @@ def test_no_position_is_no_prediction(task_for):
         (lambda sequence, generator: ([9999], sequence.mask), r"IndexError: .*9999"),
         (lambda sequence, generator: ([-1], sequence.mask), "IndexError: position -1"),
         (lambda sequence, generator: ([1, 2], [sequence.mask] * 3), "ValueError: .*predicted positions"),
+        (lambda sequence, generator: ([], sequence.mask), r"test_mask_functions\.py, line \d+\): .*predicts nothing"),
+        (lambda sequence, generator: ([0, 1], sequence.mask), r"test_mask_functions\.py, line \d+\): .*<s>"),
+        (lambda sequence, generator: (sequence.is_special, sequence.mask), "predicts <s> or </s>"),
     ],
 )
 def test_a_function_that_does_something_else_is_named(task_for, function, problem):

@@ -330,3 +330,8 @@ def test_an_export_is_imported(hubs, bundles, tmp_path, name):
     assert hub.decode(hub.encode(TEXT[0])) == TEXT[0]
     if name == "classification":
         assert torch.equal(hub.predict(HEAD, ids), hubs[name].predict(HEAD, ids))
+
+
+def test_a_missing_directory_of_checkpoints_is_not_said_to_be_on_the_hub():
+    with refused(r"^checkpoints/pretrained: no such file; check the path$"):
+        MAELMModel.from_pretrained("checkpoints/pretrained", "checkpoint_best.pt", "data-bin")

@@ -1,5 +1,7 @@
 """The directory of --user-dir: how it is imported, what is refused, and what its hash depends on."""
 
+import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -10,7 +12,9 @@ import pytest
 from fairseq.tasks import TASK_REGISTRY
 
 from mae_lm_fairseq import PACKAGE
+from mae_lm_fairseq.cli import main
 from mae_lm_fairseq.core.decoder import DECODER_ATTENTIONS, DECODERS, SelfAttentionDecoder, register_decoder
+from mae_lm_fairseq.measures.registry import MEASURES
 from mae_lm_fairseq.training import user_directory
 from mae_lm_fairseq.training.command import common_settings, train_command
 from mae_lm_fairseq.training.keys import Products, run_key
@@ -34,6 +38,11 @@ from mae_lm_fairseq.tasks.masked_autoencoder_lm import MaskedAutoencoderLMTask
 class {}(MaskedAutoencoderLMTask):
     pass
 """
+MEASURE = """from mae_lm_fairseq.measures.measure import Measure
+from mae_lm_fairseq.measures.registry import register_measure
+
+register_measure(type("Norms", (Measure,), {{"__doc__": "Mean length.", "kind": "{}", "__module__": __name__}}))
+"""
 
 
 BEFORE = "17e6a5a46c"
@@ -47,7 +56,7 @@ def write(tmp_path, monkeypatch) -> Callable[..., Path]:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(user_directory, "_imported", None)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of a file that is written again in the same second
-    decoders, attentions, tasks = {**DECODERS}, [*DECODER_ATTENTIONS], {**TASK_REGISTRY}
+    decoders, attentions, tasks, measures = {**DECODERS}, [*DECODER_ATTENTIONS], {**TASK_REGISTRY}, {**MEASURES}
 
     def write(directory: str = "ideas", **files: str) -> Path:
         for name, text in files.items():
@@ -60,7 +69,7 @@ def write(tmp_path, monkeypatch) -> Callable[..., Path]:
     yield write
     for name in [name for name in sys.modules if name.partition(".")[0] == "ideas"]:
         del sys.modules[name]
-    for registry, before in ((DECODERS, decoders), (TASK_REGISTRY, tasks)):
+    for registry, before in ((DECODERS, decoders), (TASK_REGISTRY, tasks), (MEASURES, measures)):
         registry.clear()
         registry.update(before)
     DECODER_ATTENTIONS[:] = attentions
@@ -109,9 +118,10 @@ def test_the_package_itself_is_no_directory_of_the_user(write):
         ("ideas-0.2", {"init": ""}, "a name with a dot"),
         ("ideas", {"init": "import nothing_of_this_name"}, r"ideas/__init__\.py, line 1: ModuleNotFoundError"),
         ("ideas", {"init": "from ideas import a", "a": "\n1 / 0"}, r"ideas/a\.py, line 2: ZeroDivisionError"),
-        ("ideas", {"init": "from ideas import a", "a": "\n\nx = ("}, r"SyntaxError: .*a\.py, line 3"),
+        ("ideas", {"init": "from ideas import a", "a": "\n\nx = ("}, r"ideas/a\.py, line 3: SyntaxError"),
         ("ideas", {"init": DECODER.replace('"mine"', '"self"')}, "line 7: UserError: self is the name of .*decoder"),
         ("ideas", {"init": DECODER + DECODER.replace("Mine", "Other")}, r"line 14: .* mine is the name of ideas\.Mine"),
+        ("ideas", {"init": "from ideas import a", "a": MEASURE.format("loss")}, r"ideas/a\.py, line 4: .*measure loss"),
         ("ideas", {"tasks__own": TASK.format("masked_lm", "Own2"), "init": ""}, r"masked_lm is the name of fairseq"),
     ],
 )
@@ -119,6 +129,17 @@ def test_what_cannot_be_imported_is_one_message(write, directory, files, problem
     with refused(f"--user-dir .*{directory}.*{problem}"):
         import_user_directory(write(directory, **files))
     assert user_directory.user_directory() is None
+
+
+def test_its_measures_are_verbs_of_the_help(write, monkeypatch, capsys):
+    """And a misspelt one is recognised."""
+    write(init=MEASURE.format("norms"))
+    for words, code in ((["--help"], 0), (["nroms"], 2)):
+        monkeypatch.setattr(sys, "argv", ["mae-lm", *words, "--user-dir", "ideas"])
+        assert main() == code
+    printed = capsys.readouterr()
+    assert re.search(r"\n  norms +Mean length\.\n", printed.out)
+    assert "unknown verb 'nroms'; is norms meant?" in printed.err
 
 
 def test_a_class_of_a_module_that_is_imported_again_replaces_itself(write):
@@ -154,6 +175,34 @@ def test_no_run_starts_with_code_that_has_changed(write, tmp_path):
     run = Run("a run", (), tmp_path / "runs/key/result.json", dict)
     with refused("--user-dir ideas"):
         run_all([run])
+
+
+SHADOWS = ("json", "zipapp")
+"""Modules of Python, of which fairseq has not imported the second one."""
+
+
+@pytest.mark.parametrize(
+    "import_", [import_user_directory, lambda path: fairseq.utils.import_user_module(Namespace(user_dir=str(path)))]
+)
+def test_what_is_beside_it_hides_no_module(write, import_):
+    for name in SHADOWS:
+        write(name, init="raise ImportError")
+    sys.modules.pop("zipapp", None)
+    import_(write(init="import zipapp"))
+    assert sys.path.index(os.getcwd()) == len(sys.path) - 1
+
+
+def test_no_process_of_a_run_imports_what_is_beside_it(write, tmp_path):
+    for name in SHADOWS:
+        write(name, init="raise ImportError")
+    import_user_directory(write(init=""))
+    command = (sys.executable, "-c", "import json")
+    run = Run("a run", command, tmp_path / "runs" / "key" / "result.json", nothing)
+    assert run_all([run]) == [{}]
+
+
+def nothing(run: Run) -> dict:
+    return {}
 
 
 def test_output_is_not_code(write):
