@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mae_lm_fairseq.study.plan import Model, Plan, parse_plan
-from mae_lm_fairseq.study.training import Workspace
+from mae_lm_fairseq.study.runs import Workspace
 from mae_lm_fairseq.utils.files import write_record
 
 PLAN = """
