@@ -179,8 +179,8 @@ def test_a_new_decoder_starts_from_the_last_layers(kind):
     network.load_state_dict({name.removeprefix("autoencoder."): x for name, x in (weights | decoder).items()})
     layers = next(x for x in network.decoder.modules() if isinstance(x, torch.nn.ModuleList) and len(x) == 2)
     for layer, source in zip(layers, network.encoder.layers[1:], strict=True):
-        expected = source.state_dict()
-        assert_equal(layer.state_dict(), expected)
+        copied, weights_of_source = layer.state_dict(), source.state_dict()
+        assert_equal(copied, {name: weights_of_source[name] for name in copied})  # the first of ModernBERT has no norm
 
 
 @pytest.mark.parametrize("kind", ["electra", "bert"])
