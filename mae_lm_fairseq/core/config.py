@@ -271,7 +271,7 @@ class MaskedAutoencoderConfig:
         self._require(
             self.decoder_attention in DECODER_ATTENTIONS,
             "decoder_attention",
-            f"is not one of {', '.join(DECODER_ATTENTIONS)}, nor registered by --user-dir",
+            not_a_decoder(),
         )
         has_decoder = self.decoder_layers > 0
         if has_decoder != (self.mask_join is MaskJoin.decoder):
@@ -382,6 +382,11 @@ ARCHITECTURES = {f"{preset}_{size}": (preset, size) for preset in PRESETS for si
     "mae_lm": ("mae_lm", "base")
 }
 """Preset and size of each architecture."""
+
+
+def not_a_decoder() -> str:
+    """Return the error message for a name of no decoder, which follows the name."""
+    return f"is not one of {', '.join(DECODER_ATTENTIONS)}, nor registered by --user-dir"
 
 
 def no_preset(name: str) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from mae_lm_fairseq.core.config import DECODER_ATTENTIONS, MaskedAutoencoderConfig, MaskJoin
+from mae_lm_fairseq.core.config import DECODER_ATTENTIONS, MaskedAutoencoderConfig, MaskJoin, not_a_decoder
 from mae_lm_fairseq.core.expansion import CloneEmbedding, expand_part
 from mae_lm_fairseq.core.packing import NEEDED_BY_SOME, BatchLayout, Layout, batch_layout, indices_in
 from mae_lm_fairseq.core.transformer import PositionEmbedding, SelfCrossLayer, TransformerLayer, TransformerStack
@@ -239,8 +239,7 @@ def register_decoder(name: str, decoder: type[Decoder]) -> None:
 def check_decoder(name: str) -> None:
     """Raise a UserError if no decoder has the name, as that of a file whose code has not been imported."""
     if name not in DECODERS:
-        known = ", ".join(DECODERS)
-        raise UserError(f"decoder_attention {name} is not one of {known}, nor registered by --user-dir")
+        raise UserError(f"decoder_attention {name} {not_a_decoder()}")
 
 
 def build_decoder(config: MaskedAutoencoderConfig, pad: int, encoder_positions: PositionEmbedding) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What a study and the verbs of ``mae-lm`` measure of trained models.
+"""Measures of trained models, for studies and as verbs of ``mae-lm``.
 
 ``measure`` is the base of measures, which ``registry`` names: ``evaluation``, ``rank``, ``exclusivity``, ``probe``,
 ``minimal_pairs``, ``retrieval``, and ``seconds`` of the training's log. They read models by ``readers``; some keep

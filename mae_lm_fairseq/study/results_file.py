@@ -25,7 +25,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What is finished of a training.
+    """The finished parts of a training.
 
     Attributes:
         model: name of the model.

@@ -218,7 +218,7 @@ def _open_in_python() -> None:
 
 
 def test_pretraining_knows_the_package_whatever_the_directory_imports(here):
-    """And whatever is beside it."""
+    """A directory beside it hides no module of Python."""
     for name, text in {"pure": OF_FAIRSEQ, "json": "raise ImportError"}.items():
         (here / name).mkdir()
         (here / name / "__init__.py").write_text(text)

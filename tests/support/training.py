@@ -27,7 +27,7 @@ RECIPE = shlex.split(
 
 
 class Setting(NamedTuple):
-    """What trains: a configuration, and what fairseq builds from it."""
+    """A training: its configuration, and the objects that fairseq builds from it."""
 
     cfg: DictConfig
     task: FairseqTask

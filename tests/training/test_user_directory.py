@@ -132,7 +132,7 @@ def test_what_cannot_be_imported_is_one_message(write, directory, files, problem
 
 
 def test_its_measures_are_verbs_of_the_help(write, monkeypatch, capsys):
-    """And a misspelt one is recognised."""
+    """A misspelt verb gets a suggestion."""
     write(init=MEASURE.format("norms"))
     for words, code in ((["--help"], 0), (["nroms"], 2)):
         monkeypatch.setattr(sys, "argv", ["mae-lm", *words, "--user-dir", "ideas"])

@@ -366,7 +366,7 @@ def test_a_sentencepiece_file_alone_is_exported(tmp_path):
 
 
 def test_same_subwords_in_another_order_are_another_text(tmp_path, monkeypatch):
-    """Of a unigram model two splits may be equally probable; of any other model the order counts."""
+    """The order counts, but for unigram models, to which two splits may be equally probable."""
     wordpiece().save_pretrained(tmp_path)
     loaded = load_from_transformers(tmp_path)
     assert as_loaded(loaded, tmp_path).symbols
