@@ -154,14 +154,24 @@ def choose(candidates: Sequence[Headroom]) -> list[Headroom]:
     return chosen
 
 
-def significant_signs(differences: Differences) -> set[int]:
-    """Return the signs, 1 and -1, of the measures whose mean differs from 0: Student's t test, Holm over measures."""
+def p_values_of(differences: Differences) -> dict[str, float]:
+    """Return the p-value of each measure by Student's two-sided t test, after Holm's correction over the measures."""
     p_values = {measure: t_test(np.array(values), "two-sided") for measure, values in differences.items()}
-    signs = set()
+    corrected = {}
+    largest = 0.0
     for rank, measure in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if (len(p_values) - rank) * p_values[measure] >= LEVEL:
-            break
-        signs.add(1 if fmean(differences[measure]) > 0 else -1)
+        holm = (len(p_values) - rank) * p_values[measure]
+        largest = max(largest, min(1.0, holm))
+        corrected[measure] = largest
+    return corrected
+
+
+def significant_signs(differences: Differences) -> set[int]:
+    """Return the signs, 1 and -1, of the means that differ from 0."""
+    signs = set()
+    for measure, p_value in p_values_of(differences).items():
+        if p_value < LEVEL:
+            signs.add(1 if fmean(differences[measure]) > 0 else -1)
     return signs
 
 
@@ -186,11 +196,16 @@ def verdict(best: Differences, lowest: Differences) -> str:
     return "speed only" if significant_signs(lowest) == {1} else "equivalent"
 
 
-def is_not_inferior(best: Differences) -> bool:
-    """Return whether the lower 95 % bound of the mean difference over the measures, by seed, is above the margin."""
-    means = np.mean([*best.values()], axis=0)
+def lower_bound(differences: Differences) -> float:
+    """Return the lower 95 % bound of the mean difference over the measures, by seed."""
+    means = np.mean([*differences.values()], axis=0)
     low, _ = interval(means, 0.90)  # its lower end is a one-sided bound of 95 %
-    return low > -MARGIN
+    return low
+
+
+def is_not_inferior(best: Differences) -> bool:
+    """Return whether the lower bound is above the margin."""
+    return lower_bound(best) > -MARGIN
 
 
 def simulate(tasks: Sequence[Headroom], effect: float, generator: np.random.Generator) -> dict[str, float]:
@@ -283,7 +298,7 @@ def read_tasks(content: Mapping[str, Any]) -> list[Headroom]:
 
 
 def apply_rule(results: Results, tasks: Sequence[Headroom]) -> dict[str, Any]:
-    """Return the verdict on each arm against the MLM, with the differences behind it."""
+    """Return the verdict on each arm against the MLM, with what it is made of."""
     arms = sorted({run["model"] for run in results["runs"]} - {RANDOM, BASELINE})
     written = {}
     for arm in arms:
@@ -291,11 +306,26 @@ def apply_rule(results: Results, tasks: Sequence[Headroom]) -> dict[str, Any]:
         lowest = differences(results, arm, tasks, is_lowest=True)
         written[arm] = {
             "verdict": verdict(best, lowest),
-            "not inferior": is_not_inferior(best),
-            "at the chosen rates": best,
-            "at the lowest rate": lowest,
+            "not_inferior": is_not_inferior(best),
+            "lower_bound": lower_bound(best),
+            "at_the_chosen_rates": statistics_of(best),
+            "at_the_lowest_rate": statistics_of(lowest),
         }
     return written
+
+
+def statistics_of(differences: Differences) -> dict[str, dict[str, Any]]:
+    """Return what the rule reads of the differences, by measure."""
+    p_values = p_values_of(differences)
+    return {
+        measure: {
+            "differences": values,
+            "mean": fmean(values),
+            "interval_90": interval(values, 0.90),
+            "p_holm": p_values[measure],
+        }
+        for measure, values in differences.items()
+    }
 
 
 if __name__ == "__main__":
