@@ -87,7 +87,7 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     from scipy.stats import t  # optional (extra "analysis")
 
     mean = fmean(values)
-    quantile = t.ppf((1 + level) / 2, len(values) - 1)
+    quantile = float(t.ppf((1 + level) / 2, len(values) - 1))
     half = quantile * stdev(values) / len(values) ** 0.5
     return mean - half, mean + half
 

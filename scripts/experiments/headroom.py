@@ -199,7 +199,7 @@ def verdict(best: Differences, lowest: Differences) -> str:
 def lower_bound(differences: Differences) -> float:
     """Return the lower 95 % bound of the mean difference over the measures, by seed."""
     means = np.mean([*differences.values()], axis=0)
-    low, _ = interval(means, 0.90)  # its lower end is a one-sided bound of 95 %
+    low, _ = interval(means.tolist(), 0.90)  # its lower end is a one-sided bound of 95 %
     return low
 
 

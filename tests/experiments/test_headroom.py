@@ -1,10 +1,12 @@
 """The rule of the study headroom: tasks, verdicts and their frequencies without an effect."""
 
+import json
+
 import numpy as np
 import pytest
 
-from experiments import headroom
-from experiments.headroom import Headroom, choose, headroom_of, is_not_inferior, simulate, verdict
+from experiments import headroom, headroom_figure
+from experiments.headroom import Headroom, apply_rule, choose, headroom_of, is_not_inferior, simulate, verdict
 
 NOTHING = {"a": [0.01, -0.01, 0.02, -0.02, 0.0], "b": [0.0, 0.01, -0.01, 0.01, 0.0]}
 BETTER = {"a": [0.3, 0.31, 0.29, 0.3, 0.32], "b": NOTHING["b"]}
@@ -71,3 +73,38 @@ def test_the_simulation_counts_what_the_rule_says(monkeypatch):
         assert without_effect < 0.1  # 0.05, with a standard error of 0.013
         assert sum(share for name, share in shares.items() if name != "not inferior") == pytest.approx(1)
     assert frequencies(40, effect=1.0)["supported"] == 1
+
+
+def main_results(seeds):
+    """Return results of a measure in the main study, whose scores differ in every run; the middle rate is the best."""
+    generator = np.random.default_rng(1)
+    runs = []
+    for model in [*headroom_figure.COLOURS, headroom.RANDOM]:
+        for seed in seeds:
+            score = 60 + 10 * generator.random()
+            values = {}
+            for rate, gain in (("0.0001", 0), ("0.0003", 5), ("0.001", 1)):
+                values |= {f"accuracy at {rate}": 50 + gain, f"test_accuracy at {rate}": score + gain}
+            runs.append({"model": model, "seed": seed, "measures": {"UPOS": {"10": values}}})
+    return {"runs": runs}
+
+
+def test_what_the_rule_writes_is_json_and_pairs_seeds():
+    results = main_results(seeds=[3, 1, 2])
+    task = Headroom("UPOS", 20.0, 70.0, 1.0)
+    written = json.loads(json.dumps(apply_rule(results, [task])))
+    scores = {(run["model"], run["seed"]): run["measures"]["UPOS"]["10"] for run in results["runs"]}
+    pairs = [[scores[model, seed]["test_accuracy at 0.0003"] for model in ("MAE-LM", "MLM")] for seed in (1, 2, 3)]
+    expected = [(ours - theirs) / 50 for ours, theirs in pairs]
+    assert written["MAE-LM"]["at_the_chosen_rates"]["UPOS"]["differences"] == pytest.approx(expected, rel=1e-12)
+    assert written.keys() == {"MAE-LM", "3ML-self"}
+
+
+def test_the_figure_shows_every_seed_of_every_model():
+    seeds = [1, 2, 3, 4, 5]
+    drawn = headroom_figure.figure(main_results(seeds), [Headroom("UPOS", 20.0, 70.0, 1.0)])
+    scores, differences = ([line for line in axes.lines if line.get_marker() == "o"] for axes in drawn.axes)
+    assert [len(line.get_ydata()) for line in scores] == [5, 5, 5]
+    assert [len(line.get_ydata()) for line in differences] == [5, 5]
+    of_mlm, of_mae_lm, _ = (line.get_ydata() for line in scores)
+    np.testing.assert_allclose(differences[0].get_ydata(), 100 * (of_mae_lm - of_mlm) / 50, rtol=1e-12)

@@ -25,6 +25,14 @@ def test_text_is_written_as_it_is(ending, tmp_path):
     assert "é東😀" in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+@pytest.mark.parametrize("cell", [None, float("nan"), float("-inf")])
+def test_what_is_no_value_is_written_as_nothing(cell, ending, tmp_path):
+    path = tmp_path / f"a{ending}"
+    write_table(path, ["text", "score"], [{"text": "b", "score": cell}, {"text": "c"}])
+    assert [row["score"] for _, row in read_table(path).rows] == ["", ""]
+
+
 def test_a_missing_column_is_named_with_those_of_the_file(tmp_path):
     table = Table(tmp_path / "a.csv", ("first", "second"))
     table.check_columns(["second", "first"])
