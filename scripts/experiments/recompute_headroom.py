@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Recompute the tasks and the verdicts of the study `headroom`, and compare them with the committed files.
 
     recompute_headroom.py tasks RESULTS_OF_STAGE_T tasks.json
@@ -61,6 +62,8 @@ def scores_of(results):
                     if run["seed"] in by_seed:
                         raise ValueError(f"two runs of {run['model']} with seed {run['seed']}")
                     by_seed[run["seed"]] = (values[name], values[f"test_{name}"])
+                    if not np.all(np.isfinite(by_seed[run["seed"]])):
+                        raise ValueError(f"{run['model']}, seed {run['seed']}, {measure}: {name} is not finite")
     return scores
 
 
@@ -77,9 +80,10 @@ def by_rate_of(scores, model, measure):
 def chosen_rate(by_rate):
     """Return the rate with the highest mean dev score, the lowest of a tie."""
     means = {}
-    for rate in sorted(by_rate):
-        means[rate] = np.mean([dev for dev, _ in by_rate[rate].values()])
-    return max(means, key=means.get)
+    for rate, by_seed in by_rate.items():
+        means[rate] = np.mean([dev for dev, _ in by_seed.values()])
+    # Rounding makes means of the same rows differ in the last bits.
+    return min(rate for rate in means if means[rate] > max(means.values()) - TOLERANCE)
 
 
 def tests_at(by_rate, rate):
@@ -201,7 +205,7 @@ def interval_90(values):
 
 def p_value(values):
     """Return p of the two-sided t test of the mean against 0."""
-    if min(values) == max(values):
+    if np.ptp(values) < TOLERANCE:
         return 1.0
     standard_error = np.std(values, ddof=1) / math.sqrt(len(values))
     statistic = np.mean(values) / standard_error
