@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""Recompute the tasks and the verdicts of the study `headroom`, and compare them with the committed files.
+
+    recompute_headroom.py tasks RESULTS_OF_STAGE_T tasks.json
+    recompute_headroom.py verdicts RESULTS tasks.json verdicts.json
+
+This program shares no code with headroom.py and the package: it follows the written rule of the study with numpy and
+scipy alone, so that an error in headroom.py shows. It prints each contrast with the largest deviation of its numbers
+from the committed ones. It exits with 0 if every number agrees to 1e-9, else with 1 and a list of what differs.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+BASELINE = "MLM"
+RANDOM = "random weights"
+METRICS = {
+    "CoLA": "matthews",
+    "SST-2": "accuracy",
+    "STS-B": "spearman",
+    "RTE": "accuracy",
+    "UPOS": "accuracy",
+    "WNUT-17": "f1",
+}
+# Rows of the set that scores.
+ROWS = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 2001, "WNUT-17": 1009}
+TOLERANCE = 1e-9
+
+
+def task_of(measure):
+    return measure.split(", ")[0]
+
+
+def read(path, parse):
+    """Return what `parse` makes of a JSON file."""
+    try:
+        return parse(json.loads(Path(path).read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SystemExit(f"error: {path}: missing, or not such JSON: {type(error).__name__}: {error}") from error
+
+
+def scores_of(results):
+    """Return {(model, measure): {rate: {seed: (dev score, test score)}}} of the measures that fine-tune."""
+    scores = {}
+    for run in results["runs"]:
+        for measure, by_updates in run["measures"].items():
+            if task_of(measure) not in METRICS:
+                continue
+            latest = max(by_updates, key=int) if len(by_updates) > 1 else next(iter(by_updates))
+            values = by_updates[latest]
+            prefix = METRICS[task_of(measure)] + " at "
+            by_rate = scores.setdefault((run["model"], measure), {})
+            for name in values:
+                if name.startswith(prefix):
+                    by_seed = by_rate.setdefault(float(name.removeprefix(prefix)), {})
+                    if run["seed"] in by_seed:
+                        raise ValueError(f"two runs of {run['model']} with seed {run['seed']}")
+                    by_seed[run["seed"]] = (values[name], values[f"test_{name}"])
+                    if not np.all(np.isfinite(by_seed[run["seed"]])):
+                        raise ValueError(f"{run['model']}, seed {run['seed']}, {measure}: {name} is not finite")
+    return scores
+
+
+def by_rate_of(scores, model, measure):
+    """Return {rate: {seed: (dev score, test score)}} of a model and measure, with the same seeds at each rate."""
+    by_rate = scores.get((model, measure))
+    if not by_rate:
+        raise SystemExit(f"error: the results have no scores of {model} in {measure}")
+    if len({frozenset(by_seed) for by_seed in by_rate.values()}) > 1:
+        raise SystemExit(f"error: the seeds of {model} in {measure} differ between fine-tuning rates")
+    return by_rate
+
+
+def chosen_rate(by_rate):
+    """Return the rate with the highest mean dev score, the lowest of a tie."""
+    means = {}
+    for rate, by_seed in by_rate.items():
+        means[rate] = np.mean([dev for dev, _ in by_seed.values()])
+    # Rounding makes means of the same rows differ in the last bits.
+    return min(rate for rate in means if means[rate] > max(means.values()) - TOLERANCE)
+
+
+def tests_at(by_rate, rate):
+    """Return the test scores at a rate, by ascending seed."""
+    return [by_rate[rate][seed][1] for seed in sorted(by_rate[rate])]
+
+
+def recompute_tasks(scores):
+    """Return the content of tasks.json, with {measure: candidate} in place of the list of candidates."""
+    pretrained_models = sorted({model for model, _ in scores} - {RANDOM})
+    candidates = {}
+    for measure in sorted({measure for _, measure in scores}):
+        by_rate = by_rate_of(scores, RANDOM, measure)
+        random_scores = tests_at(by_rate, chosen_rate(by_rate))
+
+        means = []
+        for model in pretrained_models:
+            by_rate = by_rate_of(scores, model, measure)
+            means.append(np.mean(tests_at(by_rate, chosen_rate(by_rate))))
+
+        random = float(np.mean(random_scores))
+        pretrained = float(np.mean(means))
+        sampling = sampling_deviation(task_of(measure), pretrained)
+        deviation = float(np.sqrt(np.var(random_scores, ddof=1) + sampling**2))
+        candidates[measure] = {
+            "measure": measure,
+            "random": random,
+            "pretrained": pretrained,
+            "deviation": deviation,
+            "deviations": (pretrained - random) / deviation,
+        }
+    return {"candidates": candidates, "chosen": choose(candidates)}
+
+
+def sampling_deviation(task, score):
+    """Return the deviation (points) of a score (%) by the drawing of the rows."""
+    fraction = score / 100
+    if METRICS[task] in ("accuracy", "f1"):
+        return 100 * math.sqrt(fraction * (1 - fraction) / ROWS[task])
+    return 100 * (1 - fraction**2) / math.sqrt(ROWS[task])
+
+
+def choose(candidates):
+    """Return the four measures with the largest deviations, at most two of one task."""
+    chosen = []
+    for measure in sorted(candidates, key=lambda measure: -candidates[measure]["deviations"]):
+        of_same_task = [other for other in chosen if task_of(other) == task_of(measure)]
+        if len(of_same_task) < 2 and len(chosen) < 4:
+            chosen.append(measure)
+    return chosen
+
+
+def tasks_by_measure(tasks):
+    """Return the content of a tasks.json, with {measure: candidate} in place of the list of candidates."""
+    candidates = {candidate["measure"]: candidate for candidate in tasks["candidates"]}
+    if len(candidates) < len(tasks["candidates"]):
+        raise ValueError("a candidate is there twice")
+    return {**tasks, "candidates": candidates}
+
+
+def headrooms_of(tasks):
+    """Return {measure: headroom in points} of the chosen measures."""
+    candidates = tasks_by_measure(tasks)["candidates"]
+    return {measure: candidates[measure]["pretrained"] - candidates[measure]["random"] for measure in tasks["chosen"]}
+
+
+def recompute_verdicts(scores, headrooms):
+    """Return the content of verdicts.json."""
+    verdicts = {}
+    for arm in sorted({model for model, _ in scores} - {BASELINE, RANDOM}):
+        at_chosen = {}
+        at_lowest = {}
+        seeds = set()
+        for measure, headroom in headrooms.items():
+            of_arm = by_rate_of(scores, arm, measure)
+            of_mlm = by_rate_of(scores, BASELINE, measure)
+            seeds.add(tuple(sorted(of_arm[min(of_arm)])))
+            seeds.add(tuple(sorted(of_mlm[min(of_mlm)])))
+            if len(seeds) > 1 or set(of_arm) != set(of_mlm):
+                raise SystemExit(f"error: {measure}: {arm} and {BASELINE} differ in seeds or fine-tuning rates")
+
+            difference = np.subtract(tests_at(of_arm, chosen_rate(of_arm)), tests_at(of_mlm, chosen_rate(of_mlm)))
+            at_chosen[measure] = difference / headroom
+            difference = np.subtract(tests_at(of_arm, min(of_arm)), tests_at(of_mlm, min(of_mlm)))
+            at_lowest[measure] = difference / headroom
+
+        contrasts_at_chosen = contrasts(at_chosen)
+        contrasts_at_lowest = contrasts(at_lowest)
+        lower_bound = interval_90(np.mean(list(at_chosen.values()), axis=0))[0]
+        verdicts[arm] = {
+            "verdict": verdict(contrasts_at_chosen, contrasts_at_lowest),
+            "not_inferior": lower_bound > -0.1,
+            "lower_bound": lower_bound,
+            "at_the_chosen_rates": contrasts_at_chosen,
+            "at_the_lowest_rate": contrasts_at_lowest,
+        }
+    return verdicts
+
+
+def contrasts(differences):
+    p_values = holm({measure: p_value(values) for measure, values in differences.items()})
+    table = {}
+    for measure, values in differences.items():
+        table[measure] = {
+            "differences": values.tolist(),
+            "mean": float(np.mean(values)),
+            "interval_90": interval_90(values),
+            "p_holm": p_values[measure],
+        }
+    return table
+
+
+def interval_90(values):
+    standard_error = np.std(values, ddof=1) / math.sqrt(len(values))
+    half = stats.t.ppf(0.95, len(values) - 1) * standard_error
+    mean = np.mean(values)
+    return [float(mean - half), float(mean + half)]
+
+
+def p_value(values):
+    """Return p of the two-sided t test of the mean against 0."""
+    if np.ptp(values) < TOLERANCE:
+        return 1.0
+    standard_error = np.std(values, ddof=1) / math.sqrt(len(values))
+    statistic = np.mean(values) / standard_error
+    return float(2 * stats.t.sf(abs(statistic), len(values) - 1))
+
+
+def holm(p_values):
+    """Return the p values, each corrected for all of them."""
+    corrected = {}
+    largest = 0.0
+    for smaller, measure in enumerate(sorted(p_values, key=p_values.get)):
+        product = (len(p_values) - smaller) * p_values[measure]
+        largest = max(largest, min(product, 1.0))
+        corrected[measure] = largest
+    return corrected
+
+
+def verdict(at_chosen, at_lowest):
+    signs = significant_signs(at_chosen)
+    if signs:
+        return {(1,): "supported", (-1,): "contradicted", (-1, 1): "mixed"}[tuple(sorted(signs))]
+    for contrast in at_chosen.values():
+        low, high = contrast["interval_90"]
+        if low <= -0.1 or high >= 0.1:
+            return "cannot tell"
+    return "speed only" if significant_signs(at_lowest) == {1} else "equivalent"
+
+
+def significant_signs(table):
+    return {int(np.sign(contrast["mean"])) for contrast in table.values() if contrast["p_holm"] < 0.05}
+
+
+def flatten(value, place=()):
+    """Return {path of keys and indices: value} of each number, text and empty container in a JSON value."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict) or not value:
+        return {place: value}
+    leaves = {}
+    for key, item in value.items():
+        leaves.update(flatten(item, (*place, str(key))))
+    return leaves
+
+
+def compare(own, committed):
+    """Return {path: deviation}, infinite where a value is missing, extra or another text."""
+    own = flatten(own)
+    committed = flatten(committed)
+    deviations = {}
+    for place in {**own, **committed}:
+        own_value = own.get(place)
+        committed_value = committed.get(place)
+        if type(own_value) is float and type(committed_value) in (float, int):
+            deviation = abs(own_value - committed_value)
+            deviations[place] = math.inf if math.isnan(deviation) else deviation
+        else:
+            same = type(own_value) is type(committed_value) and own_value == committed_value
+            deviations[place] = 0.0 if same else math.inf
+    return deviations
+
+
+def largest_below(deviations, *place):
+    largest = max(deviation for path, deviation in deviations.items() if path[: len(place)] == place)
+    return f"differs by at most {largest:.1e}"
+
+
+def check_tasks(results_path, tasks_path):
+    """Print the recomputed candidates, and return the deviations from a tasks.json."""
+    own = recompute_tasks(read(results_path, scores_of))
+    deviations = compare(own, read(tasks_path, tasks_by_measure))
+    for measure, candidate in own["candidates"].items():
+        numbers = [f"{key} {candidate[key]:.6f}" for key in ("random", "pretrained", "deviation", "deviations")]
+        print(f"{measure}: {', '.join(numbers)}; {largest_below(deviations, 'candidates', measure)}")
+    print("chosen: " + "; ".join(own["chosen"]))
+    return deviations
+
+
+def check_verdicts(results_path, tasks_path, verdicts_path):
+    """Print the recomputed contrasts, and return the deviations from a verdicts.json."""
+    own = recompute_verdicts(read(results_path, scores_of), read(tasks_path, headrooms_of))
+    deviations = compare(own, read(verdicts_path, dict))
+    for arm, of_arm in own.items():
+        for rates in ("at_the_chosen_rates", "at_the_lowest_rate"):
+            for measure, contrast in of_arm[rates].items():
+                low, high = contrast["interval_90"]
+                numbers = f"mean {contrast['mean']:.6f} [{low:.6f}, {high:.6f}], p {contrast['p_holm']:.6f}"
+                deviation = largest_below(deviations, arm, rates, measure)
+                print(f"{arm}, {measure}, {rates.replace('_', ' ')}: {numbers}; {deviation}")
+        print(f"{arm}: {of_arm['verdict']}, lower bound {of_arm['lower_bound']:.6f}")
+    return deviations
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    tasks = commands.add_parser("tasks", help="recompute tasks.json")
+    tasks.add_argument("files", nargs=2, metavar="FILE", help="results.json of stage T; tasks.json")
+    tasks.set_defaults(check=check_tasks)
+    verdicts = commands.add_parser("verdicts", help="recompute verdicts.json")
+    verdicts.add_argument("files", nargs=3, metavar="FILE", help="results.json; tasks.json; verdicts.json")
+    verdicts.set_defaults(check=check_verdicts)
+    options = parser.parse_args(arguments)
+
+    deviations = options.check(*options.files)
+    differing = [place for place, deviation in deviations.items() if deviation > TOLERANCE]
+    if differing:
+        lines = [f"{', '.join(place)}: deviation {deviations[place]:.3g}" for place in differing]
+        sys.exit("the committed file differs (inf: missing, extra or another text):\n" + "\n".join(lines))
+    print("every number agrees")
+
+
+if __name__ == "__main__":
+    main()
