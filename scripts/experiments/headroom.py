@@ -86,21 +86,26 @@ def task_of(measure: str) -> str:
     return measure.partition(",")[0]
 
 
-def scores(results: Results, model: str, measure: str, rate: str, split: str) -> list[float]:
-    """Return the scores of all seeds of a model at a learning rate of fine-tuning, in per cent.
+def scores(results: Results, model: str, measure: str, rate: str, split: str) -> dict[int, float]:
+    """Return the scores of a model at a learning rate of fine-tuning, in per cent, by the seed of its pretraining.
 
     Args:
         split: ``test`` for the set that scores, ``dev`` for the held-out rows that choose the rate.
+
+    Raises:
+        UserError: if two runs have one seed, as at two learning rates of pretraining.
     """
     prefix = "test_" if split == "test" else ""
     name = f"{prefix}{METRICS[task_of(measure)]} at {rate}"
     runs = [run for run in results["runs"] if run["model"] == model]
     runs.sort(key=lambda run: run["seed"])
-    values = []
+    by_seed = {}
     for run in runs:
         of_updates = run["measures"][measure]
-        values.append(of_updates[max(of_updates, key=int)][name])
-    return values
+        by_seed[run["seed"]] = of_updates[max(of_updates, key=int)][name]
+    if len(by_seed) < len(runs):
+        raise UserError(f"{model} has several runs of one seed")
+    return by_seed
 
 
 def rates_of(results: Results, measure: str) -> list[str]:
@@ -113,12 +118,15 @@ def rates_of(results: Results, measure: str) -> list[str]:
 def chosen_rate(results: Results, model: str, measure: str) -> str:
     """Return the learning rate of fine-tuning with the highest mean score on held-out rows; the lowest of a tie."""
     rates = rates_of(results, measure)
-    means = [fmean(scores(results, model, measure, rate, "dev")) for rate in rates]
+    means = []
+    for rate in rates:
+        mean = fmean(scores(results, model, measure, rate, "dev").values())
+        means.append(round(mean, 9))  # equal sums in another order are equal
     return rates[int(np.argmax(means))]
 
 
-def at_chosen_rate(results: Results, model: str, measure: str) -> list[float]:
-    """Return the scores of all seeds of a model on the set that scores, at the rate that held-out rows choose."""
+def at_chosen_rate(results: Results, model: str, measure: str) -> dict[int, float]:
+    """Return the scores of a model by seed on the set that scores, at the rate that held-out rows choose."""
     return scores(results, model, measure, chosen_rate(results, model, measure), "test")
 
 
@@ -136,8 +144,8 @@ def sampling_deviation(task: str, score: float) -> float:
 def headroom_of(results: Results, measure: str) -> Headroom:
     """Return the headroom of a measure, from the arms and random weights of stage T."""
     arms = sorted({run["model"] for run in results["runs"]} - {RANDOM})
-    pretrained = fmean(fmean(at_chosen_rate(results, arm, measure)) for arm in arms)
-    of_random = at_chosen_rate(results, RANDOM, measure)
+    pretrained = fmean(fmean(at_chosen_rate(results, arm, measure).values()) for arm in arms)
+    of_random = [*at_chosen_rate(results, RANDOM, measure).values()]
     sampling = sampling_deviation(task_of(measure), pretrained)
     deviation = (stdev(of_random) ** 2 + sampling**2) ** 0.5
     return Headroom(measure, fmean(of_random), pretrained, deviation)
@@ -234,8 +242,11 @@ def differences(results: Results, arm: str, tasks: Sequence[Headroom], is_lowest
 
     Args:
         is_lowest: whether both are fine-tuned at the lowest rate, not at those that held-out rows choose.
+
+    Raises:
+        UserError: if the two have other seeds.
     """
-    found = {}
+    by_measure = {}
     for headroom in tasks:
         measure = headroom.measure
         if is_lowest:
@@ -243,8 +254,10 @@ def differences(results: Results, arm: str, tasks: Sequence[Headroom], is_lowest
             ours, theirs = (scores(results, model, measure, rate, "test") for model in (arm, BASELINE))
         else:
             ours, theirs = (at_chosen_rate(results, model, measure) for model in (arm, BASELINE))
-        found[measure] = [(a - b) / headroom.points for a, b in zip(ours, theirs, strict=True)]
-    return found
+        if ours.keys() != theirs.keys():
+            raise UserError(f"{arm} has the seeds {[*ours]}, and {BASELINE} {[*theirs]}; complete the study")
+        by_measure[measure] = [(ours[seed] - theirs[seed]) / headroom.points for seed in ours]
+    return by_measure
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,11 @@ def places(centre: int, number: int) -> list[float]:
 
 def draw_scores(axes: Axes, results: Results, arms: Sequence[str], measure: str) -> None:
     """Draw the scores on a measure, a point for each seed, and those of random weights as a line."""
-    random = at_chosen_rate(results, RANDOM, measure)
+    random = [*at_chosen_rate(results, RANDOM, measure).values()]
     axes.axhspan(min(random), max(random), color=RANDOM_COLOUR, alpha=0.2, linewidth=0)
     axes.axhline(fmean(random), color=RANDOM_COLOUR, linestyle="--", label=RANDOM)
     for centre, arm in enumerate(arms):
-        values = at_chosen_rate(results, arm, measure)
+        values = [*at_chosen_rate(results, arm, measure).values()]
         axes.plot(places(centre, len(values)), values, "o", color=COLOURS[arm], markersize=5, alpha=0.8)
         axes.hlines(fmean(values), centre - 0.3, centre + 0.3, color=COLOURS[arm], linewidth=2)
     axes.set_title(measure)

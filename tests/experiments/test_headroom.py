@@ -7,6 +7,7 @@ import pytest
 
 from experiments import headroom, headroom_figure
 from experiments.headroom import Headroom, apply_rule, choose, headroom_of, is_not_inferior, simulate, verdict
+from tests.support.refusals import refused
 
 NOTHING = {"a": [0.01, -0.01, 0.02, -0.02, 0.0], "b": [0.0, 0.01, -0.01, 0.01, 0.0]}
 BETTER = {"a": [0.3, 0.31, 0.29, 0.3, 0.32], "b": NOTHING["b"]}
@@ -98,6 +99,26 @@ def test_what_the_rule_writes_is_json_and_pairs_seeds():
     expected = [(ours - theirs) / 50 for ours, theirs in pairs]
     assert written["MAE-LM"]["at_the_chosen_rates"]["UPOS"]["differences"] == pytest.approx(expected, rel=1e-12)
     assert written.keys() == {"MAE-LM", "3ML-self"}
+
+
+def test_no_seed_is_paired_with_another_one():
+    task = Headroom("UPOS", 20.0, 70.0, 1.0)
+    for seeds, named in (([1, 2, 4], "MLM.*complete"), ([1, 2, 3, 3], "seed")):
+        results = main_results(seeds=[1, 2, 3])
+        others = [run for run in results["runs"] if run["model"] != "MLM"]
+        of_mlm = [run for run in main_results(seeds)["runs"] if run["model"] == "MLM"]
+        with refused(named):
+            apply_rule({"runs": [*others, *of_mlm]}, [task])
+
+
+def test_of_equal_rates_the_lowest_is_chosen():
+    """The sums of these rows are equal; their means are not, in floating point."""
+    right_rows = {"0.0001": (151, 152, 153, 154, 158), "0.0003": (150, 151, 154, 156, 157)}
+    runs = []
+    for seed in range(5):
+        values = {f"accuracy at {rate}": 100 * rows[seed] / 249 for rate, rows in right_rows.items()}
+        runs.append({"model": "MLM", "seed": seed, "measures": {"RTE": {"10": values}}})
+    assert headroom.chosen_rate({"runs": runs}, "MLM", "RTE") == "0.0001"
 
 
 def test_the_figure_shows_every_seed_of_every_model():

@@ -98,7 +98,7 @@ class Study:
         return json.loads(self.files[name].read_text())
 
     def write(self, name, content):
-        self.files[name].write_text(json.dumps(content, default=bool))  # numpy's bool is unknown to json
+        self.files[name].write_text(json.dumps(content))
 
     def check_tasks(self):
         recompute_headroom.main(["tasks", str(self.files["stage_t"]), str(self.files["tasks"])])
