@@ -23,6 +23,7 @@ from mae_lm_fairseq.cli import run
 
 pretrained, finetuned, text = sys.argv[1:]
 assert mae_lm_fairseq.load(pretrained).fill_mask("a <mask>.")[0].probability > 0
+assert "torch._dynamo" not in sys.modules  # importing it takes as long as importing torch
 run("rank", [pretrained, "--text", text, "--tokens", "200", "--out", "ranks"])
 run("evaluate", [pretrained, "--text", text, "--tokens", "200", "--pseudo-tokens", "50"])
 run("export", [pretrained, "--out", "exported"])

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-import torch
-
 from mae_lm_fairseq.core.autoencoder import MaskedAutoencoder
 from mae_lm_fairseq.core.config import MaskedAutoencoderConfig
 from mae_lm_fairseq.cost.flops import TRAINING, Flops, forward_flops
 from mae_lm_fairseq.cost.memory import PAD, PRECISIONS, FakeTrainingStep, Memory, training_memory
 from mae_lm_fairseq.cost.planned_run import PlannedRun
+from mae_lm_fairseq.utils.meta_device import on_meta_device
 
 MEASURED_TOKENS = 1 << 14
 """Tokens of the smaller batch that is measured. In smaller ones, a chunk of logits is not full."""
@@ -175,7 +174,7 @@ def hours(run: PlannedRun, flops: Flops) -> float:
 
 def count_parameters(config: MaskedAutoencoderConfig, vocab_size: int) -> Parameters:
     """Count the parameters of a network by building it on the meta device."""
-    with torch.device("meta"):
+    with on_meta_device():
         network = MaskedAutoencoder(config, vocab_size, PAD, vocab_size - 1)
     counts = {"encoder": 0, "decoder": 0, "lm_head": 0}
     for name, parameter in network.named_parameters():

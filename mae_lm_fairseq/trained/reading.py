@@ -225,9 +225,8 @@ def build_all(pretrained: Pretrained) -> tuple[MaskedAutoencoder, nn.ModuleDict]
     """Build the network, see :func:`build`, and the heads by name; none if the model was not fine-tuned."""
     config, weights = pretrained.config, pretrained.weights
     is_wrapped = bool(config.wrapped)
-    device = "cpu" if is_wrapped else "meta"
     with torch.random.fork_rng(devices=[]):
-        modules = skeleton(config, weights, len(pretrained.symbols), device)
+        modules = skeleton(config, weights, len(pretrained.symbols), has_memory=is_wrapped)
     modules.load_state_dict(weights, assign=not is_wrapped)
     network, heads = modules.eval().values()
     is_tied = not is_wrapped and not config.untie_output_weights

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mae_lm_fairseq.core.config import ARCHITECTURES, DECODER_ATTENTIONS, MaskedAutoencoderConfig
 from mae_lm_fairseq.text.tokenizer import PAD
 from mae_lm_fairseq.trained.checkpoint_file import value_at
+from mae_lm_fairseq.utils.meta_device import on_meta_device
 from mae_lm_fairseq.utils.typed import typed
 from mae_lm_fairseq.wrapped.heads import ANSWERS, HEAD_KINDS, SENTENCES, WORDS, WrappedTaskHead
 from mae_lm_fairseq.wrapped.network import build_network, rows_of_tokens, shared_weights
@@ -83,16 +84,17 @@ def saved_config(state: Mapping[str, Any]) -> MaskedAutoencoderConfig:
 
 
 def skeleton(
-    config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int, device: str = "meta"
+    config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor], symbols: int, has_memory: bool = False
 ) -> nn.ModuleDict:
-    """Return network and heads without the parts that ``weights`` lack, by default on a device that takes no memory.
+    """Return network and heads without the parts that ``weights`` lack, with the names of weights in checkpoints.
 
-    Its weights have their names in checkpoints.
+    Args:
+        has_memory: build them on the CPU, not on the device that takes no memory.
 
     Raises:
         KeyError: if a head has an invalid name.
     """
-    with torch.device(device):
+    with torch.device("cpu") if has_memory else on_meta_device():
         network = build_network(config, symbols, PAD, mask=symbols - 1)
         if not has_prediction(weights):
             network.drop_prediction()

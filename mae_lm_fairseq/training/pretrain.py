@@ -28,6 +28,7 @@ from mae_lm_fairseq.training.command import Settings, arguments, as_options, spl
 from mae_lm_fairseq.training.estimate import describe_length, vocabulary_size, warnings_about
 from mae_lm_fairseq.training.settings import describe_amount, recipe, settings
 from mae_lm_fairseq.utils.errors import UserError
+from mae_lm_fairseq.utils.meta_device import on_meta_device
 from mae_lm_fairseq.utils.signals import ENDING
 from mae_lm_fairseq.wrapped.network import contradictions
 
@@ -198,7 +199,7 @@ def check_start(cfg: Any, data_bin: Path) -> None:
     if not (data_bin / DICTIONARY).exists():
         return
     task = tasks.setup_task(cfg.task)
-    with torch.device("meta"):
+    with on_meta_device():
         task.build_model(cfg.model)
 
 

@@ -19,6 +19,7 @@ from mae_lm_fairseq.utils.hugging_face import (
     import_transformers,
     without_code,
 )
+from mae_lm_fairseq.utils.meta_device import on_meta_device
 from mae_lm_fairseq.wrapped.encoder import WrappedDecoder, WrappedEncoder, first_position, kind_of
 
 ENCODER_MODEL, LM_HEAD = "autoencoder.encoder.model.", "autoencoder.lm_head.model."
@@ -88,7 +89,7 @@ def options_of(description: str) -> dict[str, Any]:
 
 @lru_cache
 def _base_on_meta(description: str) -> nn.Module:
-    with configuration_errors(), torch.device("meta"):
+    with configuration_errors(), on_meta_device():
         return import_transformers().AutoModel.from_config(stock_config(description))
 
 
@@ -278,7 +279,7 @@ def own_decoder(config: MaskedAutoencoderConfig, weights: Mapping[str, Tensor]) 
 
 @lru_cache
 def _on_meta(config: MaskedAutoencoderConfig) -> MaskedAutoencoder:
-    with torch.device("meta"):
+    with on_meta_device():
         return build_network(config, vocab_size=1, pad=0, mask=0)
 
 

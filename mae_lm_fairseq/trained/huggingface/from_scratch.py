@@ -6,8 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mae_lm_fairseq.core.config import ARCHITECTURES, PRESETS, plain_values, preset_config, takes_encoder
 from mae_lm_fairseq.text.data_bin import DICTIONARY
 from mae_lm_fairseq.text.dictionary import read_symbols
@@ -22,6 +20,7 @@ from mae_lm_fairseq.trained.token_order import TokenOrder, token_order
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import MOST_JSON_BYTES, read_bytes
 from mae_lm_fairseq.utils.hugging_face import without_code
+from mae_lm_fairseq.utils.meta_device import on_meta_device
 from mae_lm_fairseq.wrapped.network import build_network, describe, options_of, padding_id
 
 _ROLES = {"pad": PAD, "bos": BOS, "cls": BOS, "eos": EOS, "sep": EOS}
@@ -81,7 +80,7 @@ def _options(description: str, architecture: str, size: int) -> dict[str, Any]:
     """
     options = options_of(description)
     network = with_position_bias(preset_config(*ARCHITECTURES[architecture], **options))
-    with torch.device("meta"):
+    with on_meta_device():
         build_network(network, size, PAD, size - 1)
     pad = json.loads(description)["pad_token_id"]
     padding = padding_id(description)

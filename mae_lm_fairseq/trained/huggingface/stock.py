@@ -47,6 +47,7 @@ from mae_lm_fairseq.trained.validation import class_count, head_kind, head_names
 from mae_lm_fairseq.utils.errors import UserError
 from mae_lm_fairseq.utils.files import write_text
 from mae_lm_fairseq.utils.hugging_face import import_transformers, without_code
+from mae_lm_fairseq.utils.meta_device import on_meta_device
 from mae_lm_fairseq.wrapped.network import ENCODER_MODEL, stock_class, stock_config
 
 
@@ -346,7 +347,7 @@ def _write_wrapped(pretrained: Pretrained, to: Counterpart, directory: Path):
     # The pooler of an encoder is among the kept weights, or unset.
     kept = _without_prefix(to.kept, base) if is_encoder else to.kept
     options = {"add_pooling_layer": False} if is_encoder and _may_have_pooler(stock) else {}
-    with torch.device("meta"):
+    with on_meta_device():
         model = stock._from_config(config, **options)
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
