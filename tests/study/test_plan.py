@@ -233,8 +233,15 @@ def test_text_is_measured_at_the_length_of_the_trainings():
 def test_mistakes_of_the_file_itself():
     with pytest.raises(UserError, match=r"plan\.toml: .*line 1, column 9"):
         parse_plan("title = = 3", "plan.toml")
-    with pytest.raises(UserError, match="mine"):
+
+
+def test_a_plan_is_shipped_or_a_file_with_any_ending(tmp_path):
+    with pytest.raises(UserError, match=r"mine.*evidence"):
         read_plan("mine")
+    for name in ("plan", "plan.toml", "plan.txt"):
+        path = tmp_path / name
+        path.write_text(PLAN)
+        assert read_plan(str(path)).models == parse_plan(PLAN, name).models
 
 
 def test_missing_files_are_named():
