@@ -213,7 +213,7 @@ def test_every_module_that_registers_can_be_imported_first(run_cli, tmp_path, ex
 def test_the_model_needs_few_modules():
     """Training must not import what measures, fine-tunes or exports; imports inside functions count."""
     needed = grimp.build_graph("mae_lm_fairseq").find_upstream_modules("mae_lm_fairseq.models.mae_lm")
-    assert len(needed) <= 46, sorted(needed)
+    assert len(needed) <= 47, sorted(needed)
 
 
 class TestSecondCopy:
