@@ -77,6 +77,19 @@ def test_weights_are_aligned_as_by_torch(bundles):
     assert (8 + int.from_bytes(content[:8], "little")) % 64 == 0
 
 
+def test_the_largest_weight_is_mapped_into_memory_and_not_copied(bundles):
+    bundle = bundles["mae_lm_tiny"]
+    weights = open_pretrained(bundle).weights
+    address = weights["autoencoder.encoder.embed_tokens.weight"].data_ptr()
+    mapped = []
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            if line.rstrip().endswith(str(bundle / "model.safetensors")):
+                first, end = line.split()[0].split("-")
+                mapped.append(range(int(first, 16), int(end, 16)))
+    assert any(address in region for region in mapped)
+
+
 @pytest.fixture
 def rebundled(checkpoints, text_data, tmp_path):
     """Return a function that writes a checkpoint of a changed content, and its bundle, and opens the bundle."""
