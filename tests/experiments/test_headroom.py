@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import headroom, headroom_figure
+from experiments.findings import RESULTS
 from experiments.headroom import Headroom, apply_rule, choose, headroom_of, is_not_inferior, simulate, verdict
 from tests.support.refusals import refused
 
@@ -129,3 +130,18 @@ def test_the_figure_shows_every_seed_of_every_model():
     assert [len(line.get_ydata()) for line in differences] == [5, 5]
     of_mlm, of_mae_lm, _ = (line.get_ydata() for line in scores)
     np.testing.assert_allclose(differences[0].get_ydata(), 100 * (of_mae_lm - of_mlm) / 50, rtol=1e-12)
+
+
+def test_the_page_has_the_losses_of_stage_r_and_every_best_rate_is_in_the_interior():
+    page = (RESULTS / "headroom/README.md").read_text(encoding="utf-8")
+    losses = {}
+    for run in json.loads((RESULTS / "headroom/rates.json").read_text(encoding="utf-8"))["runs"]:
+        losses[run["model"], run["learning_rate"]] = run["measures"]["loss"]["3800"]["loss"]
+    for rate, name in ((5e-4, "5e-4"), (1e-3, "1e-3"), (2e-3, "**2e-3**"), (4e-3, "4e-3")):
+        cells = [f"{losses[arm, rate]:.2f}" for arm in headroom_figure.COLOURS]
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    best = {arm: losses[arm, 2e-3] for arm in headroom_figure.COLOURS}
+    for (arm, rate), loss in losses.items():
+        assert loss >= best[arm], (arm, rate)
+    assert f"MAE-LM is {best['MAE-LM'] - best['MLM']:.2f} nats behind" in page
+    assert f"3ML {best['MLM'] - best['3ML-self']:.2f} nats ahead" in page
