@@ -2,13 +2,15 @@
 """Choose the tasks of the study headroom, simulate its rule, and apply the rule to its results.
 
 tasks: which candidates leave most room between random weights and pretrained models, from the results of stage T.
-simulation: how often the rule gives each verdict without an effect, from what ``tasks`` has written.
-rule: the verdicts, from what ``tasks`` has written and the results of the main study.
+edges: which models have their best learning rate of fine-tuning at an edge, by held-out rows alone.
+simulation: with which tasks and margin the rule can find arms equivalent, and how often it gives each verdict.
+rule: the verdicts, from what ``tasks`` and ``simulation`` have written and the results of the main study.
 
 Example:
-    scripts/experiments/headroom.py tasks headroom/results.json --out tasks.json
+    scripts/experiments/headroom.py tasks stage-t/results.json --out tasks.json
+    scripts/experiments/headroom.py edges stage-t/results.json --out edges.json
     scripts/experiments/headroom.py simulation tasks.json --out simulation.json
-    scripts/experiments/headroom.py rule tasks.json main/results.json --out verdicts.json
+    scripts/experiments/headroom.py rule tasks.json simulation.json main/results.json --out verdicts.json
 """
 
 import sys
@@ -31,6 +33,7 @@ from mae_lm_fairseq.utils.files import read_json, write_json  # noqa: E402
 
 RANDOM = "random weights"
 BASELINE = "MLM"
+THREE_ML = "3ML-self"
 METRICS = {
     "CoLA": "matthews",
     "SST-2": "accuracy",
@@ -40,16 +43,27 @@ METRICS = {
     "WNUT-17": "f1",
 }
 """The metric that counts, by task; a measure is named by its task, or by that and its number of training rows."""
-TEST_ROWS = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 2001, "WNUT-17": 1009}
-"""Rows or sentences of the sets that score."""
+SCORED = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 25_147, "WNUT-17": 836}
+"""Rows, words (UPOS) or entities (WNUT-17) of the sets that score."""
+ELIGIBLE = 5.0
+"""Smallest headroom of a measure that is chosen, in standard deviations."""
 CHOSEN = 4
 """Number of measures that the main study keeps."""
+FEWEST = 2
+"""Number of measures below which there is no verdict."""
 MOST_SIZES = 2
 """Maximum number of sizes of one task among them."""
-MARGIN = 0.1
-"""Margin of equivalence and of non-inferiority, as a fraction of the headroom."""
-SEEDS = 5
+MARGINS = (0.1, 0.15, 0.2)
+"""Margins of equivalence and of non-inferiority that are tried, as fractions of the headroom."""
+LOWEST_RATE = "0.0001"
+"""Learning rate of fine-tuning at which speed is compared."""
+SEEDS = (1, 2, 3, 4, 5)
+"""Seeds of pretraining of the main study."""
+CORRELATIONS = (0.0, 0.5)
+"""Correlations between the differences of two measures that are simulated."""
 SIMULATED = 10_000
+EQUIVALENT = ("equivalent", "speed only", "slower only")
+"""Verdicts of arms whose differences lie within the margin."""
 
 Results = Mapping[str, Any]
 Differences = Mapping[str, Sequence[float]]
@@ -64,7 +78,7 @@ class Headroom:
         measure: its name in the plan.
         random: mean score of random weights.
         pretrained: mean score of the arms.
-        deviation: standard deviation of a score: of the seeds of random weights, and of the sampling of the test rows.
+        deviation: standard deviation of a score: of the seeds of random weights, and of the sampling of what is scored.
     """
 
     measure: str
@@ -135,10 +149,10 @@ def sampling_deviation(task: str, score: float) -> float:
 
     It is binomial for accuracy and F1. That of a correlation r of n rows is about (1 - r^2) / sqrt(n).
     """
-    fraction, rows = score / 100, TEST_ROWS[task]
+    fraction, cases = score / 100, SCORED[task]
     if METRICS[task] in ("matthews", "spearman"):
-        return 100 * (1 - fraction**2) / rows**0.5
-    return 100 * (fraction * (1 - fraction) / rows) ** 0.5
+        return 100 * (1 - fraction**2) / cases**0.5
+    return 100 * (fraction * (1 - fraction) / cases) ** 0.5
 
 
 def headroom_of(results: Results, measure: str) -> Headroom:
@@ -147,13 +161,15 @@ def headroom_of(results: Results, measure: str) -> Headroom:
     pretrained = fmean(fmean(at_chosen_rate(results, arm, measure).values()) for arm in arms)
     of_random = [*at_chosen_rate(results, RANDOM, measure).values()]
     sampling = sampling_deviation(task_of(measure), pretrained)
-    deviation = (stdev(of_random) ** 2 + sampling**2) ** 0.5
+    of_seeds = max(stdev(of_random), sampling / 2)  # three seeds may agree by chance
+    deviation = (of_seeds**2 + sampling**2) ** 0.5
     return Headroom(measure, fmean(of_random), pretrained, deviation)
 
 
 def choose(candidates: Sequence[Headroom]) -> list[Headroom]:
-    """Return the measures with the largest headrooms in standard deviations, at most two sizes of one task."""
-    ranked = sorted(candidates, key=lambda headroom: headroom.deviations, reverse=True)
+    """Return the eligible measures with the largest headrooms in deviations, at most two sizes of one task."""
+    eligible = [headroom for headroom in candidates if headroom.deviations >= ELIGIBLE]
+    ranked = sorted(eligible, key=lambda headroom: headroom.deviations, reverse=True)
     chosen: list[Headroom] = []
     for headroom in ranked:
         sizes = [other for other in chosen if task_of(other.measure) == task_of(headroom.measure)]
@@ -183,25 +199,26 @@ def significant_signs(differences: Differences) -> set[int]:
     return signs
 
 
-def are_equivalent(differences: Differences) -> bool:
+def are_within(differences: Differences, margin: float) -> bool:
     """Return whether every 90 % interval lies within the margin."""
     intervals = [interval(values, 0.90) for values in differences.values()]
-    return all(low > -MARGIN and high < MARGIN for low, high in intervals)
+    return all(low > -margin and high < margin for low, high in intervals)
 
 
-def verdict(best: Differences, lowest: Differences) -> str:
+def verdict(best: Differences, lowest: Differences, margin: float | None) -> str:
     """Return the verdict of the rule.
 
     Args:
         best: differences at the chosen rates of fine-tuning.
         lowest: differences at the lowest rate.
+        margin: margin of equivalence; None if arms cannot be found equivalent.
     """
     signs = significant_signs(best)
     if signs:
         return {(1,): "supported", (-1,): "contradicted"}.get(tuple(signs), "mixed")
-    if not are_equivalent(best):
+    if margin is None or not are_within(best, margin):
         return "cannot tell"
-    return "speed only" if significant_signs(lowest) == {1} else "equivalent"
+    return {(1,): "speed only", (-1,): "slower only"}.get(tuple(significant_signs(lowest)), "equivalent")
 
 
 def lower_bound(differences: Differences) -> float:
@@ -211,52 +228,92 @@ def lower_bound(differences: Differences) -> float:
     return low
 
 
-def is_not_inferior(best: Differences) -> bool:
-    """Return whether the lower bound is above the margin."""
-    return lower_bound(best) > -MARGIN
-
-
-def simulate(tasks: Sequence[Headroom], effect: float, generator: np.random.Generator) -> dict[str, float]:
+def simulate(
+    tasks: Sequence[Headroom], margin: float, effect: float, correlation: float, generator: np.random.Generator
+) -> dict[str, float]:
     """Return how often the rule gives each verdict, and how often it calls an arm not inferior.
 
     Args:
         effect: true difference, as a fraction of the headroom, in all measures and at all rates.
+        correlation: correlation between the differences of two measures.
     """
-    deviations = [2**0.5 / headroom.deviations for headroom in tasks]  # of a difference of two scores
+    deviations = {task.measure: 2**0.5 / task.deviations for task in tasks}  # of a difference of two scores
     counts: Counter[str] = Counter()
     for _ in range(SIMULATED):
-        best, lowest = (
-            {
-                headroom.measure: generator.normal(effect, deviation, SEEDS)
-                for headroom, deviation in zip(tasks, deviations, strict=True)
-            }
-            for _ in range(2)
-        )
-        counts[verdict(best, lowest)] += 1
-        counts["not inferior"] += is_not_inferior(best)
+        best = draw(deviations, effect, correlation, generator)
+        lowest = draw(deviations, effect, correlation, generator)
+        counts[verdict(best, lowest, margin)] += 1
+        counts["not inferior"] += lower_bound(best) > -margin
     return {name: count / SIMULATED for name, count in counts.items()}
 
 
-def differences(results: Results, arm: str, tasks: Sequence[Headroom], is_lowest: bool) -> dict[str, list[float]]:
-    """Return an arm less the MLM, seed by seed, as fractions of the headrooms.
+def draw(
+    deviations: Mapping[str, float], effect: float, correlation: float, generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Return normal differences by measure, one for each seed."""
+    common = generator.normal(size=len(SEEDS))
+    differences = {}
+    for measure, deviation in deviations.items():
+        own = generator.normal(size=len(SEEDS))
+        noise = correlation**0.5 * common + (1 - correlation) ** 0.5 * own
+        differences[measure] = effect + deviation * noise
+    return differences
+
+
+def find_setting(tasks: Sequence[Headroom]) -> dict[str, Any]:
+    """Return the settings that were simulated, and the first in which arms without an effect are found equivalent.
+
+    The margins are tried from the narrowest to the widest, each without the weakest measures one after the other. The
+    frequencies of a setting without an effect are those of the correlation with the fewest equivalent arms.
+    """
+    tried = []
+    for margin in MARGINS:
+        for number in range(len(tasks), FEWEST - 1, -1):
+            kept = tasks[:number]
+            without_effect = {}
+            for correlation in CORRELATIONS:
+                generator = np.random.default_rng(1)
+                without_effect[f"{correlation:g}"] = simulate(kept, margin, 0.0, correlation, generator)
+            setting = {"measures": [task.measure for task in kept], "margin": margin, "without_effect": without_effect}
+            tried.append(setting)
+            if all(is_enough(frequencies) for frequencies in without_effect.values()):
+                return {"chosen": setting | {"with_effect": with_effects(kept, margin)}, "tried": tried}
+    return {"chosen": None, "tried": tried}
+
+
+def is_enough(frequencies: Mapping[str, float]) -> bool:
+    """Return whether half of the arms without an effect are found equivalent, and half of them not inferior."""
+    equivalent = sum(frequencies.get(name, 0.0) for name in EQUIVALENT)
+    return equivalent >= 0.5 and frequencies.get("not inferior", 0.0) >= 0.5
+
+
+def with_effects(tasks: Sequence[Headroom], margin: float) -> dict[str, dict[str, float]]:
+    """Return the frequencies of independent measures with effects, by the effect as a fraction of the headroom."""
+    frequencies = {}
+    for effect in (margin / 2, margin, 2 * margin):
+        frequencies[f"{effect:g}"] = simulate(tasks, margin, effect, 0.0, np.random.default_rng(1))
+    return frequencies
+
+
+def differences(results: Results, arm: str, measures: Sequence[str], is_lowest: bool) -> dict[str, list[float]]:
+    """Return an arm less the MLM by measure, seed by seed, in points.
 
     Args:
         is_lowest: whether both are fine-tuned at the lowest rate, not at those that held-out rows choose.
 
     Raises:
-        UserError: if the two have other seeds.
+        UserError: if their seeds are not the first ones of the main study.
     """
     by_measure = {}
-    for headroom in tasks:
-        measure = headroom.measure
+    for measure in measures:
         if is_lowest:
-            rate = rates_of(results, measure)[0]
-            ours, theirs = (scores(results, model, measure, rate, "test") for model in (arm, BASELINE))
+            ours, theirs = (scores(results, model, measure, LOWEST_RATE, "test") for model in (arm, BASELINE))
         else:
             ours, theirs = (at_chosen_rate(results, model, measure) for model in (arm, BASELINE))
-        if ours.keys() != theirs.keys():
+        seeds = SEEDS[: len(theirs)]
+        if not (seeds == tuple(ours) == tuple(theirs)):
             raise UserError(f"{arm} has the seeds {[*ours]}, and {BASELINE} {[*theirs]}; complete the study")
-        by_measure[measure] = [(ours[seed] - theirs[seed]) / headroom.points for seed in ours]
+        by_measure[measure] = [ours[seed] - theirs[seed] for seed in seeds]
     return by_measure
 
 
@@ -265,37 +322,53 @@ class HeadroomOptions(Options):
     """Options of this program.
 
     Attributes:
-        step: tasks, simulation or rule.
+        step: tasks, edges, simulation or rule.
         files: what the step reads.
         out: file for the result.
     """
 
-    step: Annotated[Literal["tasks", "simulation", "rule"], Argument("STEP", positional=True)]
+    step: Annotated[Literal["tasks", "edges", "simulation", "rule"], Argument("STEP", positional=True)]
     files: Annotated[tuple[Path, ...], Argument("FILE", positional=True)]
     out: OutputFile
+
+
+FILES = {"tasks": 1, "edges": 1, "simulation": 1, "rule": 3}
+"""Number of files that each step reads."""
 
 
 def main(options: HeadroomOptions) -> None:
     """Run a step, and write its result."""
     contents = [read_json(path) for path in options.files]
-    if len(contents) != (2 if options.step == "rule" else 1):
+    if len(contents) != FILES[options.step]:
         raise UserError(f"{options.step}: {len(contents)} files are too few or too many; see --help")
     if options.step == "tasks":
         candidates = [headroom_of(contents[0], measure) for measure in measures_of(contents[0])]
         chosen = [headroom.measure for headroom in choose(candidates)]
-        written = {
+        written: Any = {
             "candidates": [asdict(headroom) | {"deviations": headroom.deviations} for headroom in candidates],
             "chosen": chosen,
         }
+    elif options.step == "edges":
+        written = edges(contents[0])
+    elif options.step == "simulation":
+        written = find_setting(read_tasks(contents[0]))
     else:
-        tasks = read_tasks(contents[0])
-        if options.step == "simulation":
-            effects = (0.0, MARGIN / 2, MARGIN, 2 * MARGIN)
-            written = {f"{effect:g}": simulate(tasks, effect, np.random.default_rng(1)) for effect in effects}
-        else:
-            written = apply_rule(contents[1], tasks)
+        tasks, simulation, results = contents
+        written = apply_rule(results, read_tasks(tasks), simulation["chosen"])
     write_json(options.out, written)
     print(options.out.read_text(encoding="utf-8"))
+
+
+def edges(results: Results) -> list[dict[str, str]]:
+    """Return the measures and models whose chosen rate is the lowest or the highest one, without their scores."""
+    at_edges = []
+    for measure in measures_of(results):
+        rates = rates_of(results, measure)
+        for model in dict.fromkeys(run["model"] for run in results["runs"]):
+            rate = chosen_rate(results, model, measure)
+            if rate in (rates[0], rates[-1]):
+                at_edges.append({"measure": measure, "model": model, "rate": rate})
+    return at_edges
 
 
 def measures_of(results: Results) -> list[str]:
@@ -310,34 +383,67 @@ def read_tasks(content: Mapping[str, Any]) -> list[Headroom]:
     return [candidates[measure] for measure in content["chosen"]]
 
 
-def apply_rule(results: Results, tasks: Sequence[Headroom]) -> dict[str, Any]:
-    """Return the verdict on each arm against the MLM, with what it is made of."""
+def apply_rule(results: Results, tasks: Sequence[Headroom], setting: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the verdict on each arm against the MLM, with what it is made of.
+
+    Args:
+        results: those of the main study.
+        tasks: the chosen measures, with their headrooms in stage T.
+        setting: measures and margin that the simulation has chosen; None if arms cannot be found equivalent.
+    """
+    in_stage_t = {task.measure: task.points for task in tasks}
+    measures = setting["measures"] if setting else [*in_stage_t]
+    headrooms = {measure: headroom_of(results, measure).points for measure in measures}
+    kept = [measure for measure in measures if headrooms[measure] >= in_stage_t[measure] / 2]
     arms = sorted({run["model"] for run in results["runs"]} - {RANDOM, BASELINE})
     written = {}
     for arm in arms:
-        best = differences(results, arm, tasks, is_lowest=False)
-        lowest = differences(results, arm, tasks, is_lowest=True)
-        written[arm] = {
-            "verdict": verdict(best, lowest),
-            "not_inferior": is_not_inferior(best),
-            "lower_bound": lower_bound(best),
-            "at_the_chosen_rates": statistics_of(best),
-            "at_the_lowest_rate": statistics_of(lowest),
-        }
-    return written
+        best = differences(results, arm, kept, is_lowest=False)
+        lowest = differences(results, arm, kept, is_lowest=True)
+        written[arm] = arm_result(arm, best, lowest, headrooms, setting)
+    return {"headrooms": headrooms, "measures": kept, "arms": written}
 
 
-def statistics_of(differences: Differences) -> dict[str, dict[str, Any]]:
-    """Return what the rule reads of the differences, by measure."""
-    p_values = p_values_of(differences)
+def arm_result(
+    arm: str, best: Differences, lowest: Differences, headrooms: Mapping[str, float], setting: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the verdict on an arm, given its differences in points."""
+    margin = None
+    if setting and all(len(values) == len(SEEDS) for values in best.values()):
+        margin = setting["margin"]
+    fractions = divided(best, headrooms)
+    has_verdict = len(best) >= FEWEST
+    arm_verdict = verdict(fractions, divided(lowest, headrooms), margin) if has_verdict else None
+    result = {
+        "verdict": arm_verdict,
+        "at_the_chosen_rates": statistics_of(best, headrooms),
+        "at_the_lowest_rate": statistics_of(lowest, headrooms),
+    }
+    if arm == THREE_ML:
+        bound = lower_bound(fractions) if has_verdict else None
+        is_withheld = margin is None or arm_verdict in (None, "contradicted", "mixed")
+        result |= {"lower_bound": bound, "not_inferior": None if is_withheld else bound > -margin}
+    return result
+
+
+def divided(points: Differences, headrooms: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return differences as fractions of the headrooms."""
+    return {measure: [value / headrooms[measure] for value in values] for measure, values in points.items()}
+
+
+def statistics_of(points: Differences, headrooms: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Return what the rule reads of the differences, by measure; ``points`` is their mean before the division."""
+    fractions = divided(points, headrooms)
+    p_values = p_values_of(fractions)
     return {
         measure: {
             "differences": values,
             "mean": fmean(values),
             "interval_90": interval(values, 0.90),
             "p_holm": p_values[measure],
+            "points": fmean(points[measure]),
         }
-        for measure, values in differences.items()
+        for measure, values in fractions.items()
     }
 
 

@@ -2,33 +2,21 @@
 """Draw the scores of the study headroom, every seed of every model, and the differences that the rule tests.
 
 Example:
-    scripts/experiments/headroom_figure.py tasks.json main/results.json --out scores.png
+    scripts/experiments/headroom_figure.py simulation.json verdicts.json main/results.json --out scores.png
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.headroom import (
-    BASELINE,
-    MARGIN,
-    METRICS,
-    RANDOM,
-    Headroom,
-    Results,
-    at_chosen_rate,
-    differences,
-    read_tasks,
-    task_of,
-)
-from mae_lm_fairseq.study.contrasts import interval
+from experiments.headroom import METRICS, RANDOM, Results, at_chosen_rate, task_of
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json
@@ -50,11 +38,11 @@ class FigureOptions(Options):
     """Options of this program.
 
     Attributes:
-        files: what ``headroom.py tasks`` has written, and the results of the main study.
+        files: what the steps ``simulation`` and ``rule`` have written, and the results of the main study.
         out: file for the figure.
     """
 
-    files: Annotated[tuple[Path, Path], Argument("FILE", positional=True)]
+    files: Annotated[tuple[Path, Path, Path], Argument("FILE", positional=True)]
     out: OutputFile
 
 
@@ -78,18 +66,20 @@ def draw_scores(axes: Axes, results: Results, arms: Sequence[str], measure: str)
     name_models(axes, arms)
 
 
-def draw_differences(axes: Axes, results: Results, arms: Sequence[str], task: Headroom) -> None:
+def draw_differences(axes: Axes, verdicts: Mapping[str, Any], measure: str, margin: float | None) -> None:
     """Draw the differences of pairs from the MLM as a fraction of the headroom, their means and 90 % intervals."""
-    axes.axhspan(
-        -100 * MARGIN, 100 * MARGIN, color=RANDOM_COLOUR, alpha=0.2, linewidth=0, label="margin of equivalence"
-    )
+    if margin is not None:
+        axes.axhspan(
+            -100 * margin, 100 * margin, color=RANDOM_COLOUR, alpha=0.2, linewidth=0, label="margin of equivalence"
+        )
     axes.axhline(0, color="black", linewidth=0.8)
+    arms = [arm for arm in COLOURS if arm in verdicts["arms"]]
     for centre, arm in enumerate(arms):
-        fractions = differences(results, arm, [task], is_lowest=False)[task.measure]
-        values = [100 * fraction for fraction in fractions]
-        low, high = interval(values, 0.90)
+        statistics = verdicts["arms"][arm]["at_the_chosen_rates"][measure]
+        values = [100 * fraction for fraction in statistics["differences"]]
+        low, high = statistics["interval_90"]
         axes.plot(places(centre, len(values)), values, "o", color=COLOURS[arm], markersize=5, alpha=0.6)
-        axes.vlines(centre + 0.25, low, high, color=COLOURS[arm], linewidth=2)
+        axes.vlines(centre + 0.25, 100 * low, 100 * high, color=COLOURS[arm], linewidth=2)
         axes.plot(centre + 0.25, fmean(values), "D", color=COLOURS[arm], markersize=6)
     name_models(axes, arms)
 
@@ -101,24 +91,27 @@ def name_models(axes: Axes, arms: Sequence[str]) -> None:
     axes.grid(axis="y", alpha=0.25)
 
 
-def figure(results: Results, tasks: Sequence[Headroom]) -> Figure:
-    """Return the figure."""
-    drawn = Figure(figsize=(3.2 * len(tasks), 7), layout="constrained")
-    upper, lower = drawn.subplots(2, len(tasks), squeeze=False)
-    others = [arm for arm in COLOURS if arm != BASELINE]
-    for column, task in enumerate(tasks):
-        draw_scores(upper[column], results, list(COLOURS), task.measure)
-        draw_differences(lower[column], results, others, task)
+def figure(results: Results, verdicts: Mapping[str, Any], margin: float | None) -> Figure:
+    """Return the figure, with a column for each measure that the rule uses."""
+    measures = verdicts["measures"]
+    drawn = Figure(figsize=(3.2 * len(measures), 7), layout="constrained")
+    upper, lower = drawn.subplots(2, len(measures), squeeze=False)
+    for column, measure in enumerate(measures):
+        draw_scores(upper[column], results, list(COLOURS), measure)
+        draw_differences(lower[column], verdicts, measure, margin)
     lower[0].set_ylabel("less the MLM of the same seed\n(% of the headroom)")
-    for axes in (upper[0], lower[0]):
-        axes.legend(frameon=False, fontsize=9)
+    upper[0].legend(frameon=False, fontsize=9)
+    if margin is not None:
+        lower[0].legend(frameon=False, fontsize=9)
     return drawn
 
 
 def main(options: FigureOptions) -> None:
     """Draw the figure."""
-    tasks, results = (read_json(path) for path in options.files)
-    figure(results, read_tasks(tasks)).savefig(options.out, dpi=130)
+    simulation, verdicts, results = (read_json(path) for path in options.files)
+    chosen = simulation["chosen"]
+    margin = chosen["margin"] if chosen else None
+    figure(results, verdicts, margin).savefig(options.out, dpi=130)
     print(options.out)
 
 

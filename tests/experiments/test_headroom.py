@@ -7,109 +7,196 @@ import pytest
 
 from experiments import headroom, headroom_figure
 from experiments.findings import RESULTS
-from experiments.headroom import Headroom, apply_rule, choose, headroom_of, is_not_inferior, simulate, verdict
+from experiments.headroom import (
+    Headroom,
+    apply_rule,
+    choose,
+    edges,
+    find_setting,
+    headroom_of,
+    lower_bound,
+    simulate,
+    verdict,
+)
 from tests.support.refusals import refused
 
 NOTHING = {"a": [0.01, -0.01, 0.02, -0.02, 0.0], "b": [0.0, 0.01, -0.01, 0.01, 0.0]}
 BETTER = {"a": [0.3, 0.31, 0.29, 0.3, 0.32], "b": NOTHING["b"]}
 WORSE = {"a": NOTHING["a"], "b": [-0.3, -0.31, -0.29, -0.3, -0.32]}
 NOISE = {"a": [0.5, -0.4, 0.1, -0.2, 0.05], "b": NOTHING["b"]}
+SETTING = {"measures": ["UPOS"], "margin": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("best", "lowest", "expected"),
+    ("best", "lowest", "margin", "expected"),
     [
-        (BETTER, NOTHING, "supported"),
-        (WORSE, BETTER, "contradicted"),
-        ({"a": BETTER["a"], "b": WORSE["b"]}, NOTHING, "mixed"),
-        (NOTHING, NOTHING, "equivalent"),
-        (NOTHING, WORSE, "equivalent"),
-        (NOTHING, BETTER, "speed only"),
-        (NOISE, BETTER, "cannot tell"),
+        (BETTER, NOTHING, 0.1, "supported"),
+        (BETTER, NOTHING, None, "supported"),
+        (WORSE, BETTER, 0.1, "contradicted"),
+        ({"a": BETTER["a"], "b": WORSE["b"]}, NOTHING, 0.1, "mixed"),
+        (NOTHING, NOTHING, 0.1, "equivalent"),
+        (NOTHING, {"a": BETTER["a"], "b": WORSE["b"]}, 0.1, "equivalent"),
+        (NOTHING, BETTER, 0.1, "speed only"),
+        (NOTHING, WORSE, 0.1, "slower only"),
+        (NOTHING, BETTER, None, "cannot tell"),
+        (NOTHING, NOTHING, 0.01, "cannot tell"),
+        (NOISE, BETTER, 0.1, "cannot tell"),
     ],
 )
-def test_verdicts(best, lowest, expected):
-    assert verdict(best, lowest) == expected
+def test_verdicts(best, lowest, margin, expected):
+    assert verdict(best, lowest, margin) == expected
 
 
-def test_non_inferiority_is_of_the_mean_over_measures():
-    assert is_not_inferior(NOTHING)
-    assert not is_not_inferior(WORSE)
+def test_the_lower_bound_is_of_the_mean_over_measures():
     balanced = {"a": [0.3] * 5, "b": [-0.3, -0.31, -0.29, -0.3, -0.3]}
-    assert is_not_inferior(balanced)
+    assert -0.01 < lower_bound(balanced) < 0
+    assert lower_bound(WORSE) < -0.1
 
 
-def test_at_most_two_sizes_of_a_task_are_chosen():
-    rooms = {"UPOS": 9, "UPOS, 500": 8, "UPOS, 50": 7, "CoLA": 3, "RTE": 1, "SST-2": 5}
+def test_eligible_measures_are_chosen_and_at_most_two_sizes_of_a_task():
+    rooms = {"UPOS": 9, "UPOS, 500": 8, "UPOS, 50": 7, "CoLA": 4.9, "RTE": 1, "SST-2": 5}
     candidates = [Headroom(name, 50.0, 50.0 + room, 1.0) for name, room in rooms.items()]
-    assert [chosen.measure for chosen in choose(candidates)] == ["UPOS", "UPOS, 500", "SST-2", "CoLA"]
+    assert [chosen.measure for chosen in choose(candidates)] == ["UPOS", "UPOS, 500", "SST-2"]
+
+
+def made_up(scores):
+    """Return results in which the higher of two rates is the better one on held-out rows, given scores by model.
+
+    Args:
+        scores: model -> seed -> score at the lower rate, score at the higher rate.
+    """
+    runs = []
+    for model, by_seed in scores.items():
+        for seed, (lower, higher) in by_seed.items():
+            values = {"accuracy at 0.0001": 50, "accuracy at 0.001": 60}
+            values |= {"test_accuracy at 0.0001": lower, "test_accuracy at 0.001": higher}
+            runs.append({"model": model, "seed": seed, "measures": {"UPOS": {"10": values}}})
+    return {"runs": runs}
 
 
 def test_headroom_is_that_of_the_rates_that_held_out_rows_choose():
-    def run(model, seed, dev, test):
-        rates = ("0.0001", "0.001")
-        values = {f"accuracy at {rate}": value for rate, value in zip(rates, dev, strict=True)}
-        values |= {f"test_accuracy at {rate}": value for rate, value in zip(rates, test, strict=True)}
-        return {"model": model, "seed": seed, "measures": {"SST-2, 500": {"10": values}}}
-
-    runs = [run("MLM", 0, (70, 60), (66, 90)), run("3ML", 0, (60, 70), (90, 74))]
-    runs += [run(headroom.RANDOM, seed, (50, 60), (0, 50 + seed)) for seed in range(3)]
-    room = headroom_of({"runs": runs}, "SST-2, 500")
+    of_random = {seed: (0, 50 + seed) for seed in range(3)}
+    results = made_up({"MLM": {0: (90, 66)}, "3ML-self": {0: (90, 74)}, headroom.RANDOM: of_random})
+    room = headroom_of(results, "UPOS")
     assert (room.pretrained, room.random) == (70, 51)
-    assert room.deviation == pytest.approx((1 + 100**2 * 0.7 * 0.3 / 872) ** 0.5, rel=1e-12)
+    assert room.deviation == pytest.approx((1 + 100**2 * 0.7 * 0.3 / 25_147) ** 0.5, rel=1e-12)
+    assert {edge["rate"] for edge in edges(results)} == {"0.001"}
+
+
+def test_seeds_that_agree_by_chance_do_not_make_a_large_headroom():
+    of_random = dict.fromkeys(range(3), (0, 50))
+    room = headroom_of(made_up({"MLM": {0: (90, 70)}, headroom.RANDOM: of_random}), "UPOS")
+    sampling = 100 * (0.7 * 0.3 / 25_147) ** 0.5
+    assert room.deviation == pytest.approx(sampling * 1.25**0.5, rel=1e-12)
 
 
 def test_the_simulation_counts_what_the_rule_says(monkeypatch):
     """A headroom of ten deviations cannot show equivalence with this margin; one of forty does."""
     monkeypatch.setattr(headroom, "SIMULATED", 300)
 
-    def frequencies(deviations, effect=0.0):
+    def frequencies(deviations, effect=0.0, correlation=0.0):
         tasks = [Headroom(name, 0.0, deviations, 1.0) for name in "abcd"]
-        return simulate(tasks, effect, np.random.default_rng(1))
+        return simulate(tasks, 0.1, effect, correlation, np.random.default_rng(1))
 
     few, many = frequencies(10), frequencies(40)
     assert few.get("equivalent", 0) < 0.1  # measured: 0.00 and 0.99
     assert many["equivalent"] + many["speed only"] > 0.6
-    for shares in (few, many):
-        without_effect = sum(shares.get(name, 0) for name in ("supported", "contradicted", "mixed"))
+    for counted in (few, many):
+        without_effect = sum(counted.get(name, 0) for name in ("supported", "contradicted", "mixed"))
         assert without_effect < 0.1  # 0.05, with a standard error of 0.013
-        assert sum(share for name, share in shares.items() if name != "not inferior") == pytest.approx(1)
+        assert sum(value for name, value in counted.items() if name != "not inferior") == pytest.approx(1)
     assert frequencies(40, effect=1.0)["supported"] == 1
+    # The mean over measures varies more if they agree.
+    assert frequencies(10, correlation=0.5)["not inferior"] < few["not inferior"] - 0.1
 
 
-def main_results(seeds):
-    """Return results of a measure in the main study, whose scores differ in every run; the middle rate is the best."""
+@pytest.mark.parametrize(
+    ("deviations", "measures", "margin"),
+    [((60, 50, 40, 30), "abcd", 0.1), ((60, 50, 40, 6), "abc", 0.1), ((20, 18, 17, 16), "abcd", 0.15), ((5, 5), "", 0)],
+)
+def test_the_narrowest_margin_with_which_arms_are_found_equivalent(deviations, measures, margin, monkeypatch):
+    monkeypatch.setattr(headroom, "SIMULATED", 100)
+    tasks = [Headroom(name, 0.0, room, 1.0) for name, room in zip("abcd", deviations, strict=False)]
+    found = find_setting(tasks)
+    chosen = found["chosen"]
+    if not measures:
+        assert chosen is None
+        assert len(found["tried"]) == 3
+    else:
+        assert (chosen["measures"], chosen["margin"]) == ([*measures], margin)
+        assert json.loads(json.dumps(found)) == found
+
+
+def main_results(seeds, gain=0.0):
+    """Return results of a measure in the main study; 3ML-self gains some points, and random weights are at 50."""
     generator = np.random.default_rng(1)
-    runs = []
-    for model in [*headroom_figure.COLOURS, headroom.RANDOM]:
+    scores = {}
+    for model in headroom_figure.COLOURS:
+        better = gain if model == "3ML-self" else 0.0
+        scores[model] = {}
         for seed in seeds:
-            score = 60 + 10 * generator.random()
-            values = {}
-            for rate, gain in (("0.0001", 0), ("0.0003", 5), ("0.001", 1)):
-                values |= {f"accuracy at {rate}": 50 + gain, f"test_accuracy at {rate}": score + gain}
-            runs.append({"model": model, "seed": seed, "measures": {"UPOS": {"10": values}}})
-    return {"runs": runs}
+            score = 70 + better + 0.1 * generator.random()
+            scores[model][seed] = (score - 10, score)
+    scores[headroom.RANDOM] = dict.fromkeys(range(3, 8), (40, 50))
+    return made_up(scores)
 
 
-def test_what_the_rule_writes_is_json_and_pairs_seeds():
-    results = main_results(seeds=[3, 1, 2])
-    task = Headroom("UPOS", 20.0, 70.0, 1.0)
-    written = json.loads(json.dumps(apply_rule(results, [task])))
-    scores = {(run["model"], run["seed"]): run["measures"]["UPOS"]["10"] for run in results["runs"]}
-    pairs = [[scores[model, seed]["test_accuracy at 0.0003"] for model in ("MAE-LM", "MLM")] for seed in (1, 2, 3)]
-    expected = [(ours - theirs) / 50 for ours, theirs in pairs]
-    assert written["MAE-LM"]["at_the_chosen_rates"]["UPOS"]["differences"] == pytest.approx(expected, rel=1e-12)
-    assert written.keys() == {"MAE-LM", "3ML-self"}
+def two_measures(results):
+    """Return results in which a second measure has the values of the first one."""
+    for run in results["runs"]:
+        run["measures"]["UPOS, 500"] = run["measures"]["UPOS"]
+    return results
 
 
-def test_no_seed_is_paired_with_another_one():
-    task = Headroom("UPOS", 20.0, 70.0, 1.0)
-    for seeds, named in (([1, 2, 4], "MLM.*complete"), ([1, 2, 3, 3], "seed")):
-        results = main_results(seeds=[1, 2, 3])
-        others = [run for run in results["runs"] if run["model"] != "MLM"]
-        of_mlm = [run for run in main_results(seeds)["runs"] if run["model"] == "MLM"]
-        with refused(named):
-            apply_rule({"runs": [*others, *of_mlm]}, [task])
+TASKS = [Headroom("UPOS", 50.0, 70.0, 1.0), Headroom("UPOS, 500", 50.0, 70.0, 1.0)]
+BOTH = {"measures": ["UPOS", "UPOS, 500"], "margin": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("gain", "setting", "seeds", "arm_verdict", "not_inferior"),
+    [
+        (0.0, BOTH, 5, "equivalent", True),
+        (0.0, BOTH, 4, "cannot tell", None),
+        (0.0, None, 5, "cannot tell", None),
+        (5.0, BOTH, 5, "supported", True),
+        (-5.0, BOTH, 5, "contradicted", None),
+        (0.0, SETTING, 5, None, None),
+    ],
+)
+def test_what_the_rule_writes(gain, setting, seeds, arm_verdict, not_inferior):
+    results = two_measures(main_results([*range(1, seeds + 1)][::-1], gain))
+    written = json.loads(json.dumps(apply_rule(results, TASKS, setting)))
+    arm = written["arms"]["3ML-self"]
+    assert (arm["verdict"], arm["not_inferior"]) == (arm_verdict, not_inferior)
+    scores = {
+        (run["model"], run["seed"]): run["measures"]["UPOS"]["10"]["test_accuracy at 0.001"] for run in results["runs"]
+    }
+    room = np.mean([scores[model, seed] for model in headroom_figure.COLOURS for seed in range(1, seeds + 1)]) - 50
+    assert written["headrooms"]["UPOS"] == pytest.approx(room, rel=1e-12)
+    points = [scores["3ML-self", seed] - scores["MLM", seed] for seed in range(1, seeds + 1)]
+    statistics = arm["at_the_chosen_rates"]["UPOS"]
+    assert statistics["differences"] == pytest.approx(np.array(points) / room, rel=1e-9)
+    assert statistics["points"] == pytest.approx(np.mean(points), rel=1e-9)
+    assert "not_inferior" not in written["arms"]["MAE-LM"]
+
+
+def test_a_measure_whose_headroom_has_shrunk_leaves_the_rule():
+    tasks = [Headroom("UPOS", 50.0, 95.0, 1.0), Headroom("UPOS, 500", 50.0, 70.0, 1.0)]
+    written = apply_rule(two_measures(main_results([1, 2, 3, 4, 5])), tasks, BOTH)
+    assert written["measures"] == ["UPOS, 500"]
+    assert written["arms"]["MAE-LM"]["verdict"] is None
+
+
+@pytest.mark.parametrize(
+    ("of_mlm", "named"), [([1, 2, 4], "MLM.*complete"), ([1, 2, 3, 3], "seed"), ([2, 3, 4], "MLM")]
+)
+def test_no_seed_is_paired_with_another_one(of_mlm, named):
+    others = [run for run in main_results([1, 2, 3])["runs"] if run["model"] != "MLM"]
+    runs = []
+    for seed in of_mlm:
+        runs += [run for run in main_results([seed])["runs"] if run["model"] == "MLM"]
+    with refused(named):
+        apply_rule({"runs": [*others, *runs]}, TASKS[:1], SETTING)
 
 
 def test_of_equal_rates_the_lowest_is_chosen():
@@ -123,13 +210,14 @@ def test_of_equal_rates_the_lowest_is_chosen():
 
 
 def test_the_figure_shows_every_seed_of_every_model():
-    seeds = [1, 2, 3, 4, 5]
-    drawn = headroom_figure.figure(main_results(seeds), [Headroom("UPOS", 20.0, 70.0, 1.0)])
-    scores, differences = ([line for line in axes.lines if line.get_marker() == "o"] for axes in drawn.axes)
-    assert [len(line.get_ydata()) for line in scores] == [5, 5, 5]
-    assert [len(line.get_ydata()) for line in differences] == [5, 5]
-    of_mlm, of_mae_lm, _ = (line.get_ydata() for line in scores)
-    np.testing.assert_allclose(differences[0].get_ydata(), 100 * (of_mae_lm - of_mlm) / 50, rtol=1e-12)
+    results = two_measures(main_results([1, 2, 3, 4, 5], gain=1.0))
+    verdicts = apply_rule(results, TASKS, BOTH)
+    drawn = headroom_figure.figure(results, verdicts, BOTH["margin"])
+    points = [[line for line in axes.lines if line.get_marker() == "o"] for axes in drawn.axes]
+    assert [[len(line.get_ydata()) for line in lines] for lines in points] == [[5] * 3, [5] * 3, [5] * 2, [5] * 2]
+    of_mlm, _, of_3ml = (line.get_ydata() for line in points[0])
+    expected = 100 * (of_3ml - of_mlm) / verdicts["headrooms"]["UPOS"]
+    np.testing.assert_allclose(points[2][1].get_ydata(), expected, rtol=1e-9)
 
 
 def test_the_page_has_the_losses_of_stage_r_and_every_best_rate_is_in_the_interior():
