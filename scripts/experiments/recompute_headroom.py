@@ -2,11 +2,12 @@
 """Recompute the tasks and the verdicts of the study `headroom`, and compare them with the committed files.
 
     recompute_headroom.py tasks RESULTS_OF_STAGE_T tasks.json
-    recompute_headroom.py verdicts RESULTS tasks.json verdicts.json
+    recompute_headroom.py verdicts RESULTS tasks.json simulation.json verdicts.json
 
 This program shares no code with headroom.py and the package: it follows the written rule of the study with numpy and
-scipy alone, so that an error in headroom.py shows. It prints each contrast with the largest deviation of its numbers
-from the committed ones. It exits with 0 if every number agrees to 1e-9, else with 1 and a list of what differs.
+scipy alone, so that an error in headroom.py shows. The simulation is an input, and is not recomputed. The program
+prints each contrast with the largest deviation of its numbers from the committed ones. It exits with 0 if every number
+agrees to 1e-9, else with 1 and a list of what differs.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import numpy as np
 from scipy import stats
 
 BASELINE = "MLM"
+THREE_ML = "3ML-self"
 RANDOM = "random weights"
 METRICS = {
     "CoLA": "matthews",
@@ -28,8 +30,11 @@ METRICS = {
     "UPOS": "accuracy",
     "WNUT-17": "f1",
 }
-# Rows of the set that scores.
-ROWS = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 2001, "WNUT-17": 1009}
+# What is scored in the set that scores: rows, words of UPOS, entities of WNUT-17.
+CASES = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 25147, "WNUT-17": 836}
+LEAST_DEVIATIONS = 5
+LOWEST_RATE = 0.0001
+MOST_SEEDS = 5
 TOLERANCE = 1e-9
 
 
@@ -107,7 +112,8 @@ def recompute_tasks(scores):
         random = float(np.mean(random_scores))
         pretrained = float(np.mean(means))
         sampling = sampling_deviation(task_of(measure), pretrained)
-        deviation = float(np.sqrt(np.var(random_scores, ddof=1) + sampling**2))
+        of_seeds = max(np.std(random_scores, ddof=1), sampling / 2)
+        deviation = float(np.sqrt(of_seeds**2 + sampling**2))
         candidates[measure] = {
             "measure": measure,
             "random": random,
@@ -119,17 +125,18 @@ def recompute_tasks(scores):
 
 
 def sampling_deviation(task, score):
-    """Return the deviation (points) of a score (%) by the drawing of the rows."""
+    """Return the deviation (points) of a score (%) by the drawing of what is scored."""
     fraction = score / 100
     if METRICS[task] in ("accuracy", "f1"):
-        return 100 * math.sqrt(fraction * (1 - fraction) / ROWS[task])
-    return 100 * (1 - fraction**2) / math.sqrt(ROWS[task])
+        return 100 * math.sqrt(fraction * (1 - fraction) / CASES[task])
+    return 100 * (1 - fraction**2) / math.sqrt(CASES[task])
 
 
 def choose(candidates):
-    """Return the four measures with the largest deviations, at most two of one task."""
+    """Return the four measures with the largest deviations, none below five, at most two of one task."""
+    eligible = [measure for measure in candidates if candidates[measure]["deviations"] >= LEAST_DEVIATIONS]
     chosen = []
-    for measure in sorted(candidates, key=lambda measure: -candidates[measure]["deviations"]):
+    for measure in sorted(eligible, key=lambda measure: -candidates[measure]["deviations"]):
         of_same_task = [other for other in chosen if task_of(other) == task_of(measure)]
         if len(of_same_task) < 2 and len(chosen) < 4:
             chosen.append(measure)
@@ -144,46 +151,129 @@ def tasks_by_measure(tasks):
     return {**tasks, "candidates": candidates}
 
 
-def headrooms_of(tasks):
-    """Return {measure: headroom in points} of the chosen measures."""
+def stage_t_headrooms(tasks):
+    """Return {measure: headroom of stage T in points} of the chosen measures."""
     candidates = tasks_by_measure(tasks)["candidates"]
     return {measure: candidates[measure]["pretrained"] - candidates[measure]["random"] for measure in tasks["chosen"]}
 
 
-def recompute_verdicts(scores, headrooms):
-    """Return the content of verdicts.json."""
-    verdicts = {}
-    for arm in sorted({model for model, _ in scores} - {BASELINE, RANDOM}):
-        at_chosen = {}
-        at_lowest = {}
-        seeds = set()
-        for measure, headroom in headrooms.items():
-            of_arm = by_rate_of(scores, arm, measure)
-            of_mlm = by_rate_of(scores, BASELINE, measure)
-            seeds.add(tuple(sorted(of_arm[min(of_arm)])))
-            seeds.add(tuple(sorted(of_mlm[min(of_mlm)])))
-            if len(seeds) > 1 or set(of_arm) != set(of_mlm):
-                raise SystemExit(f"error: {measure}: {arm} and {BASELINE} differ in seeds or fine-tuning rates")
-
-            difference = np.subtract(tests_at(of_arm, chosen_rate(of_arm)), tests_at(of_mlm, chosen_rate(of_mlm)))
-            at_chosen[measure] = difference / headroom
-            difference = np.subtract(tests_at(of_arm, min(of_arm)), tests_at(of_mlm, min(of_mlm)))
-            at_lowest[measure] = difference / headroom
-
-        contrasts_at_chosen = contrasts(at_chosen)
-        contrasts_at_lowest = contrasts(at_lowest)
-        lower_bound = interval_90(np.mean(list(at_chosen.values()), axis=0))[0]
-        verdicts[arm] = {
-            "verdict": verdict(contrasts_at_chosen, contrasts_at_lowest),
-            "not_inferior": lower_bound > -0.1,
-            "lower_bound": lower_bound,
-            "at_the_chosen_rates": contrasts_at_chosen,
-            "at_the_lowest_rate": contrasts_at_lowest,
-        }
-    return verdicts
+def setting_of(simulation):
+    """Return the setting that the simulation chose, None if it chose none."""
+    chosen = simulation["chosen"]
+    if chosen is None:
+        return None
+    return {"measures": list(chosen["measures"]), "margin": float(chosen["margin"])}
 
 
-def contrasts(differences):
+def recompute_verdicts(scores, of_stage_t, setting):
+    """Return the content of verdicts.json, from {measure: headroom of stage T} and the setting of the simulation."""
+    measures = list(of_stage_t) if setting is None else setting["measures"]
+    for measure in measures:
+        if measure not in of_stage_t:
+            raise SystemExit(f"error: the simulation's {measure} is not a chosen measure of stage T")
+
+    arms = sorted({model for model, _ in scores} - {RANDOM})
+    seeds = seeds_of(scores, arms, measures)
+    headrooms = {measure: main_headroom(scores, arms, measure) for measure in measures}
+    left = [measure for measure in measures if headrooms[measure] >= of_stage_t[measure] / 2]
+
+    # The margin of the verdicts of equivalence, None if they are not given.
+    margin = None
+    if setting is not None and len(seeds) >= MOST_SEEDS:
+        margin = setting["margin"]
+
+    headrooms_left = {measure: headrooms[measure] for measure in left}
+    of_arms = {arm: recompute_arm(scores, arm, headrooms_left, margin) for arm in arms if arm != BASELINE}
+    return {"headrooms": headrooms, "measures": left, "arms": of_arms}
+
+
+def seeds_of(scores, arms, measures):
+    """Return the pretraining seeds, the same ones of all arms in all measures."""
+    found = set()
+    for arm in arms:
+        for measure in measures:
+            for by_seed in by_rate_of(scores, arm, measure).values():
+                found.add(tuple(sorted(by_seed)))
+    if not found:
+        return ()
+    if len(found) > 1:
+        raise SystemExit(f"error: the arms differ in seeds: {sorted(found)}")
+    seeds = found.pop()
+    if seeds != tuple(range(1, len(seeds) + 1)):
+        raise SystemExit(f"error: the seeds are not 1, 2, 3, ... without a gap: {seeds}")
+    if len(seeds) > MOST_SEEDS:
+        raise SystemExit(f"error: there are more than {MOST_SEEDS} seeds: {seeds}")
+    if len(seeds) == 1:
+        raise SystemExit("error: one seed gives no interval")
+    return seeds
+
+
+def main_headroom(scores, arms, measure):
+    """Return the mean of the arms less that of random weights, in points."""
+    means = []
+    for arm in arms:
+        by_rate = by_rate_of(scores, arm, measure)
+        means.append(np.mean(tests_at(by_rate, chosen_rate(by_rate))))
+    by_rate = by_rate_of(scores, RANDOM, measure)
+    random = np.mean(tests_at(by_rate, chosen_rate(by_rate)))
+    return float(np.mean(means) - random)
+
+
+def recompute_arm(scores, arm, headrooms, margin):
+    """Return what verdicts.json says of an arm."""
+    points_at_chosen = {}
+    points_at_lowest = {}
+    for measure in headrooms:
+        of_arm = by_rate_of(scores, arm, measure)
+        of_mlm = by_rate_of(scores, BASELINE, measure)
+        if set(of_arm) != set(of_mlm):
+            raise SystemExit(f"error: {measure}: {arm} and {BASELINE} differ in fine-tuning rates")
+        if LOWEST_RATE not in of_arm:
+            raise SystemExit(f"error: {measure}: {arm} has no scores at the rate {LOWEST_RATE}")
+
+        tests_of_arm = tests_at(of_arm, chosen_rate(of_arm))
+        tests_of_mlm = tests_at(of_mlm, chosen_rate(of_mlm))
+        points_at_chosen[measure] = np.subtract(tests_of_arm, tests_of_mlm)
+
+        tests_of_arm = tests_at(of_arm, LOWEST_RATE)
+        tests_of_mlm = tests_at(of_mlm, LOWEST_RATE)
+        points_at_lowest[measure] = np.subtract(tests_of_arm, tests_of_mlm)
+
+    at_chosen = contrasts(points_at_chosen, headrooms)
+    at_lowest = contrasts(points_at_lowest, headrooms)
+    recomputed = {
+        "verdict": verdict(at_chosen, at_lowest, margin),
+        "at_the_chosen_rates": at_chosen,
+        "at_the_lowest_rate": at_lowest,
+    }
+    if arm == THREE_ML:
+        recomputed["lower_bound"] = None
+        if recomputed["verdict"] is not None:
+            recomputed["lower_bound"] = lower_bound_of(at_chosen)
+        recomputed["not_inferior"] = not_inferior(recomputed["verdict"], recomputed["lower_bound"], margin)
+    return recomputed
+
+
+def lower_bound_of(table):
+    """Return the lower 95 % bound of the mean difference over the measures."""
+    differences = [contrast["differences"] for contrast in table.values()]
+    by_seed = np.mean(differences, axis=0)
+    low, _ = interval_90(by_seed)
+    return low
+
+
+def not_inferior(name, lower_bound, margin):
+    """Return whether an arm with this verdict is not inferior, None if that is not said."""
+    if name in (None, "contradicted", "mixed"):
+        return None
+    if margin is None:
+        return None
+    return lower_bound > -margin
+
+
+def contrasts(points, headrooms):
+    """Return {measure: contrast} of {measure: differences in points by seed}."""
+    differences = {measure: values / headrooms[measure] for measure, values in points.items()}
     p_values = holm({measure: p_value(values) for measure, values in differences.items()})
     table = {}
     for measure, values in differences.items():
@@ -192,6 +282,7 @@ def contrasts(differences):
             "mean": float(np.mean(values)),
             "interval_90": interval_90(values),
             "p_holm": p_values[measure],
+            "points": float(np.mean(points[measure])),
         }
     return table
 
@@ -223,15 +314,25 @@ def holm(p_values):
     return corrected
 
 
-def verdict(at_chosen, at_lowest):
+def verdict(at_chosen, at_lowest, margin):
+    """Return the verdict; a margin of None withholds those of equivalence."""
+    if len(at_chosen) < 2:
+        return None
     signs = significant_signs(at_chosen)
     if signs:
         return {(1,): "supported", (-1,): "contradicted", (-1, 1): "mixed"}[tuple(sorted(signs))]
+    if margin is None:
+        return "cannot tell"
     for contrast in at_chosen.values():
         low, high = contrast["interval_90"]
-        if low <= -0.1 or high >= 0.1:
+        if low <= -margin or high >= margin:
             return "cannot tell"
-    return "speed only" if significant_signs(at_lowest) == {1} else "equivalent"
+    signs = significant_signs(at_lowest)
+    if signs == {1}:
+        return "speed only"
+    if signs == {-1}:
+        return "slower only"
+    return "equivalent"
 
 
 def significant_signs(table):
@@ -283,18 +384,26 @@ def check_tasks(results_path, tasks_path):
     return deviations
 
 
-def check_verdicts(results_path, tasks_path, verdicts_path):
+def check_verdicts(results_path, tasks_path, simulation_path, verdicts_path):
     """Print the recomputed contrasts, and return the deviations from a verdicts.json."""
-    own = recompute_verdicts(read(results_path, scores_of), read(tasks_path, headrooms_of))
+    scores = read(results_path, scores_of)
+    of_stage_t = read(tasks_path, stage_t_headrooms)
+    own = recompute_verdicts(scores, of_stage_t, read(simulation_path, setting_of))
     deviations = compare(own, read(verdicts_path, dict))
-    for arm, of_arm in own.items():
+    for measure, points in own["headrooms"].items():
+        use = "used" if measure in own["measures"] else "not used"
+        deviation = largest_below(deviations, "headrooms", measure)
+        print(f"{measure}: headroom {points:.6f}, of stage T {of_stage_t[measure]:.6f}, {use}; {deviation}")
+    for arm, of_arm in own["arms"].items():
         for rates in ("at_the_chosen_rates", "at_the_lowest_rate"):
             for measure, contrast in of_arm[rates].items():
                 low, high = contrast["interval_90"]
                 numbers = f"mean {contrast['mean']:.6f} [{low:.6f}, {high:.6f}], p {contrast['p_holm']:.6f}"
-                deviation = largest_below(deviations, arm, rates, measure)
+                deviation = largest_below(deviations, "arms", arm, rates, measure)
                 print(f"{arm}, {measure}, {rates.replace('_', ' ')}: {numbers}; {deviation}")
-        print(f"{arm}: {of_arm['verdict']}, lower bound {of_arm['lower_bound']:.6f}")
+        print(f"{arm}: {of_arm['verdict']}")
+        if arm == THREE_ML:
+            print(f"{arm}: lower bound {of_arm['lower_bound']}, not inferior: {of_arm['not_inferior']}")
     return deviations
 
 
@@ -305,7 +414,8 @@ def main(arguments=None):
     tasks.add_argument("files", nargs=2, metavar="FILE", help="results.json of stage T; tasks.json")
     tasks.set_defaults(check=check_tasks)
     verdicts = commands.add_parser("verdicts", help="recompute verdicts.json")
-    verdicts.add_argument("files", nargs=3, metavar="FILE", help="results.json; tasks.json; verdicts.json")
+    files = "results.json; tasks.json; simulation.json; verdicts.json"
+    verdicts.add_argument("files", nargs=4, metavar="FILE", help=files)
     verdicts.set_defaults(check=check_verdicts)
     options = parser.parse_args(arguments)
 
