@@ -30,7 +30,7 @@ METRICS = {
     "UPOS": "accuracy",
     "WNUT-17": "f1",
 }
-# What is scored in the set that scores: rows, words of UPOS, entities of WNUT-17.
+# Cases in the set that scores: words for UPOS, entities for WNUT-17, rows for the others.
 CASES = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 25147, "WNUT-17": 836}
 LEAST_DEVIATIONS = 5
 LOWEST_RATE = 0.0001
@@ -96,21 +96,26 @@ def tests_at(by_rate, rate):
     return [by_rate[rate][seed][1] for seed in sorted(by_rate[rate])]
 
 
+def tests_at_chosen_rate(scores, model, measure):
+    """Return the test scores of a model at its chosen rate, by ascending seed."""
+    by_rate = by_rate_of(scores, model, measure)
+    return tests_at(by_rate, chosen_rate(by_rate))
+
+
+def mean_of_arms(scores, arms, measure):
+    """Return the mean over the arms of their mean test score."""
+    means = [np.mean(tests_at_chosen_rate(scores, arm, measure)) for arm in arms]
+    return float(np.mean(means))
+
+
 def recompute_tasks(scores):
     """Return the content of tasks.json, with {measure: candidate} in place of the list of candidates."""
     pretrained_models = sorted({model for model, _ in scores} - {RANDOM})
     candidates = {}
     for measure in sorted({measure for _, measure in scores}):
-        by_rate = by_rate_of(scores, RANDOM, measure)
-        random_scores = tests_at(by_rate, chosen_rate(by_rate))
-
-        means = []
-        for model in pretrained_models:
-            by_rate = by_rate_of(scores, model, measure)
-            means.append(np.mean(tests_at(by_rate, chosen_rate(by_rate))))
-
+        random_scores = tests_at_chosen_rate(scores, RANDOM, measure)
         random = float(np.mean(random_scores))
-        pretrained = float(np.mean(means))
+        pretrained = mean_of_arms(scores, pretrained_models, measure)
         sampling = sampling_deviation(task_of(measure), pretrained)
         of_seeds = max(np.std(random_scores, ddof=1), sampling / 2)
         deviation = float(np.sqrt(of_seeds**2 + sampling**2))
@@ -210,13 +215,8 @@ def seeds_of(scores, arms, measures):
 
 def main_headroom(scores, arms, measure):
     """Return the mean of the arms less that of random weights, in points."""
-    means = []
-    for arm in arms:
-        by_rate = by_rate_of(scores, arm, measure)
-        means.append(np.mean(tests_at(by_rate, chosen_rate(by_rate))))
-    by_rate = by_rate_of(scores, RANDOM, measure)
-    random = np.mean(tests_at(by_rate, chosen_rate(by_rate)))
-    return float(np.mean(means) - random)
+    random = np.mean(tests_at_chosen_rate(scores, RANDOM, measure))
+    return float(mean_of_arms(scores, arms, measure) - random)
 
 
 def recompute_arm(scores, arm, headrooms, margin):
@@ -231,8 +231,8 @@ def recompute_arm(scores, arm, headrooms, margin):
         if LOWEST_RATE not in of_arm:
             raise SystemExit(f"error: {measure}: {arm} has no scores at the rate {LOWEST_RATE}")
 
-        tests_of_arm = tests_at(of_arm, chosen_rate(of_arm))
-        tests_of_mlm = tests_at(of_mlm, chosen_rate(of_mlm))
+        tests_of_arm = tests_at_chosen_rate(scores, arm, measure)
+        tests_of_mlm = tests_at_chosen_rate(scores, BASELINE, measure)
         points_at_chosen[measure] = np.subtract(tests_of_arm, tests_of_mlm)
 
         tests_of_arm = tests_at(of_arm, LOWEST_RATE)

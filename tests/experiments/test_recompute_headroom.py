@@ -460,22 +460,23 @@ def changed_numbers(value):
                 yield changed
 
 
-def test_each_changed_number_is_noticed(study, capsys):
+def noticed_changes(study, name, check):
+    """Assert that each changed number of a file is noticed, and return how many there are."""
     count = 0
-    for content in changed_numbers(study.read("tasks")):
-        study.write("tasks", content)
+    for content in changed_numbers(study.read(name)):
+        study.write(name, content)
         with pytest.raises(SystemExit, match="differs"):
-            study.check_tasks()
+            check()
         count += 1
-    assert count == 4 * len(ROOMS)
+    return count
 
-    study = Study(study.files["tasks"].parent)
-    count = 0
-    for content in changed_numbers(study.read("verdicts")):
-        study.write("verdicts", content)
-        with pytest.raises(SystemExit, match="differs"):
-            study.check_verdicts()
-        count += 1
+
+def test_each_changed_number_of_the_tasks_is_noticed(study):
+    assert noticed_changes(study, "tasks", study.check_tasks) == 4 * len(ROOMS)
+
+
+def test_each_changed_number_of_the_verdicts_is_noticed(study):
+    count = noticed_changes(study, "verdicts", study.check_verdicts)
     # The headrooms; per arm, at both rates, five differences, a mean, an interval, p and points of each measure; the
     # lower bound of 3ML.
     assert count == len(CHOSEN) + 2 * 2 * len(CHOSEN) * 10 + 1
