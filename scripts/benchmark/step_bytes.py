@@ -32,6 +32,7 @@ from mae_lm_fairseq.fairseq_patches.patching import replaced
 from mae_lm_fairseq.utils.command_line import Count, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import write_json
+from mae_lm_fairseq.utils.meta_device import on_meta_device
 from mae_lm_fairseq.utils.versions import provenance
 
 VOCABULARY, PAD, TOKEN = 32_000, 1, 4
@@ -115,7 +116,7 @@ def step_bytes(
     mask = VOCABULARY - 1
     tokens = torch.full((rows, length), TOKEN).masked_fill(masked, mask)
     counter = ByteCounter()
-    with torch.device("meta"):
+    with on_meta_device():
         network = MaskedAutoencoder(config, VOCABULARY, PAD, mask).to("meta", dtype)
     for stack in network.stacks():
         stack.attention_backend = backend
