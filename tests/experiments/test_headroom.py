@@ -233,3 +233,11 @@ def test_the_page_has_the_losses_of_stage_r_and_every_best_rate_is_in_the_interi
         assert loss >= best[arm], (arm, rate)
     assert f"MAE-LM is {best['MAE-LM'] - best['MLM']:.2f} nats behind" in page
     assert f"3ML {best['MLM'] - best['3ML-self']:.2f} nats ahead" in page
+
+
+def test_the_page_states_how_much_text_a_training_reads():
+    runs = json.loads((RESULTS / "headroom/rates.json").read_text(encoding="utf-8"))["runs"]
+    tokens = {3800 * run["measures"]["seconds"]["3800"]["tokens_per_update"] for run in runs}
+    assert len(tokens) == 1
+    page = (RESULTS / "headroom/README.md").read_text(encoding="utf-8")
+    assert f"{tokens.pop() / 1e6:.1f} million tokens in 3,800 updates" in page
