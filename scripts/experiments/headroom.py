@@ -131,12 +131,17 @@ def rates_of(results: Results, measure: str) -> list[str]:
 
 def chosen_rate(results: Results, model: str, measure: str) -> str:
     """Return the learning rate of fine-tuning with the highest mean score on held-out rows; the lowest of a tie."""
-    rates = rates_of(results, measure)
-    means = []
-    for rate in rates:
+    return best_rates(results, model, measure)[0]
+
+
+def best_rates(results: Results, model: str, measure: str) -> list[str]:
+    """Return the learning rates of fine-tuning with the highest mean score on held-out rows, ascending."""
+    means = {}
+    for rate in rates_of(results, measure):
         mean = fmean(scores(results, model, measure, rate, "dev").values())
-        means.append(round(mean, 9))  # equal sums in another order are equal
-    return rates[int(np.argmax(means))]
+        means[rate] = round(mean, 9)  # equal sums in another order are equal
+    highest = max(means.values())
+    return [rate for rate, mean in means.items() if mean == highest]
 
 
 def at_chosen_rate(results: Results, model: str, measure: str) -> dict[int, float]:
@@ -360,14 +365,17 @@ def main(options: HeadroomOptions) -> None:
 
 
 def edges(results: Results) -> list[dict[str, str]]:
-    """Return the measures and models whose chosen rate is the lowest or the highest one, without their scores."""
+    """Return the measures and models whose best rate is the lowest or the highest one, without their scores.
+
+    A rate is not at an edge if one between the edges is as good, as for random weights that predict one class.
+    """
     at_edges = []
     for measure in measures_of(results):
         rates = rates_of(results, measure)
         for model in dict.fromkeys(run["model"] for run in results["runs"]):
-            rate = chosen_rate(results, model, measure)
-            if rate in (rates[0], rates[-1]):
-                at_edges.append({"measure": measure, "model": model, "rate": rate})
+            best = best_rates(results, model, measure)
+            if set(best) <= {rates[0], rates[-1]}:
+                at_edges.append({"measure": measure, "model": model, "rate": best[0]})
     return at_edges
 
 
@@ -416,6 +424,7 @@ def arm_result(
     arm_verdict = verdict(fractions, divided(lowest, headrooms), margin) if has_verdict else None
     result = {
         "verdict": arm_verdict,
+        "is_within_margin": are_within(fractions, margin) if has_verdict and margin is not None else None,
         "at_the_chosen_rates": statistics_of(best, headrooms),
         "at_the_lowest_rate": statistics_of(lowest, headrooms),
     }

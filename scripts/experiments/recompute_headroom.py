@@ -241,8 +241,10 @@ def recompute_arm(scores, arm, headrooms, margin):
 
     at_chosen = contrasts(points_at_chosen, headrooms)
     at_lowest = contrasts(points_at_lowest, headrooms)
+    name = verdict(at_chosen, at_lowest, margin)
     recomputed = {
-        "verdict": verdict(at_chosen, at_lowest, margin),
+        "verdict": name,
+        "is_within_margin": None if name is None or margin is None else is_within(at_chosen, margin),
         "at_the_chosen_rates": at_chosen,
         "at_the_lowest_rate": at_lowest,
     }
@@ -321,18 +323,23 @@ def verdict(at_chosen, at_lowest, margin):
     signs = significant_signs(at_chosen)
     if signs:
         return {(1,): "supported", (-1,): "contradicted", (-1, 1): "mixed"}[tuple(sorted(signs))]
-    if margin is None:
+    if margin is None or not is_within(at_chosen, margin):
         return "cannot tell"
-    for contrast in at_chosen.values():
-        low, high = contrast["interval_90"]
-        if low <= -margin or high >= margin:
-            return "cannot tell"
     signs = significant_signs(at_lowest)
     if signs == {1}:
         return "speed only"
     if signs == {-1}:
         return "slower only"
     return "equivalent"
+
+
+def is_within(at_chosen, margin):
+    """Return whether all intervals of 90 % lie inside the margin."""
+    for contrast in at_chosen.values():
+        low, high = contrast["interval_90"]
+        if low <= -margin or high >= margin:
+            return False
+    return True
 
 
 def significant_signs(table):

@@ -153,21 +153,23 @@ BOTH = {"measures": ["UPOS", "UPOS, 500"], "margin": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("gain", "setting", "seeds", "arm_verdict", "not_inferior"),
+    ("gain", "setting", "seeds", "arm_verdict", "is_within_margin", "not_inferior"),
     [
-        (0.0, BOTH, 5, "equivalent", True),
-        (0.0, BOTH, 4, "cannot tell", None),
-        (0.0, None, 5, "cannot tell", None),
-        (5.0, BOTH, 5, "supported", True),
-        (-5.0, BOTH, 5, "contradicted", None),
-        (0.0, SETTING, 5, None, None),
+        (0.0, BOTH, 5, "equivalent", True, True),
+        (0.0, BOTH, 4, "cannot tell", None, None),
+        (0.0, None, 5, "cannot tell", None, None),
+        (0.9, BOTH, 5, "supported", True, True),
+        (5.0, BOTH, 5, "supported", False, True),
+        (-5.0, BOTH, 5, "contradicted", False, None),
+        (0.0, SETTING, 5, None, None, None),
     ],
 )
-def test_what_the_rule_writes(gain, setting, seeds, arm_verdict, not_inferior):
+def test_what_the_rule_writes(gain, setting, seeds, arm_verdict, is_within_margin, not_inferior):
     results = two_measures(main_results([*range(1, seeds + 1)][::-1], gain))
     written = json.loads(json.dumps(apply_rule(results, TASKS, setting)))
     arm = written["arms"]["3ML-self"]
     assert (arm["verdict"], arm["not_inferior"]) == (arm_verdict, not_inferior)
+    assert arm["is_within_margin"] is is_within_margin
     scores = {
         (run["model"], run["seed"]): run["measures"]["UPOS"]["10"]["test_accuracy at 0.001"] for run in results["runs"]
     }
@@ -207,6 +209,23 @@ def test_of_equal_rates_the_lowest_is_chosen():
         values = {f"accuracy at {rate}": 100 * rows[seed] / 249 for rate, rows in right_rows.items()}
         runs.append({"model": "MLM", "seed": seed, "measures": {"RTE": {"10": values}}})
     assert headroom.chosen_rate({"runs": runs}, "MLM", "RTE") == "0.0001"
+
+
+@pytest.mark.parametrize(
+    ("on_held_out_rows", "at_edge"),
+    [
+        ((60, 50, 40), "0.0001"),
+        ((60, 50, 60), "0.0001"),
+        ((50, 60, 40), None),
+        ((50, 60, 60), None),
+        ((60, 60, 60), None),
+    ],
+)
+def test_a_rate_that_ties_with_an_inner_one_is_not_at_an_edge(on_held_out_rows, at_edge):
+    rates = zip(("0.0001", "0.0003", "0.001"), on_held_out_rows, strict=True)
+    values = {f"accuracy at {rate}": score for rate, score in rates}
+    results = {"runs": [{"model": "MLM", "seed": 1, "measures": {"RTE": {"10": values}}}]}
+    assert [edge["rate"] for edge in edges(results)] == ([at_edge] if at_edge else [])
 
 
 def test_the_figure_shows_every_seed_of_every_model():

@@ -252,7 +252,9 @@ def test_verdicts_by_hand():
     assert set(verdicts["arms"]) == {"MAE-LM", "3ML-self"}
 
     arm = verdicts["arms"]["3ML-self"]
-    assert set(verdicts["arms"]["MAE-LM"]) == {"verdict", "at_the_chosen_rates", "at_the_lowest_rate"}
+    keys = {"verdict", "is_within_margin", "at_the_chosen_rates", "at_the_lowest_rate"}
+    assert set(verdicts["arms"]["MAE-LM"]) == keys
+    assert arm["is_within_margin"] is True
     assert arm["verdict"] == verdicts["arms"]["MAE-LM"]["verdict"] == "speed only"
 
     at_chosen = arm["at_the_chosen_rates"]
@@ -293,11 +295,13 @@ def test_one_measure_gives_no_verdict():
     arm = verdicts["arms"]["3ML-self"]
     assert set(arm["at_the_chosen_rates"]) == {"RTE"}
     assert (arm["verdict"], arm["lower_bound"], arm["not_inferior"]) == (None, None, None)
+    assert arm["is_within_margin"] is None
 
     # No measure of stage T has five deviations.
     verdicts = recompute_headroom.recompute_verdicts(hand_scores(), {}, None)
     assert (verdicts["headrooms"], verdicts["measures"]) == ({}, [])
-    assert verdicts["arms"]["MAE-LM"] == {"verdict": None, "at_the_chosen_rates": {}, "at_the_lowest_rate": {}}
+    nothing = {"verdict": None, "is_within_margin": None, "at_the_chosen_rates": {}, "at_the_lowest_rate": {}}
+    assert verdicts["arms"]["MAE-LM"] == nothing
 
 
 def table(*contrasts):
