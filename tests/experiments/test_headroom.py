@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments import headroom, headroom_figure
+from experiments import headroom, headroom_figure, headroom_tables
 from experiments.findings import RESULTS
 from experiments.headroom import (
     Headroom,
@@ -237,6 +237,40 @@ def test_the_figure_shows_every_seed_of_every_model():
     of_mlm, _, of_3ml = (line.get_ydata() for line in points[0])
     expected = 100 * (of_3ml - of_mlm) / verdicts["headrooms"]["UPOS"]
     np.testing.assert_allclose(points[2][1].get_ydata(), expected, rtol=1e-9)
+
+
+def test_the_tables_show_every_seed_and_every_difference():
+    results = two_measures(main_results([1, 2, 3, 4, 5], gain=1.0))
+    verdicts = apply_rule(results, TASKS, BOTH)
+    scores, differences = headroom_tables.of_rule(results, verdicts)
+    assert len(scores) == 2 + 2 * 4
+    assert len(differences) == 2 + 2 * 2
+    of_3ml = [run["measures"]["UPOS"]["10"]["test_accuracy at 0.001"] for run in results["runs"][10:15]]
+    by_seed = " ".join(f"{score:.1f}" for score in of_3ml)
+    assert f"| UPOS | 3ML-self | 0.001 | {by_seed} | {np.mean(of_3ml):.1f} |" in scores
+    assert "| UPOS | random weights | 0.001 | 50.0 50.0 50.0 50.0 50.0 | 50.0 |" in scores
+    best = verdicts["arms"]["3ML-self"]["at_the_chosen_rates"]["UPOS"]
+    assert any(
+        line.startswith(f"| 3ML-self | UPOS | +{best['points']:.1f} | +{100 * best['mean']:.1f} %")
+        for line in differences
+    )
+
+
+def test_the_tables_of_tasks_and_simulation():
+    asdicts = [{"measure": "UPOS", "random": 50.0, "pretrained": 70.0, "deviation": 1.0, "deviations": 20.0}]
+    asdicts += [{"measure": "CoLA", "random": 0.0, "pretrained": 3.0, "deviation": 3.0, "deviations": 1.0}]
+    (candidates,) = headroom_tables.of_tasks({"candidates": asdicts[::-1], "chosen": ["UPOS"]})
+    assert candidates[2:] == ["| UPOS | 50.0 | 70.0 | 20.0 | 20.0 | yes |", "| CoLA | 0.0 | 3.0 | 3.0 | 1.0 | no |"]
+
+    without_effect = {"0": {"equivalent": 0.5, "speed only": 0.25, "not inferior": 0.9}, "0.5": {"equivalent": 0.6}}
+    setting = {"measures": ["UPOS"], "margin": 0.1, "without_effect": without_effect}
+    with_effect = setting | {"with_effect": {"0.05": {"supported": 1.0}}}
+    settings, frequencies = headroom_tables.of_simulation({"tried": [setting], "chosen": with_effect})
+    assert settings[2:] == ["| 10 % | UPOS | 60.0 % | 0.0 % |"]
+    assert "| verdict | no effect, correlation 0 | no effect, correlation 0.5 | effect of 5 % |" in frequencies
+    assert "| supported | 0.0 % | 0.0 % | 100.0 % |" in frequencies
+    assert "| not inferior | 90.0 % | 0.0 % | 0.0 % |" in frequencies
+    assert len(headroom_tables.of_simulation({"tried": [setting], "chosen": None})) == 1
 
 
 def test_the_page_has_the_losses_of_stage_r_and_every_best_rate_is_in_the_interior():

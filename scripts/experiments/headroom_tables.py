@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Write the tables on the page of the study headroom, from what the steps of headroom.py have written.
+
+tasks: the candidates of stage T, and which ones are chosen.
+simulation: the settings that were tried, and how often the rule gives each verdict in the chosen one.
+rule: the scores of every seed, and the differences that the rule tests, from the results of the main study and the
+verdicts.
+
+Example:
+    scripts/experiments/headroom_tables.py tasks tasks.json
+    scripts/experiments/headroom_tables.py simulation simulation.json
+    scripts/experiments/headroom_tables.py rule main/results.json verdicts.json
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, Literal
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from experiments.headroom import EQUIVALENT, RANDOM, Results, at_chosen_rate, chosen_rate
+from mae_lm_fairseq.utils.command_line import Argument, Options, parse
+from mae_lm_fairseq.utils.errors import errors_end_the_program
+from mae_lm_fairseq.utils.files import read_json
+
+VERDICTS = ("supported", "contradicted", "mixed", *EQUIVALENT, "cannot tell")
+NOT_INFERIOR = "not inferior"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    rule = ["---"] * len(header)
+    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
+
+
+def candidates(tasks: Mapping[str, Any]) -> list[str]:
+    """Return the table of the candidates, the largest headroom in deviations first."""
+    rows = []
+    for candidate in sorted(tasks["candidates"], key=lambda one: one["deviations"], reverse=True):
+        name, random, pretrained = candidate["measure"], candidate["random"], candidate["pretrained"]
+        scores = [f"{value:.1f}" for value in (random, pretrained, pretrained - random, candidate["deviations"])]
+        rows.append([name, *scores, "yes" if name in tasks["chosen"] else "no"])
+    return table(["task", "random weights", "mean of the arms", "headroom", "in deviations", "chosen"], rows)
+
+
+def settings(simulation: Mapping[str, Any]) -> list[str]:
+    """Return the table of the settings that were tried: the lower frequency of the two correlations."""
+    rows = []
+    for setting in simulation["tried"]:
+        frequencies = [*setting["without_effect"].values()]
+        equivalent = min(sum(one.get(name, 0.0) for name in EQUIVALENT) for one in frequencies)
+        not_inferior = min(one.get(NOT_INFERIOR, 0.0) for one in frequencies)
+        margin = f"{100 * setting['margin']:.0f} %"
+        rows.append([margin, ", ".join(setting["measures"]), per_cent(equivalent), per_cent(not_inferior)])
+    return table(["margin", "tasks", "*equivalent* or its variants", "*not inferior*"], rows)
+
+
+def frequencies(simulation: Mapping[str, Any]) -> list[str]:
+    """Return the table of how often the rule gives each verdict in the chosen setting."""
+    chosen = simulation["chosen"]
+    columns = {}
+    for correlation, one in chosen["without_effect"].items():
+        columns[f"no effect, correlation {correlation}"] = one
+    for effect, one in chosen["with_effect"].items():
+        columns[f"effect of {100 * float(effect):g} %"] = one
+    rows = []
+    for name in (*VERDICTS, NOT_INFERIOR):
+        rows.append([name, *(per_cent(one.get(name, 0.0)) for one in columns.values())])
+    return table(["verdict", *columns], rows)
+
+
+def per_cent(fraction: float) -> str:
+    """Return a fraction in per cent."""
+    return f"{100 * fraction:.1f} %"
+
+
+def scores(results: Results, measures: Sequence[str]) -> list[str]:
+    """Return the table of the scores of every seed."""
+    models = dict.fromkeys(run["model"] for run in results["runs"] if run["model"] != RANDOM)
+    rows = []
+    for measure in measures:
+        for model in (*models, RANDOM):
+            values = [*at_chosen_rate(results, model, measure).values()]
+            by_seed = " ".join(f"{value:.1f}" for value in values)
+            rows.append([measure, model, chosen_rate(results, model, measure), by_seed, f"{fmean(values):.1f}"])
+    return table(["task", "model", "rate", "by seed", "mean"], rows)
+
+
+def differences(verdicts: Mapping[str, Any]) -> list[str]:
+    """Return the table of the differences from the MLM."""
+    rows = []
+    for arm, of_arm in verdicts["arms"].items():
+        for measure, best in of_arm["at_the_chosen_rates"].items():
+            low, high = best["interval_90"]
+            fraction = f"{100 * best['mean']:+.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+            lowest = of_arm["at_the_lowest_rate"][measure]
+            at_lowest = [f"{lowest['points']:+.1f}", f"{lowest['p_holm']:.3f}"]
+            rows.append([arm, measure, f"{best['points']:+.1f}", fraction, f"{best['p_holm']:.3f}", *at_lowest])
+    header = ["arm", "task", "points", "of the headroom [90 %]", "p", "points at the lowest rate", "p there"]
+    return table(header, rows)
+
+
+def of_tasks(tasks: Mapping[str, Any]) -> list[list[str]]:
+    """Return the tables of the step ``tasks``."""
+    return [candidates(tasks)]
+
+
+def of_simulation(simulation: Mapping[str, Any]) -> list[list[str]]:
+    """Return the tables of the step ``simulation``."""
+    tables = [settings(simulation)]
+    if simulation["chosen"]:
+        tables.append(frequencies(simulation))
+    return tables
+
+
+def of_rule(results: Results, verdicts: Mapping[str, Any]) -> list[list[str]]:
+    """Return the tables of the step ``rule``."""
+    return [scores(results, [*verdicts["headrooms"]]), differences(verdicts)]
+
+
+TABLES: dict[str, Callable[..., list[list[str]]]] = {"tasks": of_tasks, "simulation": of_simulation, "rule": of_rule}
+
+
+@dataclass(frozen=True)
+class TablesOptions(Options):
+    """Options of this program.
+
+    Attributes:
+        step: tasks, simulation or rule.
+        files: what the tables are made of.
+    """
+
+    step: Annotated[Literal["tasks", "simulation", "rule"], Argument("STEP", positional=True)]
+    files: Annotated[tuple[Path, ...], Argument("FILE", positional=True)]
+
+
+def main(options: TablesOptions) -> None:
+    """Print the tables."""
+    contents = [read_json(path) for path in options.files]
+    for lines in TABLES[options.step](*contents):
+        print(*lines, "", sep="\n")
+
+
+if __name__ == "__main__":
+    with errors_end_the_program():
+        main(parse(TablesOptions, sys.argv[1:], __doc__, "headroom_tables.py"))
