@@ -35,6 +35,8 @@ WARM_UP_SIZES = (8, 64), (32, 512)
 """Rows and tokens per row of the batch on which layers are compiled, on a CPU and on a GPU."""
 TOKEN = 4
 """Any token of the vocabulary."""
+SEED_OF_HEADS = 1 << 40
+"""Added to the seed of a run to draw the weights of its heads. Updates draw from the seed plus their number."""
 
 
 @register_model("mae_lm", dataclass=MAELMModelConfig)
@@ -120,16 +122,22 @@ class MAELMModel(TrainedModel, BaseFairseqModel):
     def register_head(self, kind: HeadKind, labels: int, name: str | None = None, inner_dim: int | None = None):
         """Add a new head: the one that the type of a wrapped encoder has for the task, or else this package's.
 
+        Its weights depend on the seed alone, not on what the network has drawn before. So models with and without a
+        decoder are fine-tuned from equal heads, and comparisons of them are paired.
+
         Args:
             labels: number of its outputs.
             name: name of the head (default: that of its kind); an existing head of that name is replaced.
             inner_dim: output size of a hidden layer of the head (default: the encoder's hidden size).
         """
         config = self.autoencoder.config
-        if config.wrapped and stock_class(config.wrapped, kind.ending):
-            head = WrappedTaskHead(config, kind, labels, self.classifier_dropout)
-        else:
-            head = kind.build(config, labels, self.classifier_dropout, inner_dim)
+        seed = torch.initial_seed()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed + SEED_OF_HEADS)
+            if config.wrapped and stock_class(config.wrapped, kind.ending):
+                head = WrappedTaskHead(config, kind, labels, self.classifier_dropout)
+            else:
+                head = kind.build(config, labels, self.classifier_dropout, inner_dim)
         self.classification_heads[name or kind.name] = head
 
     def load_state_dict(self, state_dict: dict, strict: bool = True, model_cfg=None, args=None):

@@ -66,6 +66,26 @@ def test_features_of_clean_text_are_those_of_pretraining(sentences, pretrained, 
         assert torch.equal(before.eval()(tokens, features_only=True)[0], after.eval()(tokens, features_only=True)[0])
 
 
+def test_heads_depend_on_the_seed_alone(sentences):
+    """So that models with other decoders, or none, are fine-tuned from the same start."""
+    heads = []
+    for arch in ARCHITECTURES:
+        model = set_up_finetuning(sentences, arch=arch).model
+        heads.append({name: weight for name, weight in model.state_dict().items() if name.startswith(HEADS)})
+    for other in heads[1:]:
+        assert_equal(other, heads[0])
+
+    drawn = f"{HEADS}{HEAD}.dense.weight"
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    model.register_classification_head(HEAD, 2)
+    assert torch.equal(model.state_dict()[drawn], heads[0][drawn])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(2)
+    model.register_classification_head(HEAD, 2)
+    assert not torch.equal(model.state_dict()[drawn], heads[0][drawn])
+
+
 def test_head_equals_hugging_face(sentences):
     transformers = pytest.importorskip("transformers")
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
