@@ -294,3 +294,32 @@ def test_the_page_states_how_much_text_a_training_reads():
     assert len(tokens) == 1
     page = (RESULTS / "headroom/README.md").read_text(encoding="utf-8")
     assert f"{tokens.pop() / 1e6:.1f} million tokens in 3,800 updates" in page
+
+
+def committed(name):
+    """Return the content of a result of the study."""
+    return json.loads((RESULTS / "headroom" / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("step", ["tasks", "simulation"])
+def test_the_page_has_the_tables_of_the_committed_results(step):
+    page = (RESULTS / "headroom/README.md").read_text(encoding="utf-8")
+    for lines in headroom_tables.TABLES[step](committed(f"{step}.json")):
+        assert "\n".join(lines) in page
+
+
+def test_the_committed_tasks_follow_from_stage_t():
+    results, tasks = committed("tasks-results.json"), committed("tasks.json")
+    candidates = [headroom_of(results, measure) for measure in headroom.measures_of(results)]
+    assert [candidate.measure for candidate in choose(candidates)] == tasks["chosen"]
+    for candidate, written in zip(candidates, tasks["candidates"], strict=True):
+        assert candidate.measure == written["measure"]
+        assert candidate.deviations == pytest.approx(written["deviations"], rel=1e-12)
+
+
+def test_no_setting_of_the_committed_simulation_finds_arms_equivalent_often_enough():
+    simulation = committed("simulation.json")
+    assert simulation["chosen"] is None
+    assert [one["margin"] for one in simulation["tried"]] == [0.1, 0.1, 0.15, 0.15, 0.2, 0.2]
+    for setting in simulation["tried"]:
+        assert not all(map(headroom.is_enough, setting["without_effect"].values()))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import headroom, recompute_headroom
+from experiments.findings import RESULTS
 
 ARMS = ("MLM", "MAE-LM", "3ML-self")
 RANDOM = "random weights"
@@ -606,3 +607,9 @@ def test_files_that_cannot_be_read(name, study):
     study.files[name].unlink()
     with pytest.raises(SystemExit, match=rf"{name}\.json: missing"):
         study.check_verdicts()
+
+
+def test_the_committed_tasks_are_recomputed():
+    files = (RESULTS / "headroom" / name for name in ("tasks-results.json", "tasks.json"))
+    deviations = recompute_headroom.check_tasks(*files)
+    assert max(deviations.values()) < 1e-9
