@@ -64,6 +64,8 @@ CORRELATIONS = (0.0, 0.5)
 SIMULATED = 10_000
 EQUIVALENT = ("equivalent", "speed only", "slower only")
 """Verdicts of arms whose differences lie within the margin."""
+NOT_INFERIOR = "not inferior"
+"""What is said of an arm beside its verdict."""
 
 Results = Mapping[str, Any]
 Differences = Mapping[str, Sequence[float]]
@@ -248,7 +250,7 @@ def simulate(
         best = draw(deviations, effect, correlation, generator)
         lowest = draw(deviations, effect, correlation, generator)
         counts[verdict(best, lowest, margin)] += 1
-        counts["not inferior"] += lower_bound(best) > -margin
+        counts[NOT_INFERIOR] += lower_bound(best) > -margin
     return {name: count / SIMULATED for name, count in counts.items()}
 
 
@@ -269,7 +271,7 @@ def find_setting(tasks: Sequence[Headroom]) -> dict[str, Any]:
     """Return the settings that were simulated, and the first in which arms without an effect are found equivalent.
 
     The margins are tried from the narrowest to the widest, each without the weakest measures one after the other. The
-    frequencies of a setting without an effect are those of the correlation with the fewest equivalent arms.
+    frequencies without an effect must be enough at every correlation.
     """
     tried = []
     for margin in MARGINS:
@@ -288,8 +290,12 @@ def find_setting(tasks: Sequence[Headroom]) -> dict[str, Any]:
 
 def is_enough(frequencies: Mapping[str, float]) -> bool:
     """Return whether half of the arms without an effect are found equivalent, and half of them not inferior."""
-    equivalent = sum(frequencies.get(name, 0.0) for name in EQUIVALENT)
-    return equivalent >= 0.5 and frequencies.get("not inferior", 0.0) >= 0.5
+    return frequency_of_equivalence(frequencies) >= 0.5 and frequencies.get(NOT_INFERIOR, 0.0) >= 0.5
+
+
+def frequency_of_equivalence(frequencies: Mapping[str, float]) -> float:
+    """Return how often an arm gets one of the verdicts of equivalence."""
+    return sum(frequencies.get(name, 0.0) for name in EQUIVALENT)
 
 
 def with_effects(tasks: Sequence[Headroom], margin: float) -> dict[str, dict[str, float]]:

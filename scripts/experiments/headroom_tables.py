@@ -20,44 +20,46 @@ from statistics import fmean
 from typing import Annotated, Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from experiments.headroom import EQUIVALENT, RANDOM, Results, at_chosen_rate, chosen_rate
+from experiments.headroom import (
+    EQUIVALENT,
+    NOT_INFERIOR,
+    RANDOM,
+    Results,
+    at_chosen_rate,
+    chosen_rate,
+    frequency_of_equivalence,
+)
 from mae_lm_fairseq.utils.command_line import Argument, Options, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json
+from mae_lm_fairseq.utils.output import markdown_table
 
 VERDICTS = ("supported", "contradicted", "mixed", *EQUIVALENT, "cannot tell")
-NOT_INFERIOR = "not inferior"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    rule = ["---"] * len(header)
-    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
-
-
-def candidates(tasks: Mapping[str, Any]) -> list[str]:
+def candidates(tasks: Mapping[str, Any]) -> str:
     """Return the table of the candidates, the largest headroom in deviations first."""
     rows = []
     for candidate in sorted(tasks["candidates"], key=lambda one: one["deviations"], reverse=True):
         name, random, pretrained = candidate["measure"], candidate["random"], candidate["pretrained"]
         scores = [f"{value:.1f}" for value in (random, pretrained, pretrained - random, candidate["deviations"])]
         rows.append([name, *scores, "yes" if name in tasks["chosen"] else "no"])
-    return table(["task", "random weights", "mean of the arms", "headroom", "in deviations", "chosen"], rows)
+    return markdown_table(["task", "random weights", "mean of the arms", "headroom", "in deviations", "chosen"], rows)
 
 
-def settings(simulation: Mapping[str, Any]) -> list[str]:
+def settings(simulation: Mapping[str, Any]) -> str:
     """Return the table of the settings that were tried: the lower frequency of the two correlations."""
     rows = []
     for setting in simulation["tried"]:
         frequencies = [*setting["without_effect"].values()]
-        equivalent = min(sum(one.get(name, 0.0) for name in EQUIVALENT) for one in frequencies)
+        equivalent = min(map(frequency_of_equivalence, frequencies))
         not_inferior = min(one.get(NOT_INFERIOR, 0.0) for one in frequencies)
         margin = f"{100 * setting['margin']:.0f} %"
         rows.append([margin, ", ".join(setting["measures"]), per_cent(equivalent), per_cent(not_inferior)])
-    return table(["margin", "tasks", "*equivalent* or its variants", "*not inferior*"], rows)
+    return markdown_table(["margin", "tasks", "*equivalent* or its variants", "*not inferior*"], rows)
 
 
-def frequencies(simulation: Mapping[str, Any]) -> list[str]:
+def frequencies(simulation: Mapping[str, Any]) -> str:
     """Return the table of how often the rule gives each verdict in the chosen setting."""
     chosen = simulation["chosen"]
     columns = {}
@@ -68,7 +70,7 @@ def frequencies(simulation: Mapping[str, Any]) -> list[str]:
     rows = []
     for name in (*VERDICTS, NOT_INFERIOR):
         rows.append([name, *(per_cent(one.get(name, 0.0)) for one in columns.values())])
-    return table(["verdict", *columns], rows)
+    return markdown_table(["verdict", *columns], rows)
 
 
 def per_cent(fraction: float) -> str:
@@ -76,7 +78,7 @@ def per_cent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def scores(results: Results, measures: Sequence[str]) -> list[str]:
+def scores(results: Results, measures: Sequence[str]) -> str:
     """Return the table of the scores of every seed."""
     models = dict.fromkeys(run["model"] for run in results["runs"] if run["model"] != RANDOM)
     rows = []
@@ -85,10 +87,10 @@ def scores(results: Results, measures: Sequence[str]) -> list[str]:
             values = [*at_chosen_rate(results, model, measure).values()]
             by_seed = " ".join(f"{value:.1f}" for value in values)
             rows.append([measure, model, chosen_rate(results, model, measure), by_seed, f"{fmean(values):.1f}"])
-    return table(["task", "model", "rate", "by seed", "mean"], rows)
+    return markdown_table(["task", "model", "rate", "by seed", "mean"], rows)
 
 
-def differences(verdicts: Mapping[str, Any]) -> list[str]:
+def differences(verdicts: Mapping[str, Any]) -> str:
     """Return the table of the differences from the MLM."""
     rows = []
     for arm, of_arm in verdicts["arms"].items():
@@ -99,15 +101,15 @@ def differences(verdicts: Mapping[str, Any]) -> list[str]:
             at_lowest = [f"{lowest['points']:+.1f}", f"{lowest['p_holm']:.3f}"]
             rows.append([arm, measure, f"{best['points']:+.1f}", fraction, f"{best['p_holm']:.3f}", *at_lowest])
     header = ["arm", "task", "points", "of the headroom [90 %]", "p", "points at the lowest rate", "p there"]
-    return table(header, rows)
+    return markdown_table(header, rows)
 
 
-def of_tasks(tasks: Mapping[str, Any]) -> list[list[str]]:
+def of_tasks(tasks: Mapping[str, Any]) -> list[str]:
     """Return the tables of the step ``tasks``."""
     return [candidates(tasks)]
 
 
-def of_simulation(simulation: Mapping[str, Any]) -> list[list[str]]:
+def of_simulation(simulation: Mapping[str, Any]) -> list[str]:
     """Return the tables of the step ``simulation``."""
     tables = [settings(simulation)]
     if simulation["chosen"]:
@@ -115,12 +117,12 @@ def of_simulation(simulation: Mapping[str, Any]) -> list[list[str]]:
     return tables
 
 
-def of_rule(results: Results, verdicts: Mapping[str, Any]) -> list[list[str]]:
+def of_rule(results: Results, verdicts: Mapping[str, Any]) -> list[str]:
     """Return the tables of the step ``rule``."""
     return [scores(results, [*verdicts["headrooms"]]), differences(verdicts)]
 
 
-TABLES: dict[str, Callable[..., list[list[str]]]] = {"tasks": of_tasks, "simulation": of_simulation, "rule": of_rule}
+TABLES: dict[str, Callable[..., list[str]]] = {"tasks": of_tasks, "simulation": of_simulation, "rule": of_rule}
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ class TablesOptions(Options):
 def main(options: TablesOptions) -> None:
     """Print the tables."""
     contents = [read_json(path) for path in options.files]
-    for lines in TABLES[options.step](*contents):
-        print(*lines, "", sep="\n")
+    for table in TABLES[options.step](*contents):
+        print(table, "", sep="\n")
 
 
 if __name__ == "__main__":
