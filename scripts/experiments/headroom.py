@@ -6,6 +6,8 @@ edges: which models have their best learning rate of fine-tuning at an edge, by 
 simulation: with which tasks and margin the rule can find arms equivalent, and how often it gives each verdict.
 rule: the verdicts, from what ``tasks`` and ``simulation`` have written and the results of the main study.
 
+Results may be several files, of studies with other tasks or other seeds.
+
 Example:
     scripts/experiments/headroom.py tasks stage-t/results.json --out tasks.json
     scripts/experiments/headroom.py edges stage-t/results.json --out edges.json
@@ -40,11 +42,12 @@ METRICS = {
     "STS-B": "spearman",
     "RTE": "accuracy",
     "UPOS": "accuracy",
+    "DEPREL": "accuracy",
     "WNUT-17": "f1",
 }
 """The metric that counts, by task; a measure is named by its task, or by that and its number of training rows."""
-SCORED = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 25_147, "WNUT-17": 836}
-"""Rows, words (UPOS) or entities (WNUT-17) of the sets that score."""
+SCORED = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 25_147, "DEPREL": 25_133, "WNUT-17": 836}
+"""Rows, words (UPOS, DEPREL) or entities (WNUT-17) of the sets that score."""
 ELIGIBLE = 5.0
 """Smallest headroom of a measure that is chosen, in standard deviations."""
 CHOSEN = 4
@@ -97,6 +100,11 @@ class Headroom:
         return self.points / self.deviation
 
 
+def merged(parts: Sequence[Results]) -> Results:
+    """Return the results of studies with other tasks or other seeds as those of one."""
+    return {"runs": [run for part in parts for run in part["runs"]]}
+
+
 def task_of(measure: str) -> str:
     """Return the task of a measure, which may be followed by its number of rows: ``UPOS, 500``."""
     return measure.partition(",")[0]
@@ -113,7 +121,7 @@ def scores(results: Results, model: str, measure: str, rate: str, split: str) ->
     """
     prefix = "test_" if split == "test" else ""
     name = f"{prefix}{METRICS[task_of(measure)]} at {rate}"
-    runs = [run for run in results["runs"] if run["model"] == model]
+    runs = [run for run in results["runs"] if run["model"] == model and measure in run["measures"]]
     runs.sort(key=lambda run: run["seed"])
     by_seed = {}
     for run in runs:
@@ -126,7 +134,7 @@ def scores(results: Results, model: str, measure: str, rate: str, split: str) ->
 
 def rates_of(results: Results, measure: str) -> list[str]:
     """Return the learning rates of fine-tuning at which a measure was taken, ascending."""
-    of_updates = results["runs"][0]["measures"][measure]
+    of_updates = next(run["measures"][measure] for run in results["runs"] if measure in run["measures"])
     names = of_updates[max(of_updates, key=int)]
     return sorted({name.partition(" at ")[2] for name in names if " at " in name}, key=float)
 
@@ -343,31 +351,38 @@ class HeadroomOptions(Options):
     out: OutputFile
 
 
-FILES = {"tasks": 1, "edges": 1, "simulation": 1, "rule": 3}
-"""Number of files that each step reads."""
+FIRST_RESULTS = {"tasks": 0, "edges": 0, "simulation": 1, "rule": 2}
+"""Number of files that come before the results, by step."""
 
 
 def main(options: HeadroomOptions) -> None:
     """Run a step, and write its result."""
+    first = FIRST_RESULTS[options.step]
     contents = [read_json(path) for path in options.files]
-    if len(contents) != FILES[options.step]:
+    before, parts = contents[:first], contents[first:]
+    if len(before) < first or bool(parts) == (options.step == "simulation"):
         raise UserError(f"{options.step}: {len(contents)} files are too few or too many; see --help")
+    written: Any
     if options.step == "tasks":
-        candidates = [headroom_of(contents[0], measure) for measure in measures_of(contents[0])]
-        chosen = [headroom.measure for headroom in choose(candidates)]
-        written: Any = {
-            "candidates": [asdict(headroom) | {"deviations": headroom.deviations} for headroom in candidates],
-            "chosen": chosen,
-        }
+        written = find_tasks(merged(parts))
     elif options.step == "edges":
-        written = edges(contents[0])
+        written = edges(merged(parts))
     elif options.step == "simulation":
-        written = find_setting(read_tasks(contents[0]))
+        written = find_setting(read_tasks(before[0]))
     else:
-        tasks, simulation, results = contents
-        written = apply_rule(results, read_tasks(tasks), simulation["chosen"])
+        tasks, simulation = before
+        written = apply_rule(merged(parts), read_tasks(tasks), simulation["chosen"])
     write_json(options.out, written)
     print(options.out.read_text(encoding="utf-8"))
+
+
+def find_tasks(results: Results) -> dict[str, Any]:
+    """Return the candidates of stage T with their headrooms, and the names of the chosen ones."""
+    candidates = [headroom_of(results, measure) for measure in measures_of(results)]
+    return {
+        "candidates": [asdict(headroom) | {"deviations": headroom.deviations} for headroom in candidates],
+        "chosen": [headroom.measure for headroom in choose(candidates)],
+    }
 
 
 def edges(results: Results) -> list[dict[str, str]]:
@@ -386,8 +401,9 @@ def edges(results: Results) -> list[dict[str, str]]:
 
 
 def measures_of(results: Results) -> list[str]:
-    """Return the names of the measures that fine-tune, in the order of the plan."""
-    return [name for name in results["runs"][0]["measures"] if task_of(name) in METRICS]
+    """Return the names of the measures that fine-tune, in the order of the plans."""
+    names = dict.fromkeys(name for run in results["runs"] for name in run["measures"])
+    return [name for name in names if task_of(name) in METRICS]
 
 
 def read_tasks(content: Mapping[str, Any]) -> list[Headroom]:
@@ -400,21 +416,32 @@ def read_tasks(content: Mapping[str, Any]) -> list[Headroom]:
 def apply_rule(results: Results, tasks: Sequence[Headroom], setting: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the verdict on each arm against the MLM, with what it is made of.
 
+    The results may have measures that the rule does not use; their differences are described.
+
     Args:
         results: those of the main study.
         tasks: the chosen measures, with their headrooms in stage T.
         setting: measures and margin that the simulation has chosen; None if arms cannot be found equivalent.
+
+    Raises:
+        UserError: if the results lack a measure of the rule, or have other seeds than the main study.
     """
     in_stage_t = {task.measure: task.points for task in tasks}
-    measures = setting["measures"] if setting else [*in_stage_t]
-    headrooms = {measure: headroom_of(results, measure).points for measure in measures}
-    kept = [measure for measure in measures if headrooms[measure] >= in_stage_t[measure] / 2]
+    in_rule = setting["measures"] if setting else [*in_stage_t]
+    headrooms = {measure: headroom_of(results, measure).points for measure in measures_of(results)}
+    for measure in in_rule:
+        if measure not in headrooms:
+            raise UserError(f"the results have no {measure}; complete the study")
+    kept = [measure for measure in in_rule if headrooms[measure] >= in_stage_t[measure] / 2]
+    outside = [measure for measure in headrooms if measure not in kept]
     arms = sorted({run["model"] for run in results["runs"]} - {RANDOM, BASELINE})
     written = {}
     for arm in arms:
         best = differences(results, arm, kept, is_lowest=False)
         lowest = differences(results, arm, kept, is_lowest=True)
+        described = differences(results, arm, outside, is_lowest=False)
         written[arm] = arm_result(arm, best, lowest, headrooms, setting)
+        written[arm]["outside_the_rule"] = statistics_of(described, headrooms)
     return {"headrooms": headrooms, "measures": kept, "arms": written}
 
 

@@ -10,6 +10,7 @@ Example:
 
 import lzma
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ sys.path.insert(0, str(ROOT))  # this package need not be installed
 from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.rows import Rows  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, find_task  # noqa: E402
+from mae_lm_fairseq.text.conllu import COLUMNS  # noqa: E402
 from mae_lm_fairseq.text.tables import write_table  # noqa: E402
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced  # noqa: E402
 from mae_lm_fairseq.utils.command_line import Directory, Options, parse  # noqa: E402
@@ -29,6 +31,10 @@ from mae_lm_fairseq.utils.files import write_text  # noqa: E402
 SENTENCE_TASKS = ("CoLA", "SST-2", "STS-B", "RTE")
 MOST_HELD_OUT = 1000
 """Rows or sentences that are held out, but at most a tenth of the training set."""
+DEPREL = COLUMNS.index("DEPREL")
+FEWEST_WORDS = 50
+"""Number of training words below which a dependency relation is not a label, as a part of the sentences may lack it."""
+NO_LABEL = "_"
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ def main(options: PrepareOptions) -> None:
     treebank = [read_sentences(options.ewt / f"en_ewt-ud-{split}.conllu.xz") for split in ("train", "dev")]
     entities = [read_sentences(options.wnut / name) for name in ("wnut17train.conll", "emerging.dev.conll")]
     prepare_words(*treebank, options.tasks / "UPOS", ".conllu")
+    prepare_words(*with_main_relations(*treebank), options.tasks / "DEPREL", ".conllu")
     prepare_words(*entities, options.tasks / "WNUT-17", ".conll")
 
 
@@ -96,6 +103,44 @@ def read_sentences(path: Path) -> list[list[str]]:
     else:
         text = path.read_text(encoding="utf-8")
     return list(documents(text.splitlines()))
+
+
+def with_main_relations(
+    train: Sequence[list[str]], test: Sequence[list[str]]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the sentences of a treebank with dependency relations as labels of words.
+
+    Subtypes, such as that of ``nmod:poss``, are left out. Words with a relation of fewer than 50 training words have no
+    label.
+    """
+    counts = Counter(main_relation(line) for lines in train for line in lines if is_word(line))
+    labels = {relation for relation, count in counts.items() if count >= FEWEST_WORDS}
+    labelled_train = [with_relations(lines, labels) for lines in train]
+    labelled_test = [with_relations(lines, labels) for lines in test]
+    return labelled_train, labelled_test
+
+
+def is_word(line: str) -> bool:
+    """Return whether a line is that of a word, not a comment, a multiword token or an empty node."""
+    return line.partition("\t")[0].isdecimal()
+
+
+def main_relation(line: str) -> str:
+    """Return the dependency relation of a word without its subtype."""
+    return line.split("\t")[DEPREL].partition(":")[0]
+
+
+def with_relations(lines: Sequence[str], labels: set[str]) -> list[str]:
+    """Return the lines of a sentence with main relations; a word that has none of the labels has no relation."""
+    labelled = []
+    for line in lines:
+        if is_word(line):
+            cells = line.split("\t")
+            relation = main_relation(line)
+            cells[DEPREL] = relation if relation in labels else NO_LABEL
+            line = "\t".join(cells)
+        labelled.append(line)
+    return labelled
 
 
 def prepare_words(train: Sequence[list[str]], test: Sequence[list[str]], directory: Path, suffix: str) -> None:

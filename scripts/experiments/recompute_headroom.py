@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Recompute the tasks and the verdicts of the study `headroom`, and compare them with the committed files.
 
-    recompute_headroom.py tasks RESULTS_OF_STAGE_T tasks.json
-    recompute_headroom.py verdicts RESULTS tasks.json simulation.json verdicts.json
+    recompute_headroom.py tasks tasks.json RESULTS_OF_STAGE_T...
+    recompute_headroom.py verdicts tasks.json simulation.json verdicts.json RESULTS...
 
 This program shares no code with headroom.py and the package: it follows the written rule of the study with numpy and
 scipy alone, so that an error in headroom.py shows. The simulation is an input, and is not recomputed. The program
@@ -28,10 +28,11 @@ METRICS = {
     "STS-B": "spearman",
     "RTE": "accuracy",
     "UPOS": "accuracy",
+    "DEPREL": "accuracy",
     "WNUT-17": "f1",
 }
-# Cases in the set that scores: words for UPOS, entities for WNUT-17, rows for the others.
-CASES = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 25147, "WNUT-17": 836}
+# Cases in the set that scores: labelled words for UPOS and DEPREL, entities for WNUT-17, rows for the others.
+CASES = {"CoLA": 1043, "SST-2": 872, "STS-B": 1500, "RTE": 277, "UPOS": 25147, "DEPREL": 25133, "WNUT-17": 836}
 LEAST_DEVIATIONS = 5
 LOWEST_RATE = 0.0001
 MOST_SEEDS = 5
@@ -50,10 +51,22 @@ def read(path, parse):
         raise SystemExit(f"error: {path}: missing, or not such JSON: {type(error).__name__}: {error}") from error
 
 
-def scores_of(results):
+def read_scores(paths):
+    """Return the scores in all files of results."""
+    runs = []
+    for path in paths:
+        runs += read(path, lambda results: list(results["runs"]))
+    try:
+        return scores_of(runs)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        names = ", ".join(map(str, paths))
+        raise SystemExit(f"error: {names}: no such results: {type(error).__name__}: {error}") from error
+
+
+def scores_of(runs):
     """Return {(model, measure): {rate: {seed: (dev score, test score)}}} of the measures that fine-tune."""
     scores = {}
-    for run in results["runs"]:
+    for run in runs:
         for measure, by_updates in run["measures"].items():
             if task_of(measure) not in METRICS:
                 continue
@@ -172,15 +185,16 @@ def setting_of(simulation):
 
 def recompute_verdicts(scores, of_stage_t, setting):
     """Return the content of verdicts.json, from {measure: headroom of stage T} and the setting of the simulation."""
-    measures = list(of_stage_t) if setting is None else setting["measures"]
-    for measure in measures:
+    in_rule = list(of_stage_t) if setting is None else setting["measures"]
+    for measure in in_rule:
         if measure not in of_stage_t:
             raise SystemExit(f"error: the simulation's {measure} is not a chosen measure of stage T")
 
     arms = sorted({model for model, _ in scores} - {RANDOM})
+    measures = sorted({measure for _, measure in scores} | set(in_rule))
     seeds = seeds_of(scores, arms, measures)
     headrooms = {measure: main_headroom(scores, arms, measure) for measure in measures}
-    left = [measure for measure in measures if headrooms[measure] >= of_stage_t[measure] / 2]
+    left = [measure for measure in in_rule if headrooms[measure] >= of_stage_t[measure] / 2]
 
     # The margin of the verdicts of equivalence, None if they are not given.
     margin = None
@@ -188,7 +202,13 @@ def recompute_verdicts(scores, of_stage_t, setting):
         margin = setting["margin"]
 
     headrooms_left = {measure: headrooms[measure] for measure in left}
-    of_arms = {arm: recompute_arm(scores, arm, headrooms_left, margin) for arm in arms if arm != BASELINE}
+    headrooms_outside = {measure: headrooms[measure] for measure in measures if measure not in left}
+    of_arms = {}
+    for arm in arms:
+        if arm != BASELINE:
+            of_arms[arm] = recompute_arm(scores, arm, headrooms_left, margin)
+            outside = {measure: points_of(scores, arm, measure) for measure in headrooms_outside}
+            of_arms[arm]["outside_the_rule"] = contrasts(outside, headrooms_outside)
     return {"headrooms": headrooms, "measures": left, "arms": of_arms}
 
 
@@ -231,9 +251,7 @@ def recompute_arm(scores, arm, headrooms, margin):
         if LOWEST_RATE not in of_arm:
             raise SystemExit(f"error: {measure}: {arm} has no scores at the rate {LOWEST_RATE}")
 
-        tests_of_arm = tests_at_chosen_rate(scores, arm, measure)
-        tests_of_mlm = tests_at_chosen_rate(scores, BASELINE, measure)
-        points_at_chosen[measure] = np.subtract(tests_of_arm, tests_of_mlm)
+        points_at_chosen[measure] = points_of(scores, arm, measure)
 
         tests_of_arm = tests_at(of_arm, LOWEST_RATE)
         tests_of_mlm = tests_at(of_mlm, LOWEST_RATE)
@@ -254,6 +272,13 @@ def recompute_arm(scores, arm, headrooms, margin):
             recomputed["lower_bound"] = lower_bound_of(at_chosen)
         recomputed["not_inferior"] = not_inferior(recomputed["verdict"], recomputed["lower_bound"], margin)
     return recomputed
+
+
+def points_of(scores, arm, measure):
+    """Return the arm's test scores less the MLM's, each at its chosen rate, by ascending seed."""
+    tests_of_arm = tests_at_chosen_rate(scores, arm, measure)
+    tests_of_mlm = tests_at_chosen_rate(scores, BASELINE, measure)
+    return np.subtract(tests_of_arm, tests_of_mlm)
 
 
 def lower_bound_of(table):
@@ -380,9 +405,9 @@ def largest_below(deviations, *place):
     return f"differs by at most {largest:.1e}"
 
 
-def check_tasks(results_path, tasks_path):
+def check_tasks(tasks_path, *results_paths):
     """Print the recomputed candidates, and return the deviations from a tasks.json."""
-    own = recompute_tasks(read(results_path, scores_of))
+    own = recompute_tasks(read_scores(results_paths))
     deviations = compare(own, read(tasks_path, tasks_by_measure))
     for measure, candidate in own["candidates"].items():
         numbers = [f"{key} {candidate[key]:.6f}" for key in ("random", "pretrained", "deviation", "deviations")]
@@ -391,18 +416,18 @@ def check_tasks(results_path, tasks_path):
     return deviations
 
 
-def check_verdicts(results_path, tasks_path, simulation_path, verdicts_path):
+def check_verdicts(tasks_path, simulation_path, verdicts_path, *results_paths):
     """Print the recomputed contrasts, and return the deviations from a verdicts.json."""
-    scores = read(results_path, scores_of)
+    scores = read_scores(results_paths)
     of_stage_t = read(tasks_path, stage_t_headrooms)
     own = recompute_verdicts(scores, of_stage_t, read(simulation_path, setting_of))
     deviations = compare(own, read(verdicts_path, dict))
     for measure, points in own["headrooms"].items():
         use = "used" if measure in own["measures"] else "not used"
         deviation = largest_below(deviations, "headrooms", measure)
-        print(f"{measure}: headroom {points:.6f}, of stage T {of_stage_t[measure]:.6f}, {use}; {deviation}")
+        print(f"{measure}: headroom {points:.6f}, {use}; {deviation}")
     for arm, of_arm in own["arms"].items():
-        for rates in ("at_the_chosen_rates", "at_the_lowest_rate"):
+        for rates in ("at_the_chosen_rates", "at_the_lowest_rate", "outside_the_rule"):
             for measure, contrast in of_arm[rates].items():
                 low, high = contrast["interval_90"]
                 numbers = f"mean {contrast['mean']:.6f} [{low:.6f}, {high:.6f}], p {contrast['p_holm']:.6f}"
@@ -418,15 +443,19 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
     tasks = commands.add_parser("tasks", help="recompute tasks.json")
-    tasks.add_argument("files", nargs=2, metavar="FILE", help="results.json of stage T; tasks.json")
-    tasks.set_defaults(check=check_tasks)
+    tasks.add_argument("tasks", help="tasks.json")
+    tasks.set_defaults(check=lambda options: check_tasks(options.tasks, *options.results))
     verdicts = commands.add_parser("verdicts", help="recompute verdicts.json")
-    files = "results.json; tasks.json; simulation.json; verdicts.json"
-    verdicts.add_argument("files", nargs=4, metavar="FILE", help=files)
-    verdicts.set_defaults(check=check_verdicts)
+    for name in ("tasks", "simulation", "verdicts"):
+        verdicts.add_argument(name, help=f"{name}.json")
+    verdicts.set_defaults(
+        check=lambda options: check_verdicts(options.tasks, options.simulation, options.verdicts, *options.results)
+    )
+    for command in (tasks, verdicts):
+        command.add_argument("results", nargs="+", help="results.json of a study")
     options = parser.parse_args(arguments)
 
-    deviations = options.check(*options.files)
+    deviations = options.check(options)
     differing = [place for place, deviation in deviations.items() if deviation > TOLERANCE]
     if differing:
         lines = [f"{', '.join(place)}: deviation {deviations[place]:.3g}" for place in differing]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments import headroom, headroom_figure, headroom_tables
+from experiments import headroom, headroom_figure, headroom_tables, prepare_headroom
 from experiments.findings import RESULTS
 from experiments.headroom import (
     Headroom,
@@ -207,6 +207,34 @@ def test_no_seed_is_paired_with_another_one(of_mlm, named):
         apply_rule({"runs": [*others, *runs]}, TASKS[:1], SETTING)
 
 
+def test_a_measure_of_the_rule_that_the_results_lack_is_named():
+    with refused("no UPOS, 500"):
+        apply_rule(main_results([1, 2, 3, 4, 5]), TASKS, BOTH)
+
+
+@pytest.mark.parametrize(("step", "number"), [("tasks", 0), ("simulation", 2), ("rule", 2)])
+def test_files_that_a_step_lacks_or_does_not_read_are_refused(step, number, tmp_path):
+    files = []
+    for name in range(number):
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text("{}")
+    with refused(f"{step}: {number} files"):
+        headroom.main(headroom.HeadroomOptions(step=step, files=tuple(files), out=tmp_path / "out.json"))
+
+
+def test_relations_have_no_subtype_and_rare_ones_are_no_labels():
+    def sentence(*relations):
+        rows = ["# a comment", "1-2\tof it" + 8 * "\t_"]
+        rows += [f"{number}\tword" + 5 * "\t_" + f"\t{relation}\t_\t_" for number, relation in enumerate(relations, 1)]
+        return rows
+
+    train = [sentence("nmod:poss", "case")] * 50 + [sentence("dep", "nmod")] * 49
+    labelled, (tested,) = prepare_headroom.with_main_relations(train, [sentence("dep", "case:other")])
+    assert labelled[0] == sentence("nmod", "case")
+    assert labelled[-1] == sentence("_", "nmod")
+    assert tested == sentence("_", "case")
+
+
 def test_of_equal_rates_the_lowest_is_chosen():
     """The sums of these rows are equal; their means are not, in floating point."""
     right_rows = {"0.0001": (151, 152, 153, 154, 158), "0.0003": (150, 151, 154, 156, 157)}
@@ -306,9 +334,9 @@ def test_the_page_states_how_much_text_a_training_reads():
     assert f"{tokens.pop() / 1e6:.1f} million tokens in 3,800 updates" in PAGE
 
 
-@pytest.mark.parametrize("step", ["tasks", "simulation"])
-def test_the_page_has_the_tables_of_the_committed_results(step):
-    for table in headroom_tables.TABLES[step](committed(f"{step}.json")):
+@pytest.mark.parametrize(("step", "name"), [("tasks", "tasks.json"), ("simulation", "simulation-1.json")])
+def test_the_page_has_the_tables_of_the_committed_results(step, name):
+    for table in headroom_tables.TABLES[step](committed(name)):
         assert table in PAGE
 
 
@@ -321,8 +349,8 @@ def test_the_committed_tasks_follow_from_stage_t():
         assert candidate.deviations == pytest.approx(written["deviations"], rel=1e-12)
 
 
-def test_no_setting_of_the_committed_simulation_finds_arms_equivalent_often_enough():
-    simulation = committed("simulation.json")
+def test_no_setting_of_the_first_simulation_finds_arms_equivalent_often_enough():
+    simulation = committed("simulation-1.json")
     assert simulation["chosen"] is None
     assert [one["margin"] for one in simulation["tried"]] == [0.1, 0.1, 0.15, 0.15, 0.2, 0.2]
     for setting in simulation["tried"]:

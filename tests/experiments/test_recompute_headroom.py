@@ -120,11 +120,13 @@ class Study:
         self.files[name].write_text(json.dumps(content))
 
     def check_tasks(self):
-        recompute_headroom.main(["tasks", str(self.files["stage_t"]), str(self.files["tasks"])])
+        self.recompute("tasks", "tasks", "stage_t")
 
     def check_verdicts(self):
-        names = ("results", "tasks", "simulation", "verdicts")
-        recompute_headroom.main(["verdicts", *(str(self.files[name]) for name in names)])
+        self.recompute("verdicts", "tasks", "simulation", "verdicts", "results")
+
+    def recompute(self, step, *names):
+        recompute_headroom.main([step, *(str(self.files[name]) for name in names)])
 
 
 @pytest.fixture
@@ -207,8 +209,8 @@ def test_scores_are_read_at_the_latest_updates():
         },
         "loss": {"10000": {"loss": 1.0}},
     }
-    results = {"runs": [{"model": "MLM", "seed": 7, "measures": measures}]}
-    assert recompute_headroom.scores_of(results) == {("MLM", "UPOS, 500"): {0.0001: {7: (3.0, 4.0)}}}
+    runs = [{"model": "MLM", "seed": 7, "measures": measures}]
+    assert recompute_headroom.scores_of(runs) == {("MLM", "UPOS, 500"): {0.0001: {7: (3.0, 4.0)}}}
 
 
 def hand_scores():
@@ -248,16 +250,17 @@ def test_verdicts_by_hand():
     of_stage_t = {"RTE": 30.0, "UPOS": 9.0, "SST-2": 40.0, "CoLA": 20.1}
     verdicts = recompute_headroom.recompute_verdicts(hand_scores(), of_stage_t, setting)
     assert verdicts["headrooms"] == pytest.approx({"SST-2": 20.0, "CoLA": 10.0, "RTE": 40.0}, abs=1e-12)
-    assert list(verdicts["headrooms"]) == ["SST-2", "CoLA", "RTE"]
     assert verdicts["measures"] == ["SST-2", "RTE"]
     assert set(verdicts["arms"]) == {"MAE-LM", "3ML-self"}
 
     arm = verdicts["arms"]["3ML-self"]
-    keys = {"verdict", "is_within_margin", "at_the_chosen_rates", "at_the_lowest_rate"}
+    keys = {"verdict", "is_within_margin", "at_the_chosen_rates", "at_the_lowest_rate", "outside_the_rule"}
     assert set(verdicts["arms"]["MAE-LM"]) == keys
     assert arm["is_within_margin"] is True
     assert arm["verdict"] == verdicts["arms"]["MAE-LM"]["verdict"] == "speed only"
 
+    assert set(arm["outside_the_rule"]) == {"CoLA"}
+    assert arm["outside_the_rule"]["CoLA"]["differences"] == [0.0] * 5
     at_chosen = arm["at_the_chosen_rates"]
     assert set(at_chosen) == {"SST-2", "RTE"}
     assert at_chosen["RTE"]["differences"] == pytest.approx([-0.05, -0.025, 0, 0.025, 0.05], abs=1e-12)
@@ -291,7 +294,7 @@ def test_one_measure_gives_no_verdict():
     verdicts = recompute_headroom.recompute_verdicts(
         hand_scores(), of_stage_t, {**SETTING, "measures": ["CoLA", "RTE"]}
     )
-    assert set(verdicts["headrooms"]) == {"CoLA", "RTE"}
+    assert set(verdicts["headrooms"]) == {"CoLA", "RTE", "SST-2"}
     assert verdicts["measures"] == ["RTE"]
     arm = verdicts["arms"]["3ML-self"]
     assert set(arm["at_the_chosen_rates"]) == {"RTE"}
@@ -300,9 +303,10 @@ def test_one_measure_gives_no_verdict():
 
     # No measure of stage T has five deviations.
     verdicts = recompute_headroom.recompute_verdicts(hand_scores(), {}, None)
-    assert (verdicts["headrooms"], verdicts["measures"]) == ({}, [])
-    nothing = {"verdict": None, "is_within_margin": None, "at_the_chosen_rates": {}, "at_the_lowest_rate": {}}
-    assert verdicts["arms"]["MAE-LM"] == nothing
+    assert verdicts["measures"] == []
+    arm = verdicts["arms"]["MAE-LM"]
+    assert set(arm.pop("outside_the_rule")) == {"CoLA", "RTE", "SST-2"}
+    assert arm == {"verdict": None, "is_within_margin": None, "at_the_chosen_rates": {}, "at_the_lowest_rate": {}}
 
 
 def table(*contrasts):
@@ -402,6 +406,28 @@ def test_headroom_agrees(verdict, tmp_path, capsys):
     assert lines[-1] == "every number agrees"
     contrasts = [line for line in lines if "differs by at most" in line]
     assert len(contrasts) == len(CHOSEN) + 2 * 2 * len(CHOSEN)
+
+
+def test_headroom_agrees_outside_the_rule_and_with_results_in_parts(tmp_path, capsys):
+    results = main_study(EFFECTS["mixed"])
+    study = Study(tmp_path, results, SETTING | {"measures": ["UPOS", "STS-B"]})
+    whole = study.read("verdicts")
+    outside = whole["arms"]["MAE-LM"]["outside_the_rule"]
+    assert set(outside) == {"UPOS, 500", "WNUT-17"}
+    # The effect of one of three arms raises the headroom by a tenth. A mean of five differences deviates by 0.013.
+    assert outside["UPOS, 500"]["mean"] == pytest.approx(0.3 / 1.1, abs=0.03)
+    study.check_verdicts()
+
+    runs = results["runs"]
+    parts = ([run for run in runs if run["seed"] < 3], [run for run in runs if run["seed"] >= 3])
+    for number, part in enumerate(parts):
+        study.files[f"part {number}"] = tmp_path / f"part-{number}.json"
+        study.write(f"part {number}", {"runs": part})
+    study.headroom("rule", ["tasks", "simulation", "part 0", "part 1"], "verdicts")
+    assert study.read("verdicts") == whole
+    capsys.readouterr()
+    study.recompute("verdicts", "tasks", "simulation", "verdicts", "part 0", "part 1")
+    assert capsys.readouterr().out.endswith("every number agrees\n")
 
 
 WIDE = {"measures": ["STS-B", "UPOS", "WNUT-17"], "margin": 0.2}
@@ -610,6 +636,6 @@ def test_files_that_cannot_be_read(name, study):
 
 
 def test_the_committed_tasks_are_recomputed():
-    files = (RESULTS / "headroom" / name for name in ("tasks-results.json", "tasks.json"))
+    files = (RESULTS / "headroom" / name for name in ("tasks.json", "tasks-results.json"))
     deviations = recompute_headroom.check_tasks(*files)
     assert max(deviations.values()) < 1e-9
