@@ -222,6 +222,13 @@ def test_indexes_list_every_page(directory, pattern):
     assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
 
 
+def test_committed_results_name_no_directory_of_a_machine():
+    """A command that another environment ran keeps its path; ``results.json`` shortens that of its own."""
+    of_machine = re.compile(r"/bin/python|(?<![\w.])/(home|root|tmp|Users)/")
+    named = [path for path in RESULTS.rglob("*.json") if of_machine.search(path.read_text(encoding="utf-8"))]
+    assert named == []
+
+
 def test_healthy_values_are_from_the_committed_run():
     rows = read_json(ROOT / "scripts/results/reference-tiny.json")["train_inner"]
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").replace(",", "")
