@@ -36,6 +36,7 @@ from mae_lm_fairseq.utils.files import read_json, write_json  # noqa: E402
 RANDOM = "random weights"
 BASELINE = "MLM"
 THREE_ML = "3ML-self"
+ARMS = (BASELINE, "MAE-LM", THREE_ML)
 METRICS = {
     "CoLA": "matthews",
     "SST-2": "accuracy",
@@ -62,6 +63,8 @@ LOWEST_RATE = "0.0001"
 """Learning rate of fine-tuning at which speed is compared."""
 SEEDS = (1, 2, 3, 4, 5)
 """Seeds of pretraining of the main study."""
+SEEDS_OF_RANDOM = (3, 4, 5, 6, 7)
+"""Seeds of random weights of the main study."""
 CORRELATIONS = (0.0, 0.5)
 """Correlations between the differences of two measures that are simulated."""
 SIMULATED = 10_000
@@ -133,10 +136,20 @@ def scores(results: Results, model: str, measure: str, rate: str, split: str) ->
 
 
 def rates_of(results: Results, measure: str) -> list[str]:
-    """Return the learning rates of fine-tuning at which a measure was taken, ascending."""
-    of_updates = next(run["measures"][measure] for run in results["runs"] if measure in run["measures"])
-    names = of_updates[max(of_updates, key=int)]
-    return sorted({name.partition(" at ")[2] for name in names if " at " in name}, key=float)
+    """Return the learning rates of fine-tuning at which a measure was taken, ascending.
+
+    Raises:
+        UserError: if runs have other rates than others.
+    """
+    rates_of_runs = set()
+    for run in results["runs"]:
+        if measure in run["measures"]:
+            of_updates = run["measures"][measure]
+            names = of_updates[max(of_updates, key=int)]
+            rates_of_runs.add(frozenset(name.partition(" at ")[2] for name in names if " at " in name))
+    if len(rates_of_runs) != 1:
+        raise UserError(f"{measure}: the runs differ in learning rates of fine-tuning; complete the study")
+    return sorted(rates_of_runs.pop(), key=float)
 
 
 def chosen_rate(results: Results, model: str, measure: str) -> str:
@@ -319,9 +332,6 @@ def differences(results: Results, arm: str, measures: Sequence[str], is_lowest: 
 
     Args:
         is_lowest: whether both are fine-tuned at the lowest rate, not at those that held-out rows choose.
-
-    Raises:
-        UserError: if their seeds are not the first ones of the main study.
     """
     by_measure = {}
     for measure in measures:
@@ -329,10 +339,7 @@ def differences(results: Results, arm: str, measures: Sequence[str], is_lowest: 
             ours, theirs = (scores(results, model, measure, LOWEST_RATE, "test") for model in (arm, BASELINE))
         else:
             ours, theirs = (at_chosen_rate(results, model, measure) for model in (arm, BASELINE))
-        seeds = SEEDS[: len(theirs)]
-        if not (seeds == tuple(ours) == tuple(theirs)):
-            raise UserError(f"{arm} has the seeds {[*ours]}, and {BASELINE} {[*theirs]}; complete the study")
-        by_measure[measure] = [ours[seed] - theirs[seed] for seed in seeds]
+        by_measure[measure] = [ours[seed] - score for seed, score in theirs.items()]
     return by_measure
 
 
@@ -426,6 +433,7 @@ def apply_rule(results: Results, tasks: Sequence[Headroom], setting: Mapping[str
     Raises:
         UserError: if the results lack a measure of the rule, or have other seeds than the main study.
     """
+    check_complete(results)
     in_stage_t = {task.measure: task.points for task in tasks}
     in_rule = setting["measures"] if setting else [*in_stage_t]
     headrooms = {measure: headroom_of(results, measure).points for measure in measures_of(results)}
@@ -434,15 +442,32 @@ def apply_rule(results: Results, tasks: Sequence[Headroom], setting: Mapping[str
             raise UserError(f"the results have no {measure}; complete the study")
     kept = [measure for measure in in_rule if headrooms[measure] >= in_stage_t[measure] / 2]
     outside = [measure for measure in headrooms if measure not in kept]
-    arms = sorted({run["model"] for run in results["runs"]} - {RANDOM, BASELINE})
     written = {}
-    for arm in arms:
+    for arm in ARMS[1:]:
         best = differences(results, arm, kept, is_lowest=False)
         lowest = differences(results, arm, kept, is_lowest=True)
         described = differences(results, arm, outside, is_lowest=False)
         written[arm] = arm_result(arm, best, lowest, headrooms, setting)
         written[arm]["outside_the_rule"] = statistics_of(described, headrooms)
     return {"headrooms": headrooms, "measures": kept, "arms": written}
+
+
+def check_complete(results: Results) -> None:
+    """Check that every model has the first seeds of the main study, as many as the MLM, in every measure.
+
+    Otherwise a mean would be that of other models than the page says.
+
+    Raises:
+        UserError: if a model has other seeds.
+    """
+    number = len({run["seed"] for run in results["runs"] if run["model"] == BASELINE})
+    for measure in measures_of(results):
+        for model in (*ARMS, RANDOM):
+            runs = [run for run in results["runs"] if run["model"] == model and measure in run["measures"]]
+            found = sorted(run["seed"] for run in runs)
+            expected = [*(SEEDS_OF_RANDOM if model == RANDOM else SEEDS)[:number]]
+            if found != expected:
+                raise UserError(f"{measure}: {model} has the seeds {found}, not {expected}; complete the study")
 
 
 def arm_result(

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.headroom import METRICS, RANDOM, Results, at_chosen_rate, task_of
+from experiments.headroom import ARMS, METRICS, RANDOM, Results, at_chosen_rate, merged, task_of
 from mae_lm_fairseq.utils.command_line import Argument, Options, OutputFile, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json
@@ -38,11 +38,11 @@ class FigureOptions(Options):
     """Options of this program.
 
     Attributes:
-        files: what the steps ``simulation`` and ``rule`` have written, and the results of the main study.
+        files: what the steps ``simulation`` and ``rule`` have written, and then the results of the main study.
         out: file for the figure.
     """
 
-    files: Annotated[tuple[Path, Path, Path], Argument("FILE", positional=True)]
+    files: Annotated[tuple[Path, ...], Argument("FILE", positional=True)]
     out: OutputFile
 
 
@@ -73,9 +73,10 @@ def draw_differences(axes: Axes, verdicts: Mapping[str, Any], measure: str, marg
             -100 * margin, 100 * margin, color=RANDOM_COLOUR, alpha=0.2, linewidth=0, label="margin of equivalence"
         )
     axes.axhline(0, color="black", linewidth=0.8)
-    arms = [arm for arm in COLOURS if arm in verdicts["arms"]]
+    arms = [arm for arm in ARMS if arm in verdicts["arms"]]
     for centre, arm in enumerate(arms):
-        statistics = verdicts["arms"][arm]["at_the_chosen_rates"][measure]
+        of_arm = verdicts["arms"][arm]
+        statistics = (of_arm["at_the_chosen_rates"] | of_arm["outside_the_rule"])[measure]
         values = [100 * fraction for fraction in statistics["differences"]]
         low, high = statistics["interval_90"]
         axes.plot(places(centre, len(values)), values, "o", color=COLOURS[arm], markersize=5, alpha=0.6)
@@ -92,13 +93,16 @@ def name_models(axes: Axes, arms: Sequence[str]) -> None:
 
 
 def figure(results: Results, verdicts: Mapping[str, Any], margin: float | None) -> Figure:
-    """Return the figure, with a column for each measure that the rule uses."""
-    measures = verdicts["measures"]
+    """Return the figure, with a column for each measure, those of the rule first; others have no margin."""
+    in_rule = verdicts["measures"]
+    measures = [*in_rule, *(measure for measure in verdicts["headrooms"] if measure not in in_rule)]
     drawn = Figure(figsize=(3.2 * len(measures), 7), layout="constrained")
     upper, lower = drawn.subplots(2, len(measures), squeeze=False)
     for column, measure in enumerate(measures):
-        draw_scores(upper[column], results, list(COLOURS), measure)
-        draw_differences(lower[column], verdicts, measure, margin)
+        draw_scores(upper[column], results, ARMS, measure)
+        draw_differences(lower[column], verdicts, measure, margin if measure in in_rule else None)
+        if measure not in in_rule:
+            upper[column].set_title(f"{measure}\n(outside the rule)")
     lower[0].set_ylabel("less the MLM of the same seed\n(% of the headroom)")
     upper[0].legend(frameon=False, fontsize=9)
     if margin is not None:
@@ -108,10 +112,10 @@ def figure(results: Results, verdicts: Mapping[str, Any], margin: float | None) 
 
 def main(options: FigureOptions) -> None:
     """Draw the figure."""
-    simulation, verdicts, results = (read_json(path) for path in options.files)
+    simulation, verdicts, *parts = (read_json(path) for path in options.files)
     chosen = simulation["chosen"]
     margin = chosen["margin"] if chosen else None
-    figure(results, verdicts, margin).savefig(options.out, dpi=130)
+    figure(merged(parts), verdicts, margin).savefig(options.out, dpi=130)
     print(options.out)
 
 

@@ -9,7 +9,7 @@ verdicts.
 Example:
     scripts/experiments/headroom_tables.py tasks tasks.json
     scripts/experiments/headroom_tables.py simulation simulation.json
-    scripts/experiments/headroom_tables.py rule main/results.json verdicts.json
+    scripts/experiments/headroom_tables.py rule verdicts.json main/results.json
 """
 
 import sys
@@ -28,12 +28,14 @@ from experiments.headroom import (
     at_chosen_rate,
     chosen_rate,
     frequency_of_equivalence,
+    merged,
 )
 from mae_lm_fairseq.utils.command_line import Argument, Options, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
 from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.output import markdown_table
 
+DIFFERENCES = ("arm", "task", "points", "of the headroom [90 %]", "p")
 VERDICTS = ("supported", "contradicted", "mixed", *EQUIVALENT, "cannot tell")
 
 
@@ -91,17 +93,30 @@ def scores(results: Results, measures: Sequence[str]) -> str:
 
 
 def differences(verdicts: Mapping[str, Any]) -> str:
-    """Return the table of the differences from the MLM."""
+    """Return the table of the differences from the MLM that the rule tests."""
     rows = []
     for arm, of_arm in verdicts["arms"].items():
         for measure, best in of_arm["at_the_chosen_rates"].items():
-            low, high = best["interval_90"]
-            fraction = f"{100 * best['mean']:+.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
             lowest = of_arm["at_the_lowest_rate"][measure]
             at_lowest = [f"{lowest['points']:+.1f}", f"{lowest['p_holm']:.3f}"]
-            rows.append([arm, measure, f"{best['points']:+.1f}", fraction, f"{best['p_holm']:.3f}", *at_lowest])
-    header = ["arm", "task", "points", "of the headroom [90 %]", "p", "points at the lowest rate", "p there"]
-    return markdown_table(header, rows)
+            rows.append([arm, measure, *as_cells(best), *at_lowest])
+    return markdown_table([*DIFFERENCES, "points at the lowest rate", "p there"], rows)
+
+
+def outside_the_rule(verdicts: Mapping[str, Any]) -> str:
+    """Return the table of the differences from the MLM on tasks outside the rule."""
+    rows = []
+    for arm, of_arm in verdicts["arms"].items():
+        for measure, best in of_arm["outside_the_rule"].items():
+            rows.append([arm, measure, *as_cells(best)])
+    return markdown_table(DIFFERENCES, rows)
+
+
+def as_cells(statistics: Mapping[str, Any]) -> list[str]:
+    """Return a difference in points and as a fraction of the headroom, with its interval and p."""
+    low, high = statistics["interval_90"]
+    fraction = f"{100 * statistics['mean']:+.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    return [f"{statistics['points']:+.1f}", fraction, f"{statistics['p_holm']:.3f}"]
 
 
 def of_tasks(tasks: Mapping[str, Any]) -> list[str]:
@@ -117,9 +132,9 @@ def of_simulation(simulation: Mapping[str, Any]) -> list[str]:
     return tables
 
 
-def of_rule(results: Results, verdicts: Mapping[str, Any]) -> list[str]:
+def of_rule(verdicts: Mapping[str, Any], *parts: Results) -> list[str]:
     """Return the tables of the step ``rule``."""
-    return [scores(results, [*verdicts["headrooms"]]), differences(verdicts)]
+    return [scores(merged(parts), [*verdicts["headrooms"]]), differences(verdicts), outside_the_rule(verdicts)]
 
 
 TABLES: dict[str, Callable[..., list[str]]] = {"tasks": of_tasks, "simulation": of_simulation, "rule": of_rule}

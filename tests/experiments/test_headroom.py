@@ -143,7 +143,7 @@ def main_results(seeds, gain=0.0):
         for seed in seeds:
             score = 70 + better + 0.1 * generator.random()
             scores[model][seed] = (score - 10, score)
-    scores[headroom.RANDOM] = dict.fromkeys(range(3, 8), (40, 50))
+    scores[headroom.RANDOM] = {seed + 2: (40, 50) for seed in sorted(seeds)}
     return made_up(scores)
 
 
@@ -276,9 +276,11 @@ def test_the_figure_shows_every_seed_of_every_model():
 def test_the_tables_show_every_seed_and_every_difference():
     results = two_measures(main_results([1, 2, 3, 4, 5], gain=1.0))
     verdicts = apply_rule(results, TASKS, BOTH)
-    scores, differences = (table.splitlines() for table in headroom_tables.of_rule(results, verdicts))
+    parts = [{"runs": results["runs"][::2]}, {"runs": results["runs"][1::2]}]
+    scores, differences, outside = (table.splitlines() for table in headroom_tables.of_rule(verdicts, *parts))
     assert len(scores) == 2 + 2 * 4
     assert len(differences) == 2 + 2 * 2
+    assert len(outside) == 2
     of_3ml = [run["measures"]["UPOS"]["10"]["test_accuracy at 0.001"] for run in results["runs"][10:15]]
     by_seed = " ".join(f"{score:.1f}" for score in of_3ml)
     assert f"| UPOS | 3ML-self | 0.001 | {by_seed} | {np.mean(of_3ml):.1f} |" in scores
@@ -288,6 +290,49 @@ def test_the_tables_show_every_seed_and_every_difference():
         line.startswith(f"| 3ML-self | UPOS | +{best['points']:.1f} | +{100 * best['mean']:.1f} %")
         for line in differences
     )
+
+
+def test_tables_and_figure_show_a_measure_outside_the_rule():
+    results = two_measures(main_results([1, 2, 3, 4, 5], gain=1.0))
+    verdicts = apply_rule(results, TASKS, SETTING)
+    _, differences, outside = (table.splitlines() for table in headroom_tables.of_rule(verdicts, results))
+    assert [line.split(" | ")[1] for line in differences[2:]] == ["UPOS", "UPOS"]
+    assert [line.split(" | ")[1] for line in outside[2:]] == ["UPOS, 500", "UPOS, 500"]
+    drawn = headroom_figure.figure(results, verdicts, SETTING["margin"])
+    titles = [axes.get_title() for axes in drawn.axes]
+    assert titles == ["UPOS", "UPOS, 500\n(outside the rule)", "", ""]
+
+
+def without(results, model, seed):
+    """Remove a run."""
+    results["runs"] = [run for run in results["runs"] if (run["model"], run["seed"]) != (model, seed)]
+
+
+def without_a_measure(results):
+    """Remove a measure of a run."""
+    del results["runs"][-1]["measures"]["UPOS, 500"]
+
+
+def without_a_rate(results):
+    """Remove a learning rate of fine-tuning from the first run."""
+    for values in results["runs"][0]["measures"]["UPOS"].values():
+        del values["accuracy at 0.001"], values["test_accuracy at 0.001"]
+
+
+@pytest.mark.parametrize(
+    ("remove", "named"),
+    [
+        (lambda results: without(results, headroom.RANDOM, 5), r"random weights has the seeds \[3, 4, 6, 7\]"),
+        (lambda results: without(results, "MAE-LM", 5), r"MAE-LM has the seeds \[1, 2, 3, 4\]"),
+        (without_a_measure, "UPOS, 500: random weights has"),
+        (without_a_rate, "learning rates of fine-tuning"),
+    ],
+)
+def test_what_is_missing_in_the_results_is_named(remove, named):
+    results = json.loads(json.dumps(two_measures(main_results([1, 2, 3, 4, 5]))))
+    remove(results)
+    with refused(named):
+        apply_rule(results, TASKS, BOTH)
 
 
 def test_the_tables_of_tasks_and_simulation():
