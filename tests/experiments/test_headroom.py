@@ -1,6 +1,7 @@
 """The rule of the study headroom: tasks, verdicts and their frequencies without an effect."""
 
 import json
+import tomllib
 
 import numpy as np
 import pytest
@@ -379,19 +380,69 @@ def test_the_page_states_how_much_text_a_training_reads():
     assert f"{tokens.pop() / 1e6:.1f} million tokens in 3,800 updates" in PAGE
 
 
-@pytest.mark.parametrize(("step", "name"), [("tasks", "tasks.json"), ("simulation", "simulation-1.json")])
+@pytest.mark.parametrize(
+    ("step", "name"), [("tasks", "tasks.json"), ("simulation", "simulation-1.json"), ("simulation", "simulation.json")]
+)
 def test_the_page_has_the_tables_of_the_committed_results(step, name):
     for table in headroom_tables.TABLES[step](committed(name)):
         assert table in PAGE
 
 
+def plan(name):
+    """Return a plan of the study."""
+    return tomllib.loads((RESULTS / "headroom" / name).read_text(encoding="utf-8"))
+
+
+def test_the_plan_of_the_main_study_is_that_of_the_page():
+    main, stage_t = plan("main.toml"), plan("relations.toml")
+    assert main["looks"] == [len(headroom.SEEDS)]
+    for table in ("data", "train", "options"):
+        assert main[table] == stage_t[table]
+    for model, of_stage_t in zip(main["model"], stage_t["model"], strict=True):
+        seeds = headroom.SEEDS_OF_RANDOM if model["name"] == headroom.RANDOM else headroom.SEEDS
+        assert model == of_stage_t | {"seeds": [*seeds]}
+
+    tasks, simulation = committed("tasks.json"), committed("simulation.json")
+    of_stage_t = {measure["name"]: measure for measure in plan("tasks.toml")["measure"] + stage_t["measure"][2:]}
+    finetuned = {measure["name"]: measure for measure in main["measure"][2:]}
+    assert set(finetuned) == set(tasks["chosen"]) - {"UPOS"}
+    assert set(simulation["chosen"]["measures"]) <= set(finetuned)
+    for name, measure in finetuned.items():
+        assert measure == of_stage_t[name] | {"seeds": 2}
+        assert headroom.LOWEST_RATE in map(str, measure["learning_rates"])
+
+
 def test_the_committed_tasks_follow_from_stage_t():
-    results, tasks = committed("tasks-results.json"), committed("tasks.json")
+    results = headroom.merged([committed("tasks-results.json"), committed("relations-results.json")])
+    tasks = committed("tasks.json")
     candidates = [headroom_of(results, measure) for measure in headroom.measures_of(results)]
     assert [candidate.measure for candidate in choose(candidates)] == tasks["chosen"]
     for candidate, written in zip(candidates, tasks["candidates"], strict=True):
         assert candidate.measure == written["measure"]
         assert candidate.deviations == pytest.approx(written["deviations"], rel=1e-12)
+
+
+def test_only_random_weights_have_their_best_rate_of_relations_at_an_edge():
+    (edge,) = edges(committed("relations-results.json"))
+    assert (edge["model"], edge["rate"]) == (headroom.RANDOM, "0.003")
+
+
+def test_the_arms_that_were_pretrained_again_have_the_losses_of_stage_r():
+    losses = {}
+    for run in committed("rates.json")["runs"]:
+        if run["learning_rate"] == 2e-3:
+            losses[run["model"]] = run["measures"]["loss"]["3800"]["loss"]
+    for run in committed("relations-results.json")["runs"]:
+        if run["model"] != headroom.RANDOM:
+            # The page has two digits; other processors round differently.
+            assert run["measures"]["loss"]["3800"]["loss"] == pytest.approx(losses[run["model"]], abs=0.005)
+
+
+def test_the_second_simulation_chooses_two_tasks_with_the_narrowest_margin():
+    chosen = committed("simulation.json")["chosen"]
+    assert (chosen["measures"], chosen["margin"]) == (["UPOS, 500", "DEPREL, 500"], 0.1)
+    assert all(map(headroom.is_enough, chosen["without_effect"].values()))
+    assert "a margin of a tenth of the headroom" in PAGE
 
 
 def test_no_setting_of_the_first_simulation_finds_arms_equivalent_often_enough():

@@ -636,6 +636,6 @@ def test_files_that_cannot_be_read(name, study):
 
 
 def test_the_committed_tasks_are_recomputed():
-    files = (RESULTS / "headroom" / name for name in ("tasks.json", "tasks-results.json"))
+    files = (RESULTS / "headroom" / name for name in ("tasks.json", "tasks-results.json", "relations-results.json"))
     deviations = recompute_headroom.check_tasks(*files)
     assert max(deviations.values()) < 1e-9
