@@ -57,7 +57,7 @@ def settings(simulation: Mapping[str, Any]) -> str:
         equivalent = min(map(frequency_of_equivalence, frequencies))
         not_inferior = min(one.get(NOT_INFERIOR, 0.0) for one in frequencies)
         margin = f"{100 * setting['margin']:.0f} %"
-        rows.append([margin, ", ".join(setting["measures"]), per_cent(equivalent), per_cent(not_inferior)])
+        rows.append([margin, "; ".join(setting["measures"]), per_cent(equivalent), per_cent(not_inferior)])
     return markdown_table(["margin", "tasks", "*equivalent* or its variants", "*not inferior*"], rows)
 
 
