@@ -414,6 +414,22 @@ def test_the_plan_of_the_main_study_is_that_of_the_page():
         assert headroom.LOWEST_RATE in map(str, measure["learning_rates"])
 
 
+def test_the_parts_of_the_main_study_are_of_its_plan_and_no_seed_is_on_the_plateau():
+    main = plan("main.toml")
+    seeds = {model["name"]: model["seeds"] for model in main["model"]}
+    finetuned = {measure["name"] for measure in main["measure"][2:]}
+    paths = sorted((RESULTS / "headroom").glob("main-results-*.json"))
+    results = headroom.merged([committed(path.name) for path in paths])
+    runs = [(run["model"], run["seed"]) for run in results["runs"]]
+    assert len(set(runs)) == len(runs)
+    for run in results["runs"]:
+        assert run["seed"] in seeds[run["model"]]
+        assert finetuned <= set(run["measures"])
+        assert run["model"] == headroom.RANDOM or run["measures"]["loss"]["3800"]["loss"] < 6.0
+    for measure in finetuned:
+        assert headroom.rates_of(results, measure) == ["0.0001", "0.0003", "0.001", "0.003"]
+
+
 def test_the_committed_tasks_follow_from_stage_t():
     results = headroom.merged([committed("tasks-results.json"), committed("relations-results.json")])
     tasks = committed("tasks.json")
