@@ -71,7 +71,7 @@ SIMULATED = 10_000
 EQUIVALENT = ("equivalent", "speed only", "slower only")
 """Verdicts of arms whose differences lie within the margin."""
 NOT_INFERIOR = "not inferior"
-"""What is said of an arm beside its verdict."""
+"""Name of the finding that stands beside a verdict: the lower bound of 3ML lies above minus the margin."""
 
 Results = Mapping[str, Any]
 Differences = Mapping[str, Sequence[float]]
@@ -108,6 +108,17 @@ def merged(parts: Sequence[Results]) -> Results:
     return {"runs": [run for part in parts for run in part["runs"]]}
 
 
+def runs_with(results: Results, measure: str) -> list[dict[str, Any]]:
+    """Return the runs that have a measure."""
+    return [run for run in results["runs"] if measure in run["measures"]]
+
+
+def last_values(run: Mapping[str, Any], measure: str) -> dict[str, float]:
+    """Return what a measure has found after the last update of a run."""
+    of_updates = run["measures"][measure]
+    return of_updates[max(of_updates, key=int)]
+
+
 def task_of(measure: str) -> str:
     """Return the task of a measure, which may be followed by its number of rows: ``UPOS, 500``."""
     return measure.partition(",")[0]
@@ -124,12 +135,11 @@ def scores(results: Results, model: str, measure: str, rate: str, split: str) ->
     """
     prefix = "test_" if split == "test" else ""
     name = f"{prefix}{METRICS[task_of(measure)]} at {rate}"
-    runs = [run for run in results["runs"] if run["model"] == model and measure in run["measures"]]
+    runs = [run for run in runs_with(results, measure) if run["model"] == model]
     runs.sort(key=lambda run: run["seed"])
     by_seed = {}
     for run in runs:
-        of_updates = run["measures"][measure]
-        by_seed[run["seed"]] = of_updates[max(of_updates, key=int)][name]
+        by_seed[run["seed"]] = last_values(run, measure)[name]
     if len(by_seed) < len(runs):
         raise UserError(f"{model} has several runs of one seed")
     return by_seed
@@ -142,11 +152,9 @@ def rates_of(results: Results, measure: str) -> list[str]:
         UserError: if runs have other rates than others.
     """
     rates_of_runs = set()
-    for run in results["runs"]:
-        if measure in run["measures"]:
-            of_updates = run["measures"][measure]
-            names = of_updates[max(of_updates, key=int)]
-            rates_of_runs.add(frozenset(name.partition(" at ")[2] for name in names if " at " in name))
+    for run in runs_with(results, measure):
+        names = last_values(run, measure)
+        rates_of_runs.add(frozenset(name.partition(" at ")[2] for name in names if " at " in name))
     if len(rates_of_runs) != 1:
         raise UserError(f"{measure}: the runs differ in learning rates of fine-tuning; complete the study")
     return sorted(rates_of_runs.pop(), key=float)
@@ -463,8 +471,7 @@ def check_complete(results: Results) -> None:
     number = len({run["seed"] for run in results["runs"] if run["model"] == BASELINE})
     for measure in measures_of(results):
         for model in (*ARMS, RANDOM):
-            runs = [run for run in results["runs"] if run["model"] == model and measure in run["measures"]]
-            found = sorted(run["seed"] for run in runs)
+            found = sorted(run["seed"] for run in runs_with(results, measure) if run["model"] == model)
             expected = [*(SEEDS_OF_RANDOM if model == RANDOM else SEEDS)[:number]]
             if found != expected:
                 raise UserError(f"{measure}: {model} has the seeds {found}, not {expected}; complete the study")

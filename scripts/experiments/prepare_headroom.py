@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))  # this package need not be installed
 from mae_lm_fairseq.finetuning.sentences.glue_files import GlueFiles  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.rows import Rows  # noqa: E402
 from mae_lm_fairseq.finetuning.sentences.tasks import GlueTask, find_task  # noqa: E402
-from mae_lm_fairseq.text.conllu import COLUMNS  # noqa: E402
+from mae_lm_fairseq.text.conllu import COLUMNS, UNSPECIFIED  # noqa: E402
 from mae_lm_fairseq.text.tables import write_table  # noqa: E402
 from mae_lm_fairseq.text.text_samples import documents, evenly_spaced  # noqa: E402
 from mae_lm_fairseq.utils.command_line import Directory, Options, parse  # noqa: E402
@@ -34,7 +34,6 @@ MOST_HELD_OUT = 1000
 DEPREL = COLUMNS.index("DEPREL")
 FEWEST_WORDS = 50
 """Number of training words below which a dependency relation is not a label, as a part of the sentences may lack it."""
-NO_LABEL = "_"
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def with_relations(lines: Sequence[str], labels: set[str]) -> list[str]:
         if is_word(line):
             cells = line.split("\t")
             relation = main_relation(line)
-            cells[DEPREL] = relation if relation in labels else NO_LABEL
+            cells[DEPREL] = relation if relation in labels else UNSPECIFIED
             line = "\t".join(cells)
         labelled.append(line)
     return labelled

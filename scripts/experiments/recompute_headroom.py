@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +44,20 @@ def task_of(measure):
     return measure.split(", ")[0]
 
 
+@contextmanager
+def errors_name(*paths):
+    """End the program with an error that names the files, if what is read of them fails."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        names = ", ".join(map(str, paths))
+        raise SystemExit(f"error: {names}: missing, or not such JSON: {type(error).__name__}: {error}") from error
+
+
 def read(path, parse):
     """Return what `parse` makes of a JSON file."""
-    try:
+    with errors_name(path):
         return parse(json.loads(Path(path).read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SystemExit(f"error: {path}: missing, or not such JSON: {type(error).__name__}: {error}") from error
 
 
 def read_scores(paths):
@@ -56,11 +65,8 @@ def read_scores(paths):
     runs = []
     for path in paths:
         runs += read(path, lambda results: list(results["runs"]))
-    try:
+    with errors_name(*paths):
         return scores_of(runs)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        names = ", ".join(map(str, paths))
-        raise SystemExit(f"error: {names}: no such results: {type(error).__name__}: {error}") from error
 
 
 def scores_of(runs):
