@@ -93,6 +93,13 @@ def load(auto, path, **options):
     return model
 
 
+def assert_same_weights(loaded, saved):
+    weights = saved.state_dict()
+    assert loaded.state_dict().keys() == weights.keys()
+    for name, weight in loaded.state_dict().items():
+        assert torch.equal(weight, weights[name]), name
+
+
 def log_likelihood(model, tokenizer, text):
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     rows = ids.repeat(ids.shape[1] - 2, 1)
@@ -110,12 +117,17 @@ for directory in sorted((root / "exports").iterdir()):
     output.loss.backward()
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     again = root / "again" / directory.name
+    encoder_again = root / "encoders" / directory.name
     scores = directory.name in inputs["scored"]
     with torch.no_grad():
         model.save_pretrained(again)
         encoder = load(AutoModel, directory)
         features = encoder(tokens, attention_mask=attention_mask)
-        encoder.save_pretrained(root / "encoders" / directory.name)
+        encoder.save_pretrained(encoder_again)
+        loaded_again = load(AutoModelForMaskedLM, again)
+        encoder_loaded_again = load(AutoModel, encoder_again)
+        assert_same_weights(loaded_again, model)
+        assert_same_weights(encoder_loaded_again, encoder)
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
         fill_mask = pipeline("fill-mask", str(directory), trust_remote_code=True)
         outputs[directory.name] = {
@@ -128,9 +140,9 @@ for directory in sorted((root / "exports").iterdir()):
             "alone": [model(row[row.ne(1)][None]).logits[0] for row in tokens],
             "moved": model(tokens.roll(3, 1), attention_mask=attention_mask.roll(3, 1)).logits.roll(-3, 1),
             "eager": load(AutoModelForMaskedLM, directory, attn_implementation="eager")(tokens).logits,
-            "again": load(AutoModelForMaskedLM, again)(tokens, attention_mask=attention_mask).logits,
+            "again": loaded_again(tokens, attention_mask=attention_mask).logits,
             "features": features.last_hidden_state,
-            "encoder again": load(AutoModel, root / "encoders" / directory.name)(tokens).last_hidden_state,
+            "encoder again": encoder_loaded_again(tokens).last_hidden_state,
             "filled": fill_mask(inputs["text"], top_k=3),
             "scores": [log_likelihood(model, tokenizer, text) for text in inputs["sentences"] if scores],
         }
@@ -240,9 +252,10 @@ class TestOutputsEqualTheOriginal:
         assert_close(output["moved"], output["logits"], CLOSE)  # padded on the left, too
 
     def test_saved_and_loaded_again_it_is_equal(self, variant, outputs):
+        """The script asserts equal weights; transformers maps them unaligned, so that outputs are rounded otherwise."""
         output = outputs[variant]
-        assert_equal(output["again"], output["without gradients"])
-        assert_equal(output["encoder again"], output["features"])
+        assert_close(output["again"], output["without gradients"], CLOSE)
+        assert_close(output["encoder again"], output["features"], CLOSE)
 
     def test_the_pipeline_fills_masks_as_the_original(self, variant, outputs, inputs, exports):
         ours = load(exports / "exports" / variant).fill_mask(inputs["text"], topk=3)
