@@ -463,6 +463,22 @@ def test_bert_initialisation():
     assert model.lm_head.weight is model.encoder.embed_tokens.weight
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_weight_keeps_what_was_in_memory(variant, memory_without_values):
+    for name, value in network(variant).state_dict().items():
+        assert value.isfinite().all(), name
+
+
+@pytest.fixture
+def memory_without_values():
+    """Fill new tensors without a value with NaN."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(2).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 def test_relative_bias_init_changes_only_both_bias_tables():
     normal, neighbours = (
         network(relative_bias_init=RelativeBiasInit.normal),
