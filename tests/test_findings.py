@@ -2,14 +2,14 @@
 
 import pytest
 
-from experiments import findings, front_page, larger_study, reproduction, separation, three_ml
+from experiments import findings, front_page, headroom_findings, larger_study, reproduction, separation, three_ml
 from tests.support import ROOT
 
 
 def phrases_by_page() -> list:
     """Return the page and the phrases of every module that computes some, with a name for each."""
     parameters = []
-    for module in (findings, front_page, larger_study, reproduction, separation, three_ml):
+    for module in (findings, front_page, headroom_findings, larger_study, reproduction, separation, three_ml):
         name = module.__name__.rpartition(".")[2]
         for page, phrases in module.phrases().items():
             parameters.append(pytest.param(page, phrases, id=f"{name}, {page}"))

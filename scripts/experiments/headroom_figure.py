@@ -106,7 +106,7 @@ def figure(results: Results, verdicts: Mapping[str, Any], margin: float | None) 
     lower[0].set_ylabel("less the MLM of the same seed\n(% of the headroom)")
     upper[0].legend(frameon=False, fontsize=9)
     if margin is not None:
-        lower[0].legend(frameon=False, fontsize=9)
+        lower[0].legend(frameon=False, fontsize=9, loc="upper right")
     return drawn
 
 

@@ -3,8 +3,8 @@
 
 tasks: the candidates of stage T, and which ones are chosen.
 simulation: the settings that were tried, and how often the rule gives each verdict in the chosen one.
-rule: the scores of every seed, and the differences that the rule tests, from the results of the main study and the
-verdicts.
+rule: the scores of every seed, the differences that the rule tests, and the scores at every learning rate of
+fine-tuning, from the verdicts and the results of the main study.
 
 Example:
     scripts/experiments/headroom_tables.py tasks tasks.json
@@ -20,7 +20,9 @@ from statistics import fmean
 from typing import Annotated, Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from experiments.findings import minus
 from experiments.headroom import (
+    ARMS,
     EQUIVALENT,
     NOT_INFERIOR,
     RANDOM,
@@ -29,6 +31,8 @@ from experiments.headroom import (
     chosen_rate,
     frequency_of_equivalence,
     merged,
+    rates_of,
+    scores as scores_at,
 )
 from mae_lm_fairseq.utils.command_line import Argument, Options, parse
 from mae_lm_fairseq.utils.errors import errors_end_the_program
@@ -36,6 +40,9 @@ from mae_lm_fairseq.utils.files import read_json
 from mae_lm_fairseq.utils.output import markdown_table
 
 DIFFERENCES = ("arm", "task", "points", "of the headroom [90 %]", "p")
+SMALLEST_P = 0.001
+"""Smallest p that a table states; below it, a table says that it is smaller."""
+MODELS = (*ARMS, RANDOM)
 VERDICTS = ("supported", "contradicted", "mixed", *EQUIVALENT, "cannot tell")
 
 
@@ -82,14 +89,24 @@ def per_cent(fraction: float) -> str:
 
 def scores(results: Results, measures: Sequence[str]) -> str:
     """Return the table of the scores of every seed."""
-    models = dict.fromkeys(run["model"] for run in results["runs"] if run["model"] != RANDOM)
     rows = []
     for measure in measures:
-        for model in (*models, RANDOM):
+        for model in MODELS:
             values = [*at_chosen_rate(results, model, measure).values()]
             by_seed = " ".join(f"{value:.1f}" for value in values)
             rows.append([measure, model, chosen_rate(results, model, measure), by_seed, f"{fmean(values):.1f}"])
     return markdown_table(["task", "model", "rate", "by seed", "mean"], rows)
+
+
+def scores_by_rate(results: Results, measures: Sequence[str]) -> str:
+    """Return the table of the mean scores at every learning rate of fine-tuning."""
+    rates = rates_of(results, measures[0])
+    rows = []
+    for measure in measures:
+        for model in MODELS:
+            means = [fmean(scores_at(results, model, measure, rate, "test").values()) for rate in rates]
+            rows.append([measure, model, *(f"{mean:.1f}" for mean in means)])
+    return markdown_table(["task", "model", *rates], rows)
 
 
 def differences(verdicts: Mapping[str, Any]) -> str:
@@ -98,8 +115,7 @@ def differences(verdicts: Mapping[str, Any]) -> str:
     for arm, of_arm in verdicts["arms"].items():
         for measure, best in of_arm["at_the_chosen_rates"].items():
             lowest = of_arm["at_the_lowest_rate"][measure]
-            at_lowest = [f"{lowest['points']:+.1f}", f"{lowest['p_holm']:.3f}"]
-            rows.append([arm, measure, *as_cells(best), *at_lowest])
+            rows.append([arm, measure, *as_cells(best), in_points(lowest), p_value(lowest)])
     return markdown_table([*DIFFERENCES, "points at the lowest rate", "p there"], rows)
 
 
@@ -115,8 +131,19 @@ def outside_the_rule(verdicts: Mapping[str, Any]) -> str:
 def as_cells(statistics: Mapping[str, Any]) -> list[str]:
     """Return a difference in points and as a fraction of the headroom, with its interval and p."""
     low, high = statistics["interval_90"]
-    fraction = f"{100 * statistics['mean']:+.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-    return [f"{statistics['points']:+.1f}", fraction, f"{statistics['p_holm']:.3f}"]
+    fraction = minus(f"{100 * statistics['mean']:+.1f} % [{100 * low:.1f}, {100 * high:.1f}]")
+    return [in_points(statistics), fraction, p_value(statistics)]
+
+
+def in_points(statistics: Mapping[str, Any]) -> str:
+    """Return a difference in points."""
+    return minus(f"{statistics['points']:+.1f}")
+
+
+def p_value(statistics: Mapping[str, Any]) -> str:
+    """Return the corrected p of a difference."""
+    p = statistics["p_holm"]
+    return f"{p:.3f}" if p >= SMALLEST_P else f"< {SMALLEST_P}"
 
 
 def of_tasks(tasks: Mapping[str, Any]) -> list[str]:
@@ -134,7 +161,13 @@ def of_simulation(simulation: Mapping[str, Any]) -> list[str]:
 
 def of_rule(verdicts: Mapping[str, Any], *parts: Results) -> list[str]:
     """Return the tables of the step ``rule``."""
-    return [scores(merged(parts), [*verdicts["headrooms"]]), differences(verdicts), outside_the_rule(verdicts)]
+    results, measures = merged(parts), [*verdicts["headrooms"]]
+    return [
+        scores(results, measures),
+        differences(verdicts),
+        outside_the_rule(verdicts),
+        scores_by_rate(results, measures),
+    ]
 
 
 TABLES: dict[str, Callable[..., list[str]]] = {"tasks": of_tasks, "simulation": of_simulation, "rule": of_rule}

@@ -6,7 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from experiments import headroom, headroom_figure, headroom_tables, prepare_headroom
+from experiments import headroom, headroom_figure, headroom_findings, headroom_tables, prepare_headroom
 from experiments.findings import RESULTS
 from experiments.headroom import (
     Headroom,
@@ -278,8 +278,9 @@ def test_the_tables_show_every_seed_and_every_difference():
     results = two_measures(main_results([1, 2, 3, 4, 5], gain=1.0))
     verdicts = apply_rule(results, TASKS, BOTH)
     parts = [{"runs": results["runs"][::2]}, {"runs": results["runs"][1::2]}]
-    scores, differences, outside = (table.splitlines() for table in headroom_tables.of_rule(verdicts, *parts))
-    assert len(scores) == 2 + 2 * 4
+    scores, differences, outside, by_rate = (table.splitlines() for table in headroom_tables.of_rule(verdicts, *parts))
+    assert len(scores) == len(by_rate) == 2 + 2 * 4
+    assert "| UPOS | random weights | 40.0 | 50.0 |" in by_rate
     assert len(differences) == 2 + 2 * 2
     assert len(outside) == 2
     of_3ml = [run["measures"]["UPOS"]["10"]["test_accuracy at 0.001"] for run in results["runs"][10:15]]
@@ -296,7 +297,7 @@ def test_the_tables_show_every_seed_and_every_difference():
 def test_tables_and_figure_show_a_measure_outside_the_rule():
     results = two_measures(main_results([1, 2, 3, 4, 5], gain=1.0))
     verdicts = apply_rule(results, TASKS, SETTING)
-    _, differences, outside = (table.splitlines() for table in headroom_tables.of_rule(verdicts, results))
+    _, differences, outside, _ = (table.splitlines() for table in headroom_tables.of_rule(verdicts, results))
     assert [line.split(" | ")[1] for line in differences[2:]] == ["UPOS", "UPOS"]
     assert [line.split(" | ")[1] for line in outside[2:]] == ["UPOS, 500", "UPOS, 500"]
     drawn = headroom_figure.figure(results, verdicts, SETTING["margin"])
@@ -386,6 +387,18 @@ def test_the_page_states_how_much_text_a_training_reads():
 def test_the_page_has_the_tables_of_the_committed_results(step, name):
     for table in headroom_tables.TABLES[step](committed(name)):
         assert table in PAGE
+
+
+def test_the_page_has_the_tables_of_the_main_study():
+    tables = headroom_tables.of_rule(headroom_findings.verdicts(), headroom_findings.results())
+    for table in (*tables, headroom_findings.costs()):
+        assert table in PAGE
+
+
+def test_the_committed_verdicts_follow_from_the_main_study():
+    tasks = headroom.read_tasks(committed("tasks.json"))
+    written = apply_rule(headroom_findings.results(), tasks, committed("simulation.json")["chosen"])
+    assert json.loads(json.dumps(written)) == committed("verdicts.json")
 
 
 def plan(name):

@@ -639,3 +639,10 @@ def test_the_committed_tasks_are_recomputed():
     files = (RESULTS / "headroom" / name for name in ("tasks.json", "tasks-results.json", "relations-results.json"))
     deviations = recompute_headroom.check_tasks(*files)
     assert max(deviations.values()) < 1e-9
+
+
+def test_the_committed_verdicts_are_recomputed():
+    folder = RESULTS / "headroom"
+    files = (folder / name for name in ("tasks.json", "simulation.json", "verdicts.json"))
+    deviations = recompute_headroom.check_verdicts(*files, *sorted(folder.glob("main-results-*.json")))
+    assert max(deviations.values()) < 1e-9
