@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import larger_study, reproduction, separation, three_ml
+from experiments import headroom_findings, larger_study, reproduction, separation, three_ml
 from experiments.analyse_main_sentence import GATED
 from experiments.findings import (
     ALL,
@@ -86,6 +86,8 @@ def setting() -> list[str]:
         f"{NUMBER_WORDS[len(reproduction.FIVE_SEEDS)]} seeds of two models, "
         f"{NUMBER_WORDS[len(reproduction.THREE_SEEDS)]} of the others | {written(LOW)} |",
         f"| larger study | {size_of_larger_study()} | {pairs_of_larger_study()} | {rates_of_larger_study()} |",
+        f"| headroom study | the main study's networks, {headroom_findings.text()} | {seeds_of_headroom_study()} | "
+        f"{written(headroom_findings.learning_rate())} |",
     ]
 
 
@@ -96,6 +98,7 @@ def setting_on_the_front_page() -> list[str]:
         f"{size_of_main_study()}, with {text_of_main_study()} and {seeds} seeds at the *higher* learning rate, "
         f"{written(HIGH)}",
         f"{pairs_of_larger_study()} of models with {size_of_larger_study()}",
+        f"{seeds_of_headroom_study()}",
     ]
 
 
@@ -136,6 +139,11 @@ def size_of_larger_study() -> str:
 def pairs_of_larger_study() -> str:
     """Return the number of pairs of the larger study."""
     return f"{NUMBER_WORDS[larger_study.contrast('SST-2')['pairs']]} pairs"
+
+
+def seeds_of_headroom_study() -> str:
+    """Return the number of seeds of the headroom study."""
+    return f"{NUMBER_WORDS[len(headroom_findings.of_arm(MLM))]} seeds of each method"
 
 
 def rates_of_larger_study() -> str:
@@ -222,6 +230,17 @@ def table_1() -> list[str]:
     ]
 
 
+def headroom() -> list[str]:
+    """Return what is said about fine-tuning in the headroom study."""
+    return [
+        f"from {headroom_findings.SENTENCES} sentences",
+        f"MAE-LM is behind the MLM {headroom_findings.deficit(MAE)}",
+        headroom_findings.room(),
+        f"3ML is behind {headroom_findings.deficit('3ML-self')}",
+        headroom_findings.cost_of_3ml(),
+    ]
+
+
 def cost_of_3ml() -> list[str]:
     """Return what is said about 3ML's compute."""
     cores = json.loads((RESULTS / "cpu-base.json").read_text(encoding="utf-8"))["machine"]["threads"]
@@ -279,6 +298,7 @@ STATEMENTS: dict[str, Callable[[], list[str]]] = {
     "Figure 5a": figure_5a,
     "Figure 4": figure_4,
     "Table 1": table_1,
+    "headroom study": headroom,
     "3ML, compute": cost_of_3ml,
     "3ML, quality": quality_of_3ml,
     "Figures 3 and 5b": figures_3_and_5b,
@@ -290,6 +310,7 @@ ON_THE_FRONT_PAGE: dict[str, Callable[[], list[str]]] = {
     "setting": setting_on_the_front_page,
     "Figure 5a": figure_5a,
     "Table 1": table_1,
+    "headroom study": headroom,
     "3ML, compute": lambda: cost_of_3ml()[:2],
     "probe": probe,
 }

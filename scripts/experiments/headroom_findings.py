@@ -17,6 +17,8 @@ MAE_LM = "MAE-LM"
 PRESETS = {BASELINE: "mae_lm_roberta_tiny", MAE_LM: "mae_lm_tiny", THREE_ML: "mae_lm_3ml_self_tiny"}
 MASKED = {BASELINE: 0.15, MAE_LM: 0.15, THREE_ML: 0.5}
 VOCABULARY = 8_000
+SENTENCES = 500
+"""Number of sentences that a model is fine-tuned with."""
 SEQUENCES = 32
 """Number of sequences of an update."""
 END = "3800"
@@ -42,6 +44,12 @@ def of_arm(arm: str) -> list[dict[str, Any]]:
     """Return the measures of an arm's runs, by ascending seed."""
     runs = [run for run in results()["runs"] if run["model"] == arm]
     return [run["measures"] for run in sorted(runs, key=lambda run: run["seed"])]
+
+
+def learning_rate() -> float:
+    """Return the learning rate of pretraining, which is the same for all arms."""
+    (rate,) = {run["learning_rate"] for run in results()["runs"] if run["model"] in ARMS}
+    return rate
 
 
 def losses(arm: str) -> list[float]:
