@@ -401,6 +401,54 @@ def test_the_committed_verdicts_follow_from_the_main_study():
     assert json.loads(json.dumps(written)) == committed("verdicts.json")
 
 
+@pytest.mark.parametrize("arm", headroom.ARMS[1:])
+def test_every_seed_is_behind_on_both_tasks_of_the_rule(arm):
+    of_arm = headroom_findings.verdicts()["arms"][arm]
+    assert of_arm["verdict"] == "contradicted"
+    assert [*of_arm["at_the_chosen_rates"]] == ["UPOS, 500", "DEPREL, 500"]
+    for of_task in of_arm["at_the_chosen_rates"].values():
+        assert len(of_task["differences"]) == 5
+        assert max(of_task["differences"]) < 0
+        assert of_task["p_holm"] < 0.001
+
+
+def test_which_differences_at_the_lowest_rate_and_on_entities_are_not_chance():
+    p_values = {}
+    for arm, of_arm in headroom_findings.verdicts()["arms"].items():
+        for place in ("at_the_lowest_rate", "outside_the_rule"):
+            for task, of_task in of_arm[place].items():
+                p_values[arm, task] = of_task["p_holm"]
+    chance = {pair for pair, p_value in p_values.items() if p_value >= 0.05}
+    assert chance == {("MAE-LM", "DEPREL, 500"), ("MAE-LM", "WNUT-17, 500")}
+    assert len(p_values) == 6
+
+
+def test_only_random_weights_have_a_best_rate_at_an_edge():
+    at_edges = edges(headroom_findings.results())
+    assert at_edges == committed("main-edges.json")
+    assert {(edge["model"], edge["rate"]) for edge in at_edges} == {(headroom.RANDOM, "0.003")}
+    assert {edge["measure"] for edge in at_edges} == {"UPOS, 500", "DEPREL, 500"}
+
+
+def test_what_a_sceptic_says_of_stage_t():
+    of_mlm, *of_others = headroom_findings.stage_t("UPOS, 500")
+    assert max(of_others) < of_mlm
+    for task in ("WNUT-17, 500", "SST-2, 500", "STS-B"):
+        of_mlm, *of_others = headroom_findings.stage_t(task)
+        assert min(of_others) > of_mlm
+
+
+def test_losses_of_seed_0_agree_with_stage_r():
+    losses = {}
+    for run in committed("rates.json")["runs"]:
+        losses[run["model"], run["learning_rate"]] = run["measures"]["loss"]["3800"]["loss"]
+    pretrained = [run for run in committed("relations-results.json")["runs"] if run["model"] != headroom.RANDOM]
+    assert len(pretrained) == 3
+    for run in pretrained:
+        loss = run["measures"]["loss"]["3800"]["loss"]
+        assert loss == pytest.approx(losses[run["model"], 2e-3], abs=0.001)
+
+
 def plan(name):
     """Return a plan of the study."""
     return tomllib.loads((RESULTS / "headroom" / name).read_text(encoding="utf-8"))
