@@ -96,7 +96,7 @@ def setting_on_the_front_page() -> list[str]:
     seeds = NUMBER_WORDS[seeds_by_rate()[HIGH]]
     return [
         f"{size_of_main_study()}, with {text_of_main_study()} and {seeds} seeds at the *higher* learning rate, "
-        f"{written(HIGH)}",
+        f"{written(HIGH)} (a *lower* one, {written(LOW)}, was also tried)",
         f"{pairs_of_larger_study()} of models with {size_of_larger_study()}",
         f"{seeds_of_headroom_study()}",
     ]
