@@ -6,7 +6,14 @@ import tomllib
 import numpy as np
 import pytest
 
-from experiments import headroom, headroom_figure, headroom_findings, headroom_tables, prepare_headroom
+from experiments import (
+    headroom,
+    headroom_figure,
+    headroom_findings,
+    headroom_tables,
+    prepare_headroom,
+    recompute_headroom,
+)
 from experiments.findings import RESULTS
 from experiments.headroom import (
     Headroom,
@@ -398,7 +405,8 @@ def test_the_page_has_the_tables_of_the_main_study():
 def test_the_committed_verdicts_follow_from_the_main_study():
     tasks = headroom.read_tasks(committed("tasks.json"))
     written = apply_rule(headroom_findings.results(), tasks, committed("simulation.json")["chosen"])
-    assert json.loads(json.dumps(written)) == committed("verdicts.json")
+    deviations = recompute_headroom.compare(json.loads(json.dumps(written)), committed("verdicts.json"))
+    assert max(deviations.values()) < 1e-12  # another processor may round differently
 
 
 @pytest.mark.parametrize("arm", headroom.ARMS[1:])
