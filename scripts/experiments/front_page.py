@@ -39,6 +39,7 @@ from experiments.findings import (
     mean_interval,
     study,
 )
+from experiments.headroom import THREE_ML
 from experiments.one_model import SIZES
 from mae_lm_fairseq.cost.planned_run import PlannedRun
 
@@ -86,8 +87,8 @@ def setting() -> list[str]:
         f"{NUMBER_WORDS[len(reproduction.FIVE_SEEDS)]} seeds of two models, "
         f"{NUMBER_WORDS[len(reproduction.THREE_SEEDS)]} of the others | {written(LOW)} |",
         f"| larger study | {size_of_larger_study()} | {pairs_of_larger_study()} | {rates_of_larger_study()} |",
-        f"| headroom study | the main study's networks, {headroom_findings.text()} | {seeds_of_headroom_study()} | "
-        f"{written(headroom_findings.learning_rate())} |",
+        f"| headroom study | the main study's networks, {headroom_findings.tokens_read()} | "
+        f"{seeds_of_headroom_study()} | {written(headroom_findings.learning_rate())} |",
     ]
 
 
@@ -98,7 +99,7 @@ def setting_on_the_front_page() -> list[str]:
         f"{size_of_main_study()}, with {text_of_main_study()} and {seeds} seeds at the *higher* learning rate, "
         f"{written(HIGH)} (a *lower* one, {written(LOW)}, was also tried)",
         f"{pairs_of_larger_study()} of models with {size_of_larger_study()}",
-        f"{seeds_of_headroom_study()}",
+        seeds_of_headroom_study(),
     ]
 
 
@@ -143,7 +144,7 @@ def pairs_of_larger_study() -> str:
 
 def seeds_of_headroom_study() -> str:
     """Return the number of seeds of the headroom study."""
-    return f"{NUMBER_WORDS[len(headroom_findings.of_arm(MLM))]} seeds of each method"
+    return f"{NUMBER_WORDS[len(headroom_findings.measures_of(MLM))]} seeds of each method"
 
 
 def rates_of_larger_study() -> str:
@@ -236,7 +237,7 @@ def headroom() -> list[str]:
         f"from {headroom_findings.SENTENCES} sentences",
         f"MAE-LM is behind the MLM {headroom_findings.deficit(MAE)}",
         headroom_findings.room(),
-        f"3ML is behind {headroom_findings.deficit('3ML-self')}",
+        f"3ML is behind {headroom_findings.deficit(THREE_ML)}",
         headroom_findings.cost_of_3ml(),
     ]
 

@@ -5,18 +5,15 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-from experiments.findings import RESULTS, listed, minus
+from experiments import three_ml
+from experiments.findings import MAE, RESULTS, listed, minus
 from experiments.headroom import ARMS, BASELINE, RANDOM, THREE_ML, Results, at_chosen_rate, merged
-from mae_lm_fairseq.cost.planned_run import PlannedRun
-from mae_lm_fairseq.cost.planner import flops_per_token
 from mae_lm_fairseq.utils.output import markdown_table
 
 DIRECTORY = RESULTS / "headroom"
 PAGE = "scripts/results/headroom/README.md"
-MAE_LM = "MAE-LM"
-PRESETS = {BASELINE: "mae_lm_roberta_tiny", MAE_LM: "mae_lm_tiny", THREE_ML: "mae_lm_3ml_self_tiny"}
-MASKED = {BASELINE: 0.15, MAE_LM: 0.15, THREE_ML: 0.5}
-VOCABULARY = 8_000
+PRESETS = {BASELINE: "mae_lm_roberta_tiny", MAE: "mae_lm_tiny", THREE_ML: "mae_lm_3ml_self_tiny"}
+MASKED = {BASELINE: 0.15, MAE: 0.15, THREE_ML: 0.5}
 ENTITIES = "WNUT-17, 500"
 """The task outside the rule."""
 SENTENCES = 500
@@ -46,10 +43,10 @@ def verdicts() -> dict[str, Any]:
     return committed("verdicts.json")
 
 
-def of_arm(arm: str) -> list[dict[str, Any]]:
-    """Return the measures of an arm's runs, by ascending seed."""
+def measures_of(arm: str) -> dict[int, dict[str, Any]]:
+    """Return the measures of an arm's runs by seed, ascending."""
     runs = [run for run in results()["runs"] if run["model"] == arm]
-    return [run["measures"] for run in sorted(runs, key=lambda run: run["seed"])]
+    return {run["seed"]: run["measures"] for run in sorted(runs, key=lambda run: run["seed"])}
 
 
 def learning_rate() -> float:
@@ -60,12 +57,12 @@ def learning_rate() -> float:
 
 def losses(arm: str) -> list[float]:
     """Return an arm's loss on held-out text with 15 % masked, in nats per predicted token, by seed."""
-    return [measures["loss"][END]["loss"] for measures in of_arm(arm)]
+    return [measures["loss"][END]["loss"] for measures in measures_of(arm).values()]
 
 
 def tokens_of_an_update() -> float:
     """Return the mean number of tokens of an update."""
-    return fmean(measures["seconds"][END]["tokens_per_update"] for measures in of_arm(BASELINE))
+    return fmean(measures["seconds"][END]["tokens_per_update"] for measures in measures_of(BASELINE).values())
 
 
 def mean_length() -> int:
@@ -75,20 +72,18 @@ def mean_length() -> int:
 
 def relative_compute(arm: str) -> float:
     """Return the FLOPs of an arm's update by formula, relative to the MLM's, at the mean length of the sequences."""
-    run = PlannedRun(PRESETS[arm], mask_prob=MASKED[arm], vocab_size=VOCABULARY, tokens_per_sample=mean_length())
-    return flops_per_token(run).total / flops_per_token(run.roberta()).total
+    return three_ml.relative_compute(PRESETS[arm], MASKED[arm], three_ml.VOCABULARY_OF_STUDIES, mean_length())
 
 
 def relative_seconds(arm: str) -> float:
     """Return the seconds of an arm's update, relative to the MLM's: mean of the undisturbed seeds."""
-    ratios = []
-    for seed in UNDISTURBED_SEEDS:
-        seconds = {}
-        for run in results()["runs"]:
-            if run["seed"] == seed and run["model"] in (arm, BASELINE):
-                seconds[run["model"]] = run["measures"]["seconds"][END]["per_update"]
-        ratios.append(seconds[arm] / seconds[BASELINE])
-    return fmean(ratios)
+    of_arm, of_mlm = seconds_per_update(arm), seconds_per_update(BASELINE)
+    return fmean(of_arm[seed] / of_mlm[seed] for seed in UNDISTURBED_SEEDS)
+
+
+def seconds_per_update(arm: str) -> dict[int, float]:
+    """Return the seconds of an arm's update by seed."""
+    return {seed: measures["seconds"][END]["per_update"] for seed, measures in measures_of(arm).items()}
 
 
 def hours() -> float:
@@ -157,7 +152,7 @@ def cost_of_3ml() -> str:
     return f"{compute:.1f} times the compute by formula, and {time:.1f} times the time"
 
 
-def text() -> str:
+def tokens_read() -> str:
     """Return how many tokens a model reads."""
     return f"{int(END) * tokens_of_an_update() / 1e6:.0f} million tokens"
 
@@ -174,12 +169,12 @@ def stage_t(task: str) -> list[float]:
 def phrases() -> dict[str, list[str]]:
     """Return what the page of this study says."""
     arms = []
-    for arm in (MAE_LM, THREE_ML):
+    for arm in (MAE, THREE_ML):
         arms += [deficit(arm), loss_of_the_lead(arm)]
     likely = max(one["contradicted"] for one in committed("simulation.json")["chosen"]["without_effect"].values())
     lower_bound = 100 * verdicts()["arms"][THREE_ML]["lower_bound"]
     ahead_in_loss = fmean(losses(BASELINE)) - fmean(losses(THREE_ML))
-    of_speech, of_relations = leads_at_the_lowest_rate(MAE_LM)
+    of_speech, of_relations = leads_at_the_lowest_rate(MAE)
     mlm_on_stsb, *others_on_stsb = stage_t("STS-B")
     mlm_on_all_sentences, *others_on_all_sentences = stage_t("UPOS")
     mae_lm_behind, three_ml_behind = (mlm_on_all_sentences - score for score in others_on_all_sentences)

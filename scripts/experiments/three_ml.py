@@ -11,17 +11,24 @@ from mae_lm_fairseq.cost.planner import flops_per_token
 COMPUTE_3ML = "scripts/results/compute-3ml/README.md"
 GPT2_VOCABULARY = 50_265
 """Size of the vocabulary that 3ML's data preparation uses."""
+VOCABULARY_OF_STUDIES = 8_000
+"""Size of the vocabulary of the studies at size tiny."""
 
 
 def compute(size: str, vocabulary: int = GPT2_VOCABULARY, length: int = 512) -> float:
     """Return the training FLOPs of 3ML with half of the tokens masked, relative to RoBERTa's at 15 %."""
-    run = PlannedRun(f"mae_lm_3ml_self_{size}", mask_prob=0.5, vocab_size=vocabulary, tokens_per_sample=length)
-    return flops_per_token(run).total / flops_per_token(run.roberta()).total
+    return relative_compute(f"mae_lm_3ml_self_{size}", 0.5, vocabulary, length)
 
 
 def compute_at_tiny(length: int = 128) -> float:
     """Return the same at size tiny, with the vocabulary of the studies."""
-    return compute("tiny", vocabulary=8_000, length=length)
+    return compute("tiny", VOCABULARY_OF_STUDIES, length)
+
+
+def relative_compute(preset: str, mask_prob: float, vocabulary: int, length: int) -> float:
+    """Return the training FLOPs of a preset, relative to RoBERTa's at 15 %, for sequences of ``length`` tokens."""
+    run = PlannedRun(preset, mask_prob=mask_prob, vocab_size=vocabulary, tokens_per_sample=length)
+    return flops_per_token(run).total / flops_per_token(run.roberta()).total
 
 
 def step_on_two_cores() -> float:

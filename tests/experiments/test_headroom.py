@@ -26,6 +26,7 @@ from experiments.headroom import (
     simulate,
     verdict,
 )
+from experiments.headroom_findings import committed
 from tests.support.refusals import refused
 
 NOTHING = {"a": [0.01, -0.01, 0.02, -0.02, 0.0], "b": [0.0, 0.01, -0.01, 0.01, 0.0]}
@@ -34,11 +35,6 @@ WORSE = {"a": NOTHING["a"], "b": [-0.3, -0.31, -0.29, -0.3, -0.32]}
 NOISE = {"a": [0.5, -0.4, 0.1, -0.2, 0.05], "b": NOTHING["b"]}
 SETTING = {"measures": ["UPOS"], "margin": 0.1}
 PAGE = (RESULTS / "headroom/README.md").read_text(encoding="utf-8")
-
-
-def committed(name):
-    """Return the content of a result of the study."""
-    return json.loads((RESULTS / "headroom" / name).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -431,6 +427,12 @@ def test_which_differences_at_the_lowest_rate_and_on_entities_are_not_chance():
     assert len(p_values) == 6
 
 
+@pytest.mark.parametrize("model", headroom.ARMS)
+def test_no_score_on_entities_reaches_10(model):
+    scores = headroom.at_chosen_rate(headroom_findings.results(), model, headroom_findings.ENTITIES)
+    assert max(scores.values()) < 10
+
+
 def test_only_random_weights_have_a_best_rate_at_an_edge():
     at_edges = edges(headroom_findings.results())
     assert at_edges == committed("main-edges.json")
@@ -485,8 +487,7 @@ def test_the_parts_of_the_main_study_are_of_its_plan_and_no_seed_is_on_the_plate
     main = plan("main.toml")
     seeds = {model["name"]: model["seeds"] for model in main["model"]}
     finetuned = {measure["name"] for measure in main["measure"][2:]}
-    paths = sorted((RESULTS / "headroom").glob("main-results-*.json"))
-    results = headroom.merged([committed(path.name) for path in paths])
+    results = headroom_findings.results()
     runs = [(run["model"], run["seed"]) for run in results["runs"]]
     assert len(set(runs)) == len(runs)
     for run in results["runs"]:
